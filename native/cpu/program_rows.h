@@ -183,11 +183,8 @@ class ProgramRows {
     if (reducing_ > 0) reduce_tile(segment[1], in, n, reductions_);
   }
 
-  // Ends the float32 sums over kSumTokens tokens.
-  void end_sums() { take_singles(reducing_, reductions_); }
-
-  // Ends the float64 sums over the tokens of a chunk.
-  void end_chunk() { take_sums(reducing_, reductions_); }
+  // Ends the sums over kSumTokens tokens.
+  void end_sums() { take_sums(reducing_, reductions_); }
 
   // Multiplies the sums of losses and metrics over the tokens of a row of a kind by the outputs' factors.
   void apply_factors(int kind, Sums* sums) const {
@@ -311,8 +308,7 @@ class ProgramRows {
       for_scans(segment, [&](const Instruction& x) {
         for (int i = unmasked; i < n; ++i) scanned_of(x.out)[at + i] = 0;
       });
-      if (ends_sum(at + n, length, kSumTokens)) take_singles(segment.reductions, reductions);
-      if (ends_sum(at + n, length, kChunkTokens)) take_sums(segment.reductions, reductions);
+      if (ends_sum(at + n, length, kSumTokens)) take_sums(segment.reductions, reductions);
     }
     write_results(segment, reductions);
     for_scans(segment, [&](const Instruction& x) {
@@ -346,12 +342,12 @@ class ProgramRows {
   static void clear(int count, Reduction* reductions) {
     for (int k = 0; k < count; ++k) reductions[k] = {};
   }
+  // A reduction has either float64 sums or float32 sums, and the others are 0.
   static void take_sums(int count, Reduction* reductions) {
-    for (int k = 0; k < count; ++k) reductions[k].sum += reductions[k].lanes.precise.take();
-  }
-  static void take_singles(int count, Reduction* reductions) {
-    for (int k = 0; k < count; ++k)
-      reductions[k].sum += static_cast<double>(reductions[k].lanes.single.take());
+    for (int k = 0; k < count; ++k) {
+      RowSum& lanes = reductions[k].lanes;
+      reductions[k].sum += lanes.precise.take() + static_cast<double>(lanes.single.take());
+    }
   }
   void write_results(const Segment& segment, Reduction* reductions) {
     for (int i = segment.first; i < segment.last; ++i) {

@@ -128,11 +128,8 @@ class TokenPassOfChunk {
 
   // Adds the float64 sums, times the row's weights, to the sums of the chunk.
   void add_sums() {
-    if (program_) {
-      program_->end_chunk();
-      // The factors of a row without tokens may be infinite.
-      if (row_.count > 0) program_->apply_factors(row_.kind, &row_sums_);
-    }
+    // The factors of a row without tokens may be infinite.
+    if (program_ && row_.count > 0) program_->apply_factors(row_.kind, &row_sums_);
     row_sums_.loss[row_.kind] *= weights_.loss;
     for (double& metric : row_sums_.metric) metric *= repeats_;
     for (double& metric : row_sums_.row_metric) metric *= repeats_;

@@ -15,6 +15,16 @@ static_assert(kMostSlotBytes + RowReducer::bytes(program::kMaxReductions) <= kMo
 static_assert(kMostSlotBytes + OutputSums::bytes(kMaxMetrics) + 1024 <= kMostSharedBytes,
               "the kernel also has up to 1024 bytes of static shared memory");
 
+// If a row is longer than this, and so long that computing each row with one warp would leave most of the GPU
+// idle for most of the time, all warps compute pieces of it.
+constexpr int64_t kSharedRow = 4 * kSumTokens;
+constexpr int64_t kSharesOfGrid = 4;
+
+bool shares_rows(const Context& context, const DeviceBatch& batch) {
+  const int64_t longest = batch.view.layout.row_length;
+  return longest > kSharedRow && longest * context.most_blocks() * kWarps > kSharesOfGrid * batch.tokens;
+}
+
 // Returns the number of reductions over a row and scans in the token segment of a stage that has the most of
 // them.
 int most_reductions(const program::ProgramView& program, int first, int last) {
@@ -46,6 +56,10 @@ ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const
   row_values_ =
       context.allocate(batch.view.layout.rows * host.row_values * static_cast<int64_t>(sizeof(double)));
   batch_values_ = context.allocate(host.batch_values * static_cast<int64_t>(sizeof(double)));
+  if (shares_rows(context, batch))
+    pieces_ = context.allocate(most_reductions(host, 0, host.segment_count) *
+                               (batch.tokens / kSumTokens + batch.view.layout.rows) *
+                               static_cast<int64_t>(sizeof(RowPartial)));
   scanned_ = context.allocate(batch.tokens * host.scanned * static_cast<int64_t>(sizeof(float)));
   if (host.kept == 0) return;
   kept_ = context.allocate(host.kept * batch.tokens * static_cast<int64_t>(sizeof(float)));
@@ -68,13 +82,35 @@ Stage ProgramRun::stage_of(int first, int last) const {
   return stage;
 }
 
+int ProgramRun::reducer_memory(const Stage& stage) const {
+  return TokenInterpreter::bytes(host_.registers, stage.columns) +
+         RowReducer::bytes(most_reductions(host_, stage.first, stage.last));
+}
+
 void ProgramRun::launch_rows(const ProgramPass& pass, int first, int last) const {
   if (first == last) return;
+  if (pass.pieces) return launch_shared_rows(pass, first, last);
   const Stage stage = stage_of(first, last);
   Grid grid = context_.grid_of_warps(pass.batch.layout.rows);
-  grid.memory = TokenInterpreter::bytes(host_.registers, stage.columns) +
-                RowReducer::bytes(most_reductions(host_, first, last));
+  grid.memory = reducer_memory(stage);
   launch("program_rows_kernel", program_rows_kernel, grid, pass, stage);
+}
+
+void ProgramRun::launch_shared_rows(const ProgramPass& pass, int first, int last) const {
+  const auto is_of_tokens = [&](int at) { return host_.segments[at].kind == Op::k_tokens; };
+  while (first < last) {
+    if (is_of_tokens(first)) {
+      const Stage stage = stage_of(first, first + 1);
+      Grid grid = context_.grid_of_warps(pass.piece_count);
+      grid.memory = reducer_memory(stage);
+      launch("program_pieces_kernel", program_pieces_kernel, grid, pass, stage);
+    }
+    int next = first + 1;
+    while (next < last && !is_of_tokens(next)) ++next;
+    launch("program_join_kernel", program_join_kernel, context_.grid_of_warps(pass.batch.layout.rows), pass,
+           Stage{first, next, 0});
+    first = next;
+  }
 }
 
 void ProgramRun::run(const Pass& pass, Result* host_result) const {
@@ -85,7 +121,9 @@ void ProgramRun::run(const Pass& pass, Result* host_result) const {
                     scanned_.as<float>(),
                     kept_.as<float>(),
                     selection_.as<Selection>(),
-                    ties_.as<unsigned>()};
+                    ties_.as<unsigned>(),
+                    pieces_.as<RowPartial>(),
+                    count_stretches<kSumTokens>(pass)};
   const int outputs = host_.output_segment;
   int first = 0;
   for (int at = 0; at < outputs; ++at) {

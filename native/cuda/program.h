@@ -2,7 +2,8 @@
 //
 // The segments of a program are divided into stages. A stage ends with a batch segment, because that needs
 // the values of all rows. The segment with the outputs is a stage of its own, because it needs no reductions:
-// its rows are divided among many warps, while each row of another segment is computed by one warp.
+// its rows are divided among many warps. The rows of other segments are divided only if they are few and long
+// (program_rows.cuh).
 #pragma once
 
 #include "cuda/context.h"
@@ -10,6 +11,7 @@
 namespace policy_loss::cuda {
 
 struct Selection;  // program_select.cuh
+union RowPartial;  // program_rows.cuh
 
 // The arguments of the kernels that interpret a program.
 struct ProgramPass : Pass {
@@ -20,6 +22,10 @@ struct ProgramPass : Pass {
   float* kept;                   // [program.kept][tokens]: the values that tokens keep, by position
   Selection* selection;          // null if the program keeps no values
   unsigned* ties;                // [rows]; null if the program keeps no values
+  // [reductions of a segment][piece_count]: the results of the pieces of rows. Null if one warp computes a
+  // row.
+  RowPartial* pieces;
+  int64_t piece_count;
 };
 
 // The segments [first, last) of a program, which one launch computes.
@@ -48,6 +54,9 @@ class ProgramRun {
  private:
   Stage stage_of(int first, int last) const;
   void launch_rows(const ProgramPass& pass, int first, int last) const;
+  // Returns the dynamic shared memory of a kernel with a RowReducer, in bytes per block.
+  int reducer_memory(const Stage& stage) const;
+  void launch_shared_rows(const ProgramPass& pass, int first, int last) const;
   // Launches the selections over all rows of a stage.
   void launch_selections(const ProgramPass& pass, int first, int last) const;
   void launch_outputs(const ProgramPass& pass) const;
@@ -57,7 +66,7 @@ class ProgramRun {
   program::ProgramView view_;
   const bool batch_metrics_;
   Buffer instructions_, segments_, constants_, row_values_, batch_values_;
-  Buffer scanned_, kept_, selection_, ties_;
+  Buffer scanned_, kept_, selection_, ties_, pieces_;
 };
 
 }  // namespace policy_loss::cuda

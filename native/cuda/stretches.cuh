@@ -25,22 +25,25 @@ struct RowRange {
   }
 };
 
-// Returns the index of a row's first stretch. The stretches of a row have consecutive indices. An index
-// between those of two rows may be unused.
+// Returns the index of a row's first stretch of `length` tokens. The stretches of a row have consecutive
+// indices. An index between those of two rows may be unused.
+template <int64_t length = kStretch>
 PL_FN int64_t first_stretch(const Layout& layout, int64_t row) {
-  return layout.begin(row) / kStretch + row;
+  return layout.begin(row) / length + row;
 }
 // Returns a number that is larger than the index of any stretch of the batch.
+template <int64_t length = kStretch>
 PL_FN int64_t count_stretches(const SpannedBatch& pass) {
-  return pass.tokens / kStretch + pass.batch.layout.rows;
+  return pass.tokens / length + pass.batch.layout.rows;
 }
 
 // Returns the row to which the index of a stretch belongs.
+template <int64_t length = kStretch>
 __device__ __forceinline__ int64_t row_of_stretch(const Layout& layout, int64_t index) {
   int64_t low = 0, high = layout.rows - 1;
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    if (first_stretch(layout, middle + 1) > index)
+    if (first_stretch<length>(layout, middle + 1) > index)
       high = middle;
     else
       low = middle + 1;

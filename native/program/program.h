@@ -12,10 +12,11 @@
 // the metrics of the batch. Every value is written before it is read, and written only once. Only
 // registers are reused.
 //
-// Reductions over a row have 32 partial results, by a token's position in the row modulo 32.
-// Reductions over rows have as many, by the row's index. All engines combine the partial results in the same
-// order, so they compute the same bits. A row that counts 0 times is skipped, and so is a row without
-// unmasked tokens unless the program wants all rows.
+// Reductions over a row have 32 partial results, by a token's position in the row modulo 32. The sums of
+// every kSumTokens tokens are added up in their order, so that a GPU can compute them at the same time.
+// Reductions over rows have as many partial results, by the row's index. All engines combine the partial
+// results in the same order, so they compute the same bits. A row that counts 0 times is skipped, and so is a
+// row without unmasked tokens unless the program wants all rows.
 //
 // Selections find order statistics. A token segment keeps the values of the row's unmasked tokens (row_keep),
 // and a row segment selects among those of the row (row_rank), or among those of all rows (rows_rank, …).
@@ -67,7 +68,7 @@ namespace policy_loss::program {
   X(row_rank, 2)                                                                                       \
   /* Reductions over a row. In token segments; they write a row value. arg_…: the position of the first smallest or largest. */ \
   X(row_sum, 1)                                                                                        \
-  /* The same as row_sum, but in float32 over kSumTokens tokens. For sums that serve only metrics and */ \
+  /* The same as row_sum, but kSumTokens tokens are summed in float32. For sums that serve only metrics and */ \
   /* comparisons, and for counts of tokens. */                                                         \
   X(row_sum_single, 1)                                                                                 \
   X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \

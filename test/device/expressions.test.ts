@@ -101,6 +101,49 @@ const RowLoss = expressionLossClass(
   }),
 );
 
+// Sums numbers of very different sizes, so that another order of the additions changes the last bits.
+const SumLoss = expressionLossClass(
+  {
+    name: 'test',
+    summary: 'test',
+    source: [],
+    options: {},
+    numerics: { range: 'any', outside: 'none' },
+    reads: ['logprob', 'old_logprob', 'action_mask'],
+    metrics: { mean: { unit: 'x' }, sum: { unit: 'x', when: 'in one call' } },
+  },
+  ({ lp, old, rowSum, rowMean, rowMin, rowMax, rowsSum, exp }) => {
+    const sum = rowSum(exp(old.mul(8)));
+    return {
+      loss: lp.mul(sum).add(rowMax(lp.sub(old)).mul(rowMin(old))),
+      metrics: { mean: { row: rowMean(lp.sub(old)) }, sum: { batch: rowsSum(sum.sub(1)) } },
+    };
+  },
+);
+
+describe(`reductions over long rows on ${DEVICE}`, () => {
+  const fn = new SumLoss();
+  // All warps compute a row together if rows are few, and each computes rows of its own if they are many.
+  const rows: Record<string, number[]> = {
+    'one row': [100_000],
+    'few rows': [33_000, 3, 0, 16_385],
+    'many rows': Array(36).fill(4500),
+  };
+  for (const [title, rowLengths] of Object.entries(rows))
+    it(`have the same bits as on the CPU: ${title}`, async function () {
+      if (devices()[0]!.isa === 'sse4') this.skip();
+      const columns = Math.max(...rowLengths);
+      const spec = { ...EDGE_LENGTHS, rows: rowLengths.length, columns, rowLengths };
+      const laid = packedBatch(makeBatch(spec));
+      const { loss, metrics, grad } = syncOf(fn, laid);
+      const found = await onDevice(fn, laid);
+      assertSameArray(found.grad, grad, 'grad');
+      assert.equal(found.metrics.sum, metrics.sum);
+      assertNumber(found.loss, loss, 'loss');
+      assertNumber(found.metrics.mean, metrics.mean!, 'mean');
+    }).timeout(60_000);
+});
+
 describe(`a loss that reads numbers per row on ${DEVICE}`, () => {
   // The third row has no unmasked token.
   const batch = {

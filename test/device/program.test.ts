@@ -44,8 +44,11 @@ const SHAPES: Record<string, Shape> = {
   'padded rows': { rowLengths: Array(9).fill(77), packed: false, programs: 40 },
   'one short row': { rowLengths: [5], packed: false, programs: 20 },
   'a hundred rows': { rowLengths: Array(100).fill(7), packed: false, programs: 20 },
-  // Row sums are added up after every 16,384 positions.
+  // Row sums are added up after every 1,024 positions.
+  'rows of several sums': { rowLengths: [3000, 1025, 2048, 1023], packed: true, programs: 8 },
+  // All warps compute pieces of rows that are longer than 4,096 tokens, unless there are many.
   'long rows': { rowLengths: [3, 33_000, 0, 16_385], packed: true, programs: 8 },
+  'one row of 100,000 tokens': { rowLengths: [100_000], packed: false, programs: 3 },
   'no rows': { rowLengths: [], packed: false, programs: 3 },
 };
 

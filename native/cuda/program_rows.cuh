@@ -1,0 +1,297 @@
+// The kernels for the segments of a program (program/program.h) that compute rows: token segments with
+// reductions and scans, and row segments.
+//
+// A lane computes the tokens whose position in the row, modulo 32, is its number. So the lanes' partial sums
+// are those of the CPU engine, and they are added up in the same order.
+//
+// Usually one warp computes a row. If a batch has few, long rows, that would leave most of the GPU idle. Then
+// all warps compute pieces of kSumTokens tokens, and another launch combines the pieces of each row.
+#pragma once
+
+#include "cuda/program_scans.cuh"
+#include "cuda/program_select.cuh"
+#include "cuda/program_tokens.cuh"
+#include "cuda/stretches.cuh"
+
+namespace policy_loss::cuda {
+
+// Returns a sum plus the values of a lane's unmasked tokens.
+__device__ __forceinline__ float added(float sum, const Values& values, unsigned live) {
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) sum += live >> j & 1 ? values.of[j] : 0.0f;
+  return sum;
+}
+
+// A lane's part of a reduction over a row, or the part of a piece of the row.
+union RowPartial {
+  double sum;
+  float single;  // of the lanes of row_sum_single
+  Extreme<float> extreme;
+};
+
+// Returns whether a reduction adds up numbers. row_keep counts the values.
+PL_FN bool is_total(Op op) {
+  return program::is_sum(op) || op == Op::k_row_keep;
+}
+
+__device__ __forceinline__ double* row_value_of(const ProgramPass& pass, int index, int64_t row) {
+  return pass.row_values + index * pass.batch.layout.rows + row;
+}
+
+// Calls visit(instruction, n) for each reduction of a segment; n counts the reductions and scans.
+template <class Visit>
+__device__ __forceinline__ void for_reductions(const ProgramPass& pass, const Segment& segment, Visit visit) {
+  int n = 0;
+  for (int i = segment.first; i < segment.last; ++i) {
+    const Instruction x = load_instruction(pass.program, i);
+    if (program::is_row_reduction(x.op)) visit(x, n);
+    n += is_over_tokens(x.op) ? 1 : 0;
+  }
+}
+
+// Computes the reductions of a token segment, and stores the operands of its scans. One warp computes a row,
+// or a piece of it.
+class RowReducer {
+ public:
+  // Returns how many bytes of shared memory the partial results of a block need.
+  static constexpr int bytes(int reductions) {
+    return reductions * kThreads * static_cast<int>(sizeof(RowPartial));
+  }
+
+  __device__ __forceinline__ RowReducer(const ProgramPass& pass, unsigned columns)
+      : pass_(pass),
+        interpreter_(pass, columns),
+        partials_(static_cast<RowPartial*>(interpreter_.end_of_slots()) + threadIdx.x) {}
+
+  // Computes the row values that a segment writes.
+  __device__ __forceinline__ void reduce(const Segment& segment, int64_t row) const {
+    for_reductions(pass_, segment, [&](const Instruction& x, int n) { clear(x.op, n); });
+    const int64_t length = pass_.batch.layout.length(row);
+    // A row without tokens has one piece too, because its reductions have results.
+    for (int64_t from = 0; from == 0 || from < length; from += kSumTokens) {
+      add_piece(segment, row, from);
+      for_reductions(pass_, segment, [&](const Instruction& x, int n) { fold(x, n, row, from == 0); });
+    }
+  }
+
+  // Computes the piece of a row that begins at position `from`, and stores its partial results as number
+  // `index`.
+  __device__ __forceinline__ void reduce_piece(const Segment& segment, int64_t row, int64_t from,
+                                               int64_t index) const {
+    for_reductions(pass_, segment, [&](const Instruction& x, int n) { clear(x.op, n); });
+    add_piece(segment, row, from);
+    for_reductions(pass_, segment, [&](const Instruction& x, int n) {
+      const RowPartial all = of_lanes(x.op, n);
+      if (threadIdx.x % kWarp == 0) pass_.pieces[n * pass_.piece_count + index] = all;
+    });
+  }
+
+ private:
+  __device__ __forceinline__ RowPartial& partial(int n) const { return partials_[n * kThreads]; }
+
+  // Adds a piece of a row to the lanes' partial results.
+  __device__ __forceinline__ void add_piece(const Segment& segment, int64_t row, int64_t from) const {
+    interpreter_.run(
+        segment, row, from, min(from + kSumTokens, static_cast<int64_t>(pass_.batch.layout.length(row))),
+        [&](const Instruction& x, int n, const Values& values, const LaneTokens& tokens) {
+          if (program::is_scan(x.op)) {
+            store(scanned_of_row(pass_, x.out, row), values, tokens);
+          } else {
+            if (x.op == Op::k_row_keep) store(kept_of_row(pass_, x.out, row), values, tokens);
+            add(x.op, partial(n), values, tokens);
+          }
+        },
+        [](const LaneTokens&) {});
+  }
+
+  // Stores the operands of a scan, or of row_keep.
+  static __device__ __forceinline__ void store(float* to, const Values& values, const LaneTokens& tokens) {
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j)
+      if (tokens.live >> j & 1) to[tokens.position(j)] = values.of[j];
+  }
+
+  __device__ __forceinline__ void clear(Op op, int n) const {
+    if (op == Op::k_row_sum_single)
+      partial(n).single = 0;
+    else if (is_total(op))
+      partial(n).sum = 0;
+    else
+      partial(n).extreme = {};
+  }
+
+  static __device__ __forceinline__ void add(Op op, RowPartial& to, const Values& values,
+                                             const LaneTokens& tokens) {
+    if (op == Op::k_row_keep) {
+      to.sum += __popc(tokens.live);
+    } else if (op == Op::k_row_sum_single) {
+      to.single = added(to.single, values, tokens.live);
+    } else if (program::is_sum(op)) {
+      double sum = to.sum;
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) sum += tokens.live >> j & 1 ? values.of[j] : 0.0f;
+      to.sum = sum;
+    } else {
+      Extreme<float> extreme = to.extreme;
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j)
+        if (tokens.live >> j & 1)
+          extreme.add(program::is_largest(op), values.of[j], static_cast<int>(tokens.position(j)));
+      to.extreme = extreme;
+    }
+  }
+
+  // Combines the lanes' partial results. Only lane 0 gets the result.
+  __device__ __forceinline__ RowPartial of_lanes(Op op, int n) const {
+    RowPartial all{0.0};
+    if (op == Op::k_row_sum_single)
+      all.sum = static_cast<double>(warp_sum(partial(n).single));
+    else if (is_total(op))
+      all.sum = warp_sum(partial(n).sum);
+    else
+      all.extreme = partial(n).extreme.of_warp(program::is_largest(op));
+    return all;
+  }
+
+  // Combines the lanes' partial results after a piece of the row. Stores the result for all pieces so far in
+  // the row value.
+  __device__ __forceinline__ void fold(const Instruction& x, int n, int64_t row, bool is_first) const {
+    double* const to = row_value_of(pass_, x.out, row);
+    const RowPartial all = of_lanes(x.op, n);
+    const bool adds = is_total(x.op);
+    if (adds) clear(x.op, n);
+    if (threadIdx.x % kWarp != 0) return;
+    if (!adds)
+      *to = result_of(x.op, all.extreme);
+    else
+      *to = is_first ? all.sum : all.sum + *to;
+  }
+
+  const ProgramPass& pass_;
+  const TokenInterpreter interpreter_;
+  RowPartial* const partials_;
+};
+
+// Adds up the sums of a row's pieces in their order. The lanes of a warp load 32 at once, and all of them
+// compute the same sum.
+__device__ __forceinline__ double sum_in_order(const RowPartial* pieces, int64_t count) {
+  const int lane = threadIdx.x % kWarp;
+  double sum = 0;
+  for (int64_t from = 0; from < count; from += kWarp) {
+    const double mine = from + lane < count ? pieces[from + lane].sum : 0.0;
+    const int loaded = static_cast<int>(min(count - from, static_cast<int64_t>(kWarp)));
+    for (int k = 0; k < loaded; ++k) {
+      const double next = __shfl_sync(kAllLanes, mine, k);
+      sum = from + k == 0 ? next : next + sum;
+    }
+  }
+  return sum;
+}
+
+// Computes the row values that a segment writes from the pieces of a row, with one warp.
+__device__ __forceinline__ void join_pieces(const ProgramPass& pass, const Segment& segment, int64_t row) {
+  const Layout& layout = pass.batch.layout;
+  const int lane = threadIdx.x % kWarp;
+  const int64_t count = max((layout.length(row) + kSumTokens - 1) / kSumTokens, int64_t{1});
+  for_reductions(pass, segment, [&](const Instruction& x, int n) {
+    const RowPartial* const pieces =
+        pass.pieces + n * pass.piece_count + first_stretch<kSumTokens>(layout, row);
+    double result;
+    if (is_total(x.op)) {
+      result = sum_in_order(pieces, count);
+    } else {
+      const bool largest = program::is_largest(x.op);
+      Extreme<float> extreme;
+      for (int64_t k = lane; k < count; k += kWarp)
+        extreme.add(largest, pieces[k].extreme.value, pieces[k].extreme.position);
+      result = result_of(x.op, extreme.of_warp(largest));
+    }
+    if (lane == 0) *row_value_of(pass, x.out, row) = result;
+  });
+}
+
+// Replaces the operands of a segment's scans, which were stored, with the results. One warp computes a row.
+__device__ __forceinline__ void scan_row(const ProgramPass& pass, const Segment& segment, int64_t row) {
+  __syncwarp();  // a lane reads operands that other lanes stored
+  const Layout& layout = pass.batch.layout;
+  for (int i = segment.first; i < segment.last; ++i) {
+    const Instruction x = load_instruction(pass.program, i);
+    if (!program::is_scan(x.op)) continue;
+    const double decay = x.operands > 1 ? RowOperands{pass, row}(x.operand[1]) : 0.0;
+    scan(x.op, decay,
+         {scanned_of_row(pass, x.out, row), pass.batch.mask + layout.begin(row), layout.length(row)});
+  }
+}
+
+__device__ __forceinline__ void store_grad_log_z(const ProgramPass& pass, int64_t row, const Instruction& x) {
+  if (pass.grad_log_z) pass.grad_log_z[row] = static_cast<float>(RowOperands{pass, row}(x.operand[0]));
+}
+
+// Runs a row segment with one warp. Only its first lane computes numbers; all lanes select.
+__device__ __forceinline__ void run_row(const ProgramPass& pass, const Segment& segment, int64_t row) {
+  const bool is_first_lane = threadIdx.x % kWarp == 0;
+  for (int i = segment.first; i < segment.last; ++i) {
+    const Instruction x = load_instruction(pass.program, i);
+    if (is_over_rows(x.op)) continue;
+    if (x.op == Op::k_grad_log_z) {
+      if (is_first_lane) store_grad_log_z(pass, row, x);
+      continue;
+    }
+    double result = 0;
+    if (x.op == Op::k_row_rank) {
+      const double rank = is_first_lane ? RowOperands{pass, row}(x.operand[1]) : 0.0;
+      result = rank_in_row(pass, x.operand[0].index, row, __shfl_sync(kAllLanes, rank, 0));
+    } else if (is_first_lane) {
+      result = compute_one(x, {pass, row});
+    }
+    if (is_first_lane) *row_value_of(pass, x.out, row) = result;
+  }
+}
+
+// Calls tokens(segment, row) for the token segments of a stage, and runs its row segments. One warp computes
+// a row.
+template <class Tokens>
+__device__ __forceinline__ void run_rows(const ProgramPass& pass, const Stage& stage, Tokens tokens) {
+  for (int64_t row = first_warp(); row < pass.batch.layout.rows; row += all_warps()) {
+    if (!takes_part(pass, row)) continue;
+    for (int at = stage.first; at < stage.last; ++at) {
+      const Segment segment = pass.program.segments[at];
+      if (segment.kind == Op::k_tokens) {
+        tokens(segment, row);
+        if (segment.scans > 0) scan_row(pass, segment, row);
+      } else {
+        run_row(pass, segment, row);
+      }
+      __syncwarp();  // the next segment reads the row values on all lanes
+    }
+  }
+}
+
+// Runs the token segments and row segments of a stage.
+static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    program_rows_kernel(const ProgramPass pass, const Stage stage) {
+  const RowReducer reducer(pass, stage.columns);
+  run_rows(pass, stage, [&](const Segment& segment, int64_t row) { reducer.reduce(segment, row); });
+}
+
+// Computes the pieces of all rows for a token segment, which is the first of the stage.
+static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    program_pieces_kernel(const ProgramPass pass, const Stage stage) {
+  const RowReducer reducer(pass, stage.columns);
+  const Segment segment = pass.program.segments[stage.first];
+  const Layout& layout = pass.batch.layout;
+  for (int64_t index = first_warp(); index < pass.piece_count; index += all_warps()) {
+    const int64_t row = row_of_stretch<kSumTokens>(layout, index);
+    const int64_t from = (index - first_stretch<kSumTokens>(layout, row)) * kSumTokens;
+    if ((from > 0 && from >= layout.length(row)) || !takes_part(pass, row)) continue;
+    reducer.reduce_piece(segment, row, from, index);
+  }
+}
+
+// Runs a stage whose token segment, if it has one, is the first, and whose pieces were computed.
+static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    program_join_kernel(const ProgramPass pass, const Stage stage) {
+  run_rows(pass, stage, [&](const Segment& segment, int64_t row) { join_pieces(pass, segment, row); });
+}
+
+}  // namespace policy_loss::cuda
