@@ -48,9 +48,9 @@ export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 /** @internal What an objective of another framework than Trinity-RFT has in addition to its functions. */
 export interface ObjectiveExtras {
   /** A loss that is the policy loss, the KL loss and the entropy loss in one, aggregated as the framework does. */
-  readonly lossFn?: PolicyLossFn<Partial<Record<string, number>>>;
+  readonly lossFn?: PolicyLossFn<Partial<Record<string, number>>> | undefined;
   /** Why the objective cannot compute advantages, for the error about a batch without them: 'because …'. */
-  readonly advantageObstacle?: string;
+  readonly advantageObstacle?: string | undefined;
 }
 
 /** Options of Objective.computeSync(). */

@@ -5,7 +5,7 @@ import type { RegisteredClass } from '../../core/registry.js';
 import { ADVANTAGE_FN } from '../../functions/advantage/index.js';
 import { POLICY_LOSS_FN } from '../../functions/policy-loss/index.js';
 import { verlActorLoss } from '../../functions/policy-loss/verl/actor-loss.js';
-import type { FunctionArgs } from '../config.js';
+import type { CheckedConfig, FunctionArgs } from '../config.js';
 import { Objective } from '../objective.js';
 import { trinityObjective } from '../trinity-config.js';
 import type { ConfigKey, Framework, Plan } from './framework.js';
@@ -59,6 +59,7 @@ function objectiveOf(framework: Framework, settings: Settings, backend: string |
   const terms = termsOf(plan);
   const lossFn =
     terms && creation.checked(() => verlActorLoss(plan.policyLoss, lossArgs, terms, creation.options));
+  const { functions, advantageObstacle } = advantagesOf(plan, obstacle, creation);
   const config = {
     backend: backend ?? 'verl',
     policy_loss_fn: plan.policyLoss,
@@ -69,25 +70,28 @@ function objectiveOf(framework: Framework, settings: Settings, backend: string |
       entropy_loss_fn_args: { entropy_coef: plan.entropyCoef },
     }),
     ...(plan.lossAggMode !== undefined && { loss_agg_mode: plan.lossAggMode }),
+    ...functions,
   };
-  return creation.checked(() => {
-    if (!plan.advantage) return new Objective(framework.name, config, lossFn && { lossFn });
-    const found = 'obstacle' in plan.advantage ? plan.advantage.obstacle : obstacle;
-    if (found !== undefined || !('name' in plan.advantage)) {
-      const advantageObstacle = `because this package does not compute them with this ${found}`;
-      return new Objective(framework.name, config, { ...(lossFn && { lossFn }), advantageObstacle });
-    }
-    const { name, args } = plan.advantage;
-    const advantages = {
-      advantage_fn: name,
-      advantage_fn_args: { ...creation.argsOf(ADVANTAGE_FN.get(name), 'advantage'), ...args },
-      ...(plan.klPenalty && {
-        kl_penalty_fn: plan.klPenalty.name,
-        kl_penalty_fn_args: plan.klPenalty.args,
-      }),
-    };
-    return new Objective(framework.name, { ...config, ...advantages }, lossFn && { lossFn });
-  });
+  return creation.checked(() => new Objective(framework.name, config, { lossFn, advantageObstacle }));
+}
+
+// Returns the functions that compute advantages, or why there are none although the policy loss reads advantages.
+function advantagesOf(
+  { advantage, klPenalty }: Plan,
+  obstacle: string | undefined,
+  creation: Creation,
+): { functions?: CheckedConfig; advantageObstacle?: string } {
+  if (!advantage) return {};
+  const found = 'obstacle' in advantage ? advantage.obstacle : obstacle;
+  if (found !== undefined || 'obstacle' in advantage)
+    return { advantageObstacle: `because this package does not compute them with this ${found}` };
+  const { name, args } = advantage;
+  const functions: CheckedConfig = {
+    advantage_fn: name,
+    advantage_fn_args: { ...creation.argsOf(ADVANTAGE_FN.get(name), 'advantage'), ...args },
+    ...(klPenalty && { kl_penalty_fn: klPenalty.name, kl_penalty_fn_args: klPenalty.args }),
+  };
+  return { functions };
 }
 
 // Returns the terms that a framework adds to the policy loss, or undefined if it adds none.
