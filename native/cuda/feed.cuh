@@ -224,13 +224,12 @@ class Feed {
   // the stretch that begins at token first + at, calls visit(at, here), where `here` gives access to this
   // lane's four tokens. The values of tokens from `last` on are undefined.
   //
-  // Bit k of `wanted` tells whether step k is wanted. A step that is not wanted is not read, and skip(at) is
-  // called for its stretches instead. Where bit k of `whole` is set, calls visit_whole(at, whole_step) first,
-  // and visits the stretches of the step only if that returns false. All lanes of the warp must call this
-  // function together.
-  template <class Visit, class Skip, class VisitWhole>
+  // Bit k of `wanted` tells whether step k is wanted. A step that is not wanted is neither read nor visited.
+  // Where bit k of `whole` is set, calls visit_whole(at, whole_step) first, and visits the stretches of the
+  // step only if that returns false. All lanes of the warp must call this function together.
+  template <class Visit, class VisitWhole>
   __device__ __forceinline__ void for_stretches(int64_t first, int64_t last, unsigned wanted, Visit visit,
-                                                Skip skip, unsigned whole, VisitWhole visit_whole) const {
+                                                unsigned whole, VisitWhole visit_whole) const {
     int length = static_cast<int>(last - first);
     if (in_bulk_) {
       first = same_in_warp(first);
@@ -245,15 +244,12 @@ class Feed {
       const bool is_wanted = (wanted & 1) != 0;
       wait_for_stage(stage, is_wanted);
       const char* const here = room_ + stage * stage_bytes_;
-      if ((whole & 1) == 0 || !visit_whole(step, WholeStep(*this, here))) {
+      if (is_wanted && ((whole & 1) == 0 || !visit_whole(step, WholeStep(*this, here)))) {
 #pragma unroll 1
         for (int half = 0; half < kSpanStep / kStretch; ++half) {
           const int at = step + half * kStretch;
           if (at >= length) break;
-          if (is_wanted)
-            visit(at, Here(*this, here, half));
-          else
-            skip(at);
+          visit(at, Here(*this, here, half));
         }
       }
       __syncwarp();  // no lane may still read the stage that is filled next

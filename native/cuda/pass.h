@@ -98,10 +98,12 @@ struct RowState {
   Row row;
 };
 
-// What the row pass stores about a span for the token pass.
+// What the row pass stores about a span for the token pass. A step is live if it has an unmasked token, and
+// dead otherwise.
 struct SpanState {
   int64_t first_row;    // the row of the span's first token
-  unsigned live_steps;  // bit k: step k has an unmasked token
+  int64_t live_before;  // the number of live steps in all spans before this one
+  unsigned live_steps;  // bit k: step k is live
   // Bit k: step k has no masked token. It may still contain tokens of several rows, or end after the span.
   unsigned whole_steps;
 };
@@ -113,6 +115,7 @@ struct SpanState {
 struct Totals {
   unsigned long long tokens[2];
   unsigned long long rows[2];
+  unsigned span_ticket;
   unsigned row_ticket;
   unsigned token_ticket;
 };

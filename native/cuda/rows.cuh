@@ -6,6 +6,7 @@
 // stored as the span's head or tail (see Parts in pass.h). The weights pass adds up the parts of a row.
 #pragma once
 
+#include "cuda/shares.cuh"
 #include "cuda/spans.cuh"
 
 namespace policy_loss::cuda {
@@ -69,7 +70,7 @@ class LiveSteps {
 // Stores what the token pass needs to know about a span.
 __device__ __forceinline__ void leave_span(const Pass& pass, int64_t span, int64_t first_row,
                                            const LiveSteps& steps) {
-  const SpanState state{first_row, steps.live(), steps.whole()};
+  const SpanState state{first_row, 0, steps.live(), steps.whole()};
   if (threadIdx.x % kWarp == 0) pass.span_states[span] = state;
 }
 
@@ -162,6 +163,8 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       count_rows(pass, span, count);
   }
   add_totals(pass, tokens, first_span == 0);
+  if (last_span == pass.spans && is_last_block(&pass.totals->span_ticket))
+    number_live_steps(pass.span_states, pass.spans);
 }
 
 template <class K>

@@ -107,9 +107,8 @@ __device__ __forceinline__ int64_t sum_rows(const Feed<always>& feed, const Span
           leave(row, part);
         });
   };
-  feed.for_stretches(
-      rows.first(), rows.first() + rows.length(), ~0u, add_stretch, [](int) {}, 0u,
-      [](int, const auto&) { return false; });
+  feed.for_stretches(rows.first(), rows.first() + rows.length(), ~0u, add_stretch, 0u,
+                     [](int, const auto&) { return false; });
   return first_row;
 }
 

@@ -3,8 +3,9 @@
 // column is read once and each gradient is written once.
 //
 // The bandwidth of the memory limits the speed of the pass. Columns arrive in shared memory while lanes
-// compute earlier tokens (feed.cuh). Steps in which the row pass found no unmasked token are not read. The
-// values that all tokens of a row share are loaded once per row.
+// compute earlier tokens (feed.cuh). Steps in which the row pass found no unmasked token are not read, and
+// all warps compute equally many of the other steps (shares.cuh). The values that all tokens of a row share
+// are loaded once per row.
 //
 // Only the policy loss is a template parameter. Everything else (dtypes, KL estimator, the call's terms) is
 // the same for the whole grid. Branches on it cost almost nothing, so one kernel per loss is enough.
@@ -12,6 +13,7 @@
 
 #include "cuda/feed.cuh"
 #include "cuda/kernels.h"
+#include "cuda/shares.cuh"
 
 namespace policy_loss::cuda {
 
@@ -50,7 +52,7 @@ __device__ __forceinline__ void add_kl_of(int estimator, const Quad& logprob, co
    ...);
 }
 
-// Computes one lane's share of the tokens, span by span.
+// Computes one lane's share of the tokens.
 template <class L>
 class TokenWalk {
   using Row = typename L::Row;
@@ -67,16 +69,19 @@ class TokenWalk {
     if constexpr (columns_of<L> != 0) plain_dtype_ = others ? kNoDType : feed.shared_dtype();
   }
 
-  __device__ __forceinline__ void take_span(int64_t span) {
-    base_ = span * pass_.span;
-    length_ = static_cast<int>(min(pass_.span, pass_.tokens - base_));
-    const SpanState state = pass_.span_states[span];
+  // Computes the steps of a span whose bits are set in `steps`, which is not 0.
+  __device__ __forceinline__ void take_steps(int64_t span, unsigned steps) {
+    const int first = __ffs(steps) - 1;
+    const int last = kWarp - __clz(steps);
+    base_ = span * pass_.span + first * kSpanStep;
+    length_ = static_cast<int>(min(static_cast<int64_t>((last - first) * kSpanStep), pass_.tokens - base_));
+    const SpanState& state = pass_.span_states[span];
     sums_ = {};
     row_ = state.first_row;
     end_ = 0;
     feed_.for_stretches(
-        base_, base_ + length_, state.live_steps, [&](int at, const auto& here) { add_stretch(at, here); },
-        [&](int at) { skip_stretch(at); }, plain_dtype_ == kNoDType ? 0u : state.whole_steps,
+        base_, base_ + length_, steps >> first, [&](int at, const auto& here) { add_stretch(at, here); },
+        plain_dtype_ == kNoDType ? 0u : state.whole_steps >> first,
         [&](int at, const auto& step) { return add_whole_step(at, step); });
     end_row();
   }
@@ -234,26 +239,18 @@ class TokenWalk {
     if (pass_.grad_entropy) store_quad(pass_.grad_entropy, base_ + i, which, grad);
   }
 
-  // Stores a gradient of 0 for a stretch in which all tokens are masked.
-  __device__ __forceinline__ void skip_stretch(int at) const {
-    const int i = at + (threadIdx.x % kWarp) * kQuad;
-    const unsigned which = bits_within(i, 0, length_);
-    const float zeros[kQuad] = {};
-    if (pass_.grad) store_quad(pass_.grad, base_ + i, which, zeros);
-    if (pass_.grad_entropy) store_quad(pass_.grad_entropy, base_ + i, which, zeros);
-  }
-
   const Pass& pass_;
   const L& loss_;
   const Feed<columns_of<L>>& feed_;
   double (*const totals_)[kThreads];
 
-  // The first token and the length of the span. Positions in the span fit into 32 bits.
+  // The first token and the length of the part of a span that is being computed. Positions in it fit into 32
+  // bits.
   int64_t base_ = 0;
   int length_ = 0;
   // The row of the tokens that are being computed, and the values that its tokens share.
   int64_t row_ = 0;
-  int end_ = 0;  // the end of the row or of the span, whichever comes first; 0 before the span's first row
+  int end_ = 0;  // the end of the row or of the part, whichever comes first; 0 before the part's first row
   Row statistics_{};
   RowColumns of_row_;
   // The dtype of the columns if the call needs nothing but the policy loss of columns of one dtype; else
@@ -265,16 +262,35 @@ class TokenWalk {
   LaneSums sums_{};
 };
 
+// Stores gradients of 0 for the tokens of the dead steps.
+__device__ __forceinline__ void clear_dead_steps(const Pass& pass) {
+  if (!pass.grad && !pass.grad_entropy) return;
+  for_share<StepKind::kDead>(pass, pass.span_states, [&](int64_t span, unsigned steps) {
+    const float zeros[kQuad] = {};
+    for (; steps != 0; steps &= steps - 1) {
+      int64_t i = span * pass.span + (__ffs(steps) - 1) * kSpanStep + threadIdx.x % kWarp * kQuad;
+#pragma unroll
+      for (int half = 0; half < kSpanStep / kStretch; ++half, i += kStretch) {
+        const unsigned which = bits_within<kQuad, int64_t>(i, 0, pass.tokens);
+        if (pass.grad) store_quad(pass.grad, i, which, zeros);
+        if (pass.grad_entropy) store_quad(pass.grad_entropy, i, which, zeros);
+      }
+    }
+  });
+}
+
 template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     token_kernel(const Pass pass, const L loss) {
+  clear_dead_steps(pass);
   const Feed<columns_of<L>> feed(pass, pass.columns);
   // The sums of each thread. They are in shared memory to save registers, because they change only once per
   // row.
   __shared__ double totals[kTokenSums][kThreads];
   for (int k = 0; k < kTokenSums; ++k) totals[k][threadIdx.x] = 0;
   TokenWalk<L> walk(pass, loss, feed, totals);
-  for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) walk.take_span(span);
+  for_share<StepKind::kLive>(pass, pass.span_states,
+                             [&](int64_t span, unsigned steps) { walk.take_steps(span, steps); });
 
   double total[kTokenSums];
   for (int k = 0; k < kTokenSums; ++k) total[k] = totals[k][threadIdx.x];

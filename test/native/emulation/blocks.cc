@@ -23,6 +23,7 @@ namespace {
 
 std::mt19937_64 late_or_early(2);
 int64_t copied = 0;
+std::vector<int64_t> copied_by_blocks;
 
 constexpr size_t kNobody = ~size_t{0};
 
@@ -245,8 +246,18 @@ int64_t bytes_copied() {
   return copied;
 }
 
+std::vector<int64_t> bytes_copied_by_blocks() {
+  const Lock lock(mutex);
+  return copied_by_blocks;
+}
+
+void begin_counting(size_t blocks) {
+  copied_by_blocks.assign(blocks, 0);
+}
+
 void count_copied(size_t bytes) {
   copied += static_cast<int64_t>(bytes);
+  copied_by_blocks[indices.block.x] += static_cast<int64_t>(bytes);
 }
 
 // If this launch is shuffled, some copies are made at once instead of later.

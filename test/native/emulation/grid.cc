@@ -128,6 +128,7 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
   launch.warps_take_turns = launch.seed != 0 && random() % 2 == 0;
   blocks_in_order = numbers_in_order(grid.x, launch, random);
   blocks_begun = 0;
+  begin_counting(grid.x);
   // A grid with one block has no other blocks that could see its stores.
   const size_t wanted = grid.x > 1 ? wanted_residents() : 0;
   resident_count = std::min<size_t>(std::max<size_t>(wanted, 1), grid.x);

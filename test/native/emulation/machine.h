@@ -122,6 +122,11 @@ void end_block_stores();
 void leave_stores();
 void enter_stores(size_t resident);
 
+// ---- blocks.cc: the threads of a block ----
+
+// Must be called before a grid with this number of blocks. Sets bytes_copied_by_blocks() (traffic.h) to 0.
+void begin_counting(size_t blocks);
+
 // ---- grid.cc: the blocks of a grid, which may take turns ----
 
 // The kinds of points at which another resident block may go on.

@@ -4,11 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace emulation {
 
 // Returns the number of bytes that kernels have copied into shared memory with asynchronous copies so far.
 int64_t bytes_copied();
+// Returns how many of these bytes each block of the newest grid has copied.
+std::vector<int64_t> bytes_copied_by_blocks();
 // Returns how often a resident block (grid.cc) has let another one go on so far.
 int64_t block_switches();
 // Adds to that number. Called by the copies.

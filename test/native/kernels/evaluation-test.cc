@@ -3,6 +3,7 @@
 // threads.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 
 #include "cpu/engine.h"
@@ -121,6 +122,37 @@ void test_masked_tails() {
   }
 }
 
+// Tests that all blocks of the token kernel read equally many steps, if most of the masked tokens are in one
+// half of the batch.
+void test_masked_half() {
+  constexpr int64_t of_row = 1024, rows = 128, step = 256;
+  const auto batch = draw_batch({"a masked half", rows, of_row, {}}, DType::kFloat32, false, 9);
+  int64_t live = 0;
+  for (int64_t i = 0; i < batch->tokens; i += step) {
+    const bool is_live = i < batch->tokens / 2 || i / step % 10 == 0;
+    live += is_live ? 1 : 0;
+    for (int64_t at = i; at < i + step; ++at) {
+      batch->mask[at] = batch->live[at] = is_live ? 1 : 0;
+      for (std::vector<float>& column : batch->column)
+        if (is_live && !std::isfinite(column[at])) column[at] = -1.0f;
+    }
+  }
+  constexpr int64_t bytes_of_step = step * (3 * sizeof(float) + 1);
+  const Function ppo = make_function(0, 0, Aggregation::kTokenMean, kNone, false);
+  for (const int seed : {0, 1}) {
+    compare(on_cpu(ppo, *batch, {}),
+            shuffled(seed, [&] { return on_device(ppo, *batch, {}, nullptr, "a masked half"); }), *batch,
+            "a masked half");
+    const std::vector<int64_t> bytes = emulation::bytes_copied_by_blocks();
+    const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
+    expect(bytes.size() > 1 && *most - *least <= bytes_of_step, "a masked half: blocks read from " +
+                                                                    std::to_string(*least) + " to " +
+                                                                    std::to_string(*most) + " bytes");
+    expect(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}) == live * bytes_of_step,
+           "a masked half: each live step is read once");
+  }
+}
+
 // Tests the KL value of each token, with and without a column `base` from which the values are subtracted.
 void test_kl_values(const Shape& shape) {
   for (int estimator = 0; estimator < estimator_count(); ++estimator)
@@ -160,6 +192,7 @@ std::vector<Piece> evaluation_pieces() {
                       [&shape, turn = turn += 1000] { test_repeats_and_normalizers(shape, turn); }});
   }
   pieces.push_back({"masked tails", test_masked_tails});
+  pieces.push_back({"masked half", test_masked_half});
   return pieces;
 }
 

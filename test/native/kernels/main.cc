@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   std::vector<Piece> pieces;
   // The pieces that take longest come first, so that no process is still busy when the others have finished.
   for (const auto& some : {failure_pieces(), host_pieces(), fault_pieces(), evaluation_pieces(),
-                           advantage_pieces(), kl_value_pieces()})
+                           advantage_pieces(), kl_value_pieces(), share_pieces()})
     for (const Piece& piece : some)
       if (argc < 2 || piece.name.starts_with(argv[1])) pieces.push_back(piece);
   const unsigned processes = std::max(1u, std::thread::hardware_concurrency());

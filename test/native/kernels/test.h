@@ -23,6 +23,7 @@ std::vector<Piece> advantage_pieces();
 std::vector<Piece> fault_pieces();
 std::vector<Piece> failure_pieces();
 std::vector<Piece> host_pieces();
+std::vector<Piece> share_pieces();
 
 // Returns the result of body(). While it runs, the emulation shuffles blocks, threads and streams with this
 // seed. With an odd seed, the device also has compute capability 8.0 instead of 9.0, so that kernels use
