@@ -116,9 +116,10 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   const AdvantageInputs& view = inputs.view;
   pass_.batch = view.tokens;
   pass_.tokens = inputs.tokens;
-  context.cut(shape_ == AdvantageShape::kDistill ? Feed<kDistillColumns>::memory(kDistillColumns)
-                                                 : Feed<0>::memory(kRowValueColumns),
-              &pass_);
+  context.choose_feed(shape_ == AdvantageShape::kDistill ? Feed<kDistillColumns>::memory(kDistillColumns)
+                                                         : Feed<0>::memory(kRowValueColumns),
+                      &pass_);
+  context.cut(pass_.fed_blocks, &pass_);
   pass_.rewards = view.rewards;
   pass_.baselines = view.baselines;
   pass_.named_rewards = view.named_rewards;

@@ -72,14 +72,20 @@ class Context : public Channel {
     return multiprocessors_ * std::clamp<int64_t>(blocks, 1, kFedBlocksPerMultiprocessor);
   }
 
-  // Cuts the batch's tokens into spans (pass.h) for a kernel that uses a feed. `memory` is the memory of the
-  // kernel. The length of the spans is chosen so that all warps that run at once get nearly the same number
-  // of tokens.
-  void cut(const FeedMemory& memory, SpannedBatch* pass) const {
+  // Returns the most blocks of a kernel with a feed that the device runs at once.
+  int64_t most_fed_blocks() const { return multiprocessors_ * kFedBlocksPerMultiprocessor; }
+
+  // Chooses the number of blocks and stages for a kernel with a feed that needs this memory.
+  void choose_feed(const FeedMemory& memory, SpannedBatch* pass) const {
     pass->fed_blocks = fed_blocks(memory.bytes(kLeastFeedStages));
     const bool most = fed_blocks(memory.bytes(kMostFeedStages)) == pass->fed_blocks;
     pass->feed_stages = most ? kMostFeedStages : kLeastFeedStages;
-    const int64_t warps = pass->fed_blocks * kWarps;
+  }
+
+  // Cuts the batch's tokens into spans (pass.h). Their length is chosen so that all warps of this number of
+  // blocks get nearly the same number of tokens.
+  void cut(int64_t blocks, SpannedBatch* pass) const {
+    const int64_t warps = blocks * kWarps;
     const int64_t rounds = pass->tokens / (warps * kMaxSpan) + 1;
     const int64_t fair = (pass->tokens + warps * rounds - 1) / (warps * rounds);
     pass->span = std::max<int64_t>((fair + kSpanStep - 1) / kSpanStep, 1) * kSpanStep;
@@ -87,14 +93,18 @@ class Context : public Channel {
   }
 
   // Returns the arguments of the passes over a batch: the scratch memory, and all members that do not depend
-  // on the evaluated function. The caller sets the others. `memory` is the same as in cut(). `pairs` tells
-  // whether the loss is over pairs of rows.
-  Pass prepare(const DeviceBatch& batch, unsigned columns, const FeedMemory& memory, bool pairs) {
+  // on the evaluated function. The caller sets the others. `memory` is that of the kernel with a feed.
+  // `pairs` tells whether the loss is over pairs of rows. `spans_are_shares` tells whether the warps of a
+  // kernel with a feed compute whole spans. Otherwise the spans are those of the batch's mask pass
+  // (mask_pass.h).
+  Pass prepare(const DeviceBatch& batch, unsigned columns, const FeedMemory& memory, bool pairs,
+               bool spans_are_shares) {
     Pass pass{};
     pass.batch = batch.view;
     pass.tokens = batch.tokens;
     pass.columns = columns;
-    cut(memory, &pass);
+    choose_feed(memory, &pass);
+    cut(spans_are_shares ? pass.fed_blocks : most_fed_blocks(), &pass);
     const int64_t rows = batch.view.layout.rows;
     pass.totals = totals_.as<Totals>();
     pass.result = device_result_.as<Result>();

@@ -69,6 +69,8 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
       const Fence fence(channel, device, there.stream);
       DeviceBatch batch = channel.allocate_batch(host, kEveryColumn, (1u << kRowColumns) - 1);
       send_in_chunks(channel, host, batch, kSpanStep, abort, [](int64_t, int64_t) {});
+      MaskPass mask_pass;
+      if (batch.view.mask || batch.tokens == 0) mask_pass = MaskPass(context, channel, batch);
       DeviceBatch advantage = send_columns(channel, inputs.tokens, kColumnsOfAdvantages, abort);
       OpenedMemory opened(channel);
       copy_columns(channel, device, there.losses, there.loss_handles, &opened, &batch);
@@ -77,7 +79,9 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
       channel.finish();
       for (DeviceBatch* const each : {&batch, &advantage}) hand_over(each, context.memory());
       hand_over(&given, context.memory());
-      *resident = new Resident(device, std::move(batch), std::move(advantage), std::move(given));
+      mask_pass.hand_over(context.memory());
+      *resident = new Resident(device, std::move(batch), std::move(advantage), std::move(given),
+                               std::move(mask_pass));
     });
   });
 }
@@ -175,7 +179,7 @@ Status evaluate(const Resident* resident, const Request& request, const Call& ca
       const auto evaluate_with = [&](AdvantageRun* run) {
         Evaluation evaluation(context, resident->batch, request, call.repeats, call);
         if (run) evaluation.use(*run);
-        evaluation.share(&resident->unchanging.get()->mask_passes);
+        evaluation.share(resident->unchanging.get()->mask_pass);
         evaluation.sum_rows(0, resident->batch.tokens);
         evaluation.launch();
         if (!run || run->fetch(call.advantage_call, call.abort)) evaluation.fetch();

@@ -9,8 +9,9 @@
 namespace policy_loss::cuda {
 
 // One evaluation of a function on a device. The constructor prepares it. sum_rows() launches the row pass,
-// for the whole batch at once or for one chunk of it. launch() launches the other passes. fetch() copies the
-// results to the host. If the call also computes advantages, their AdvantageRun is constructed first.
+// for the whole batch at once or for one chunk of it, unless share() makes it unnecessary. launch() launches
+// the other passes. fetch() copies the results to the host. If the call also computes advantages, their
+// AdvantageRun is constructed first.
 class Evaluation {
  public:
   // repeats: how often each row counts, in host memory; null if every row counts once.
@@ -20,13 +21,14 @@ class Evaluation {
         batch_(batch),
         loss_(request.terms.loss),
         object_(request.loss),
+        sums_rows_(sums_over_rows(loss_, object_)),
         program_(context, request.program, batch, request.batch_metrics),
         call_(call) {
     const bool pairs = is_over_pairs(loss_);
     const unsigned columns = columns_of_tokens(request);
     FeedMemory memory = token_memory(loss_, columns);
     memory.least = program_.memory();
-    pass_ = context.prepare(batch, columns, memory, pairs);
+    pass_ = context.prepare(batch, columns, memory, pairs, sums_rows_);
     pass_.terms = request.terms;
     pass_.coefficients = request.coefficients;
     pass_.normalizer = request.normalizer;
@@ -59,19 +61,20 @@ class Evaluation {
     if (run.repeats()) pass_.batch.repeats = run.repeats();
   }
 
-  // Shares the row pass with other calls on the same resident batch, if it depends on nothing but the batch's
-  // mask and layout. Must be called after use() and before sum_rows().
-  void share(MaskPasses* passes) {
-    if (pass_.batch.repeats || call_.mask || sums_over_rows(loss_, object_)) return;
-    mask_pass_ = &passes->of_span(pass_.span);
-    mask_pass_->share_with(context_, &pass_);
+  // Uses the mask pass of a resident batch instead of a row pass, if the row pass would depend on nothing but
+  // the batch's mask and layout. Must be called after use() and before sum_rows().
+  void share(const MaskPass& mask_pass) {
+    if (pass_.batch.repeats || call_.mask || sums_rows_ || !mask_pass.is_there()) return;
+    mask_pass.share_with(&pass_);
   }
 
   void sum_rows(int64_t first_token, int64_t last_token) {
-    if (pass_.known.given) return;
+    if (pass_.known) return;
     const int64_t first = first_token / pass_.span;
     const int64_t last = (last_token + pass_.span - 1) / pass_.span;
-    launch_rows(loss_, object_, pass_, first, last, context_.grid_of_spans(pass_, last - first));
+    launch_rows(
+        loss_, object_, pass_, first, last,
+        sums_rows_ ? context_.grid_of_spans(pass_, last - first) : context_.grid_of_warps(last - first));
   }
 
   // Launches the weights pass and the token pass. The last kernel writes the result to the host.
@@ -101,10 +104,6 @@ class Evaluation {
     add(call_.grad_log_z, pass_.grad_log_z, grad_log_z_.bytes());
     if (!context_.receive(arrays, count, call_.abort)) context_.await_kernels();
     *call_.result = context_.result();
-    if (mask_pass_) {
-      mask_pass_->counts = call_.result->counts;
-      mask_pass_->is_complete = true;
-    }
     grad_.finish();
     grad_entropy_.finish();
     if (call_.passes_ms) *call_.passes_ms = context_.passes_ms();
@@ -148,10 +147,10 @@ class Evaluation {
   const DeviceBatch& batch_;
   const int loss_;
   const void* const object_;
+  const bool sums_rows_;
   const ProgramRun program_;
   const Call& call_;
   Pass pass_;
-  MaskPass* mask_pass_ = nullptr;  // null if the row pass is this call's own
   GradientArray grad_, grad_entropy_;
   Buffer grad_log_z_, repeats_, mask_, weights_, logprob_;
 };
@@ -159,7 +158,7 @@ class Evaluation {
 // Computes the KL values of a call, and their mean.
 inline void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) {
   const unsigned columns = call.columns | (call.base ? reads(kAdvantages) : 0u);
-  Pass pass = context.prepare(batch, columns, kl_memory(columns), false);
+  Pass pass = context.prepare(batch, columns, kl_memory(columns), false, true);
   const int64_t bytes = batch.tokens * static_cast<int64_t>(sizeof(float));
   const Buffer out = context.allocate(bytes);
   Buffer base;

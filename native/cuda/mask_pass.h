@@ -1,46 +1,51 @@
-// What the row pass computes for losses without row sums: the numbers of unmasked tokens, and the steps of
-// each span that the token pass skips. It follows from the mask and the layout of a batch. So the first call
-// on a resident batch keeps it for later calls, which launch no row pass.
+// The row pass of losses without row sums. It computes the numbers of unmasked tokens, and the steps of each
+// span that the token pass skips. All of it follows from the mask and the layout of a batch. So the upload of
+// a resident batch computes it, and calls on the batch launch no row pass.
 #pragma once
 
 #include "cuda/context.h"
 
 namespace policy_loss::cuda {
 
-struct MaskPass {
-  int64_t span = 0;  // the length of the spans; 0 if no call has used this object
-  Buffer rows, heads, tails, span_states;
-  BatchCounts counts;
-  bool is_complete = false;  // whether a call that computes the other members has succeeded
+class MaskPass {
+ public:
+  MaskPass() = default;
 
-  // Makes a call read what an earlier call has computed or, if none has, compute it here.
-  void share_with(Context& context, Pass* pass) {
-    const auto room = [&](Buffer* buffer, int64_t n, size_t size) {
-      const int64_t bytes = n * static_cast<int64_t>(size);
-      if (buffer->bytes() < bytes) *buffer = context.allocate(bytes);
-    };
-    room(&rows, pass->batch.layout.rows, sizeof(RowPart));
-    room(&heads, pass->spans, sizeof(RowPart));
-    room(&tails, pass->spans, sizeof(RowPart));
-    room(&span_states, pass->spans, sizeof(SpanState));
-    pass->parts = {rows.as<RowPart>(), heads.as<RowPart>(), tails.as<RowPart>()};
-    pass->span_states = span_states.as<SpanState>();
-    if (is_complete) pass->known = {true, counts};
+  // Launches the pass for a batch on the stream of `channel`. The mask must have been sent.
+  MaskPass(const Context& context, Channel& channel, const DeviceBatch& batch) {
+    Pass pass{};
+    pass.batch = batch.view;
+    pass.tokens = batch.tokens;
+    context.cut(context.most_fed_blocks(), &pass);
+    totals_ = channel.allocate_zeros(sizeof(Totals));
+    rows_ = channel.allocate(batch.view.layout.rows * static_cast<int64_t>(sizeof(RowPart)));
+    heads_ = channel.allocate(pass.spans * static_cast<int64_t>(sizeof(RowPart)));
+    tails_ = channel.allocate(pass.spans * static_cast<int64_t>(sizeof(RowPart)));
+    span_states_ = channel.allocate(pass.spans * static_cast<int64_t>(sizeof(SpanState)));
+    pass.totals = totals_.as<Totals>();
+    share_with(&pass);
+    launch_rows(kNone, nullptr, pass, 0, pass.spans,
+                {context.grid_of_warps(pass.spans).blocks, channel.compute()});
   }
-};
 
-// The mask passes of a resident batch, which its updates share. The length of the spans depends on how many
-// blocks of the token kernel a multiprocessor runs at once, so a batch has at most this many. Only calls that
-// compute use them, and these run one after another.
-struct MaskPasses {
-  MaskPass passes[kFedBlocksPerMultiprocessor];
+  // Returns whether the pass was launched. It is not for a batch without a mask.
+  bool is_there() const { return totals_.as<void>() != nullptr; }
 
-  MaskPass& of_span(int64_t span) {
-    MaskPass* pass = passes;
-    while (pass->span != 0 && pass->span != span) ++pass;
-    pass->span = span;
-    return *pass;
+  // Makes a call read what this pass has computed.
+  void share_with(Pass* pass) const {
+    pass->known = totals_.as<Totals>();
+    pass->parts = {rows_.as<RowPart>(), heads_.as<RowPart>(), tails_.as<RowPart>()};
+    pass->span_states = span_states_.as<SpanState>();
   }
+
+  // Makes the channel of `memory` free the arrays, in the order of its own work.
+  void hand_over(Memory& memory) {
+    for (Buffer* const buffer : {&totals_, &rows_, &heads_, &tails_, &span_states_})
+      buffer->hand_over(memory);
+  }
+
+ private:
+  Buffer totals_, rows_, heads_, tails_, span_states_;
 };
 
 }  // namespace policy_loss::cuda

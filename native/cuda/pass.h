@@ -154,10 +154,9 @@ struct Pass : SpannedBatch {
   Coefficients coefficients;
   Normalizer normalizer;
 
-  // The batch's own counts, if an earlier call has computed them. The row pass is then not launched.
-  Normalizer known;
-
   Totals* totals;
+  // The totals of the batch's mask pass (mask_pass.h), or null if the call launches a row pass.
+  const Totals* known;
   Parts<RowPart> parts;
   SpanState* span_states;  // [spans]
   void* states;            // [rows] of RowState<Row>, with the loss's Row

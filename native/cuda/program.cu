@@ -164,9 +164,11 @@ void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last)
 
 void ProgramRun::launch_outputs(const ProgramPass& pass) const {
   const Stage stage = stage_of(host_.output_segment, host_.output_segment + 1);
-  Grid grid = context_.grid_of_spans(pass, pass.spans);
+  ProgramPass cut = pass;
+  context_.cut(pass.fed_blocks, &cut);
+  Grid grid = context_.grid_of_spans(cut, cut.spans);
   grid.memory = tokens_memory(host_, stage.columns);
-  launch("program_tokens_kernel", program_tokens_kernel, grid, pass, stage);
+  launch("program_tokens_kernel", program_tokens_kernel, grid, cut, stage);
 }
 
 }  // namespace policy_loss::cuda

@@ -43,7 +43,7 @@ struct Resident {
   struct Unchanging {
     DeviceBatch batch;
     DeviceInputs inputs;
-    MaskPasses mask_passes;
+    MaskPass mask_pass;
   };
 
   int device = 0;
@@ -55,10 +55,11 @@ struct Resident {
 
   // Makes a resident batch from the columns of losses and everything else that they read, and from the inputs
   // of advantage functions. The columns of the latter are in `advantage`.
-  Resident(int on, DeviceBatch losses, DeviceBatch advantage, DeviceInputs given) : device(on) {
+  Resident(int on, DeviceBatch losses, DeviceBatch advantage, DeviceInputs given, MaskPass mask_pass)
+      : device(on) {
     set_views(losses, given);
     replace(&losses, &advantage);
-    unchanging = Shared<Unchanging>({std::move(losses), std::move(given), {}});
+    unchanging = Shared<Unchanging>({std::move(losses), std::move(given), std::move(mask_pass)});
   }
 
   // Makes a copy in which the columns that the two batches have replace those of `other`.

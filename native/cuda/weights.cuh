@@ -8,13 +8,13 @@
 
 namespace policy_loss::cuda {
 
-// Returns the batch's counts, which the row pass has computed, in this call or in an earlier one.
+// Returns the batch's counts, which the call's row pass or the batch's mask pass has computed.
 __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
-  if (pass.known.given) return pass.known.counts;
+  const Totals* const totals = pass.known ? pass.known : pass.totals;
   BatchCounts counts;
   for (int kind = 0; kind < 2; ++kind) {
-    counts.tokens[kind] = static_cast<double>(__ldcg(&pass.totals->tokens[kind]));
-    counts.rows[kind] = static_cast<double>(__ldcg(&pass.totals->rows[kind]));
+    counts.tokens[kind] = static_cast<double>(__ldcg(&totals->tokens[kind]));
+    counts.rows[kind] = static_cast<double>(__ldcg(&totals->rows[kind]));
   }
   counts.row_length = static_cast<double>(pass.batch.layout.row_length);
   return counts;
