@@ -47,6 +47,13 @@ export class ExactSum {
   }
 }
 
+/** Returns the sum of finite numbers, rounded once. */
+export function sumOf(values: Float64Array): number {
+  const sum = new ExactSum();
+  for (const x of values) sum.add(x);
+  return sum.value;
+}
+
 /**
  * The mean of the tokens of many rows, with its standard error. The tokens of a row are not independent, so the error
  * is computed from the sums of the rows.

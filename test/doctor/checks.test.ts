@@ -118,7 +118,8 @@ const FAULTS: Record<string, readonly Fault[]> = {
   'rollout-scale': [
     { rows: drawnRows({ temperature: 0.7 }), severity: 'warning' },
     { rows: drawnRows({ temperature: 1.3 }), severity: 'warning' },
-    { rows: drawnRows({ temperature: 0.9 }), severity: 'warning' },
+    { rows: drawnRows({ temperature: 0.95 }), severity: 'warning' },
+    { rows: drawnRows({ temperature: 0.9 }).map(({ old_logprobs: _, ...row }) => row), severity: 'warning' },
   ],
   'rollout-drift': [{ rows: driftingEngine(0.3), severity: 'warning' }],
   'rollout-outlier': [
@@ -274,6 +275,11 @@ const HEALTHY: Record<string, readonly DumpRow[]> = {
     'ref_logprobs',
     'entropy',
   ].reduce((rows, column) => changed(rows, column as 'logprobs', (values) => values.map(bfloat16)), REAL),
+  'an engine whose noise has heavy tails': drawnRows({ heavyTails: true }),
+  'a policy of low entropy, and an engine whose noise has heavy tails': drawnRows({
+    sharpness: 5,
+    heavyTails: true,
+  }),
   'a single group': REAL.slice(0, 8),
   'a single row': REAL.slice(0, 1),
   'multi-turn rollouts': REAL.map((row) => ({

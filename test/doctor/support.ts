@@ -81,6 +81,10 @@ export interface Sampling {
   temperature?: number;
   /** The engine keeps the most likely tokens whose probabilities add up to this, and renormalises them. */
   topP?: number;
+  /** Multiplies the logits; 1 by default. At 5, the entropy is low, and most tokens are almost certain. */
+  sharpness?: number;
+  /** Draws the noise of the engine from Student's t distribution with 3 degrees of freedom, which has heavy tails. */
+  heavyTails?: boolean;
   seed?: number;
 }
 
@@ -91,8 +95,11 @@ const WORDS = 64;
  * top-p; its log-probabilities are those of the distribution that it sampled from, with the noise of bfloat16. The
  * trainer uses neither. Its policy has moved a little, and the reference is another policy nearby.
  */
-export function drawnRows({ temperature = 1, topP = 1, seed = 7 }: Sampling = {}): DumpRow[] {
+export function drawnRows(sampling: Sampling = {}): DumpRow[] {
+  const { temperature = 1, topP = 1, sharpness = 1, heavyTails = false, seed = 7 } = sampling;
   const { uniform, normal, integer } = generator(seed);
+  const noise = () =>
+    0.02 * normal() * (heavyTails ? Math.sqrt(3 / (normal() ** 2 + normal() ** 2 + normal() ** 2)) : 1);
   const logSoftmax = (logits: readonly number[]) => {
     const most = Math.max(...logits);
     const norm = most + Math.log(logits.reduce((sum, x) => sum + Math.exp(x - most), 0));
@@ -122,7 +129,7 @@ export function drawnRows({ temperature = 1, topP = 1, seed = 7 }: Sampling = {}
       const row = { task_id: task, run_id: run, reward: integer(0, 9) / 3 };
       const columns = Object.fromEntries(TOKEN_COLUMNS.map((name) => [name, [] as number[]]));
       for (let t = integer(12, 60); t > 0; t--) {
-        const spread = 1 + 3 * uniform();
+        const spread = sharpness * (1 + 3 * uniform());
         const logits = Array.from({ length: WORDS }, () => spread * normal());
         const { word, logprob } = sampled(logits);
         const old = logSoftmax(logits);
@@ -130,7 +137,7 @@ export function drawnRows({ temperature = 1, topP = 1, seed = 7 }: Sampling = {}
         columns.old_logprobs!.push(old[word]!);
         columns.logprobs!.push(current[word]!);
         columns.ref_logprobs!.push(logSoftmax(logits.map((x) => x + 0.2 * normal()))[word]!);
-        columns.rollout_logprobs!.push(Math.min(bfloat16(logprob + 0.02 * normal()), 0));
+        columns.rollout_logprobs!.push(Math.min(bfloat16(logprob + noise()), 0));
         columns.entropy!.push(-current.reduce((sum, x) => sum + Math.exp(x) * x, 0));
       }
       rows.push({ ...row, ...columns });

@@ -1,23 +1,24 @@
 // The trainer's log-probabilities against those that the rollout engine reported for the same tokens and weights.
+import { Growing } from '../../parts/growing.js';
 import { type Check, LONG_ENOUGH, type Need } from '../check.js';
 import { Equality } from '../equality.js';
 import { differences, equal, type Row, sizesOf } from '../row.js';
 import { RowSet } from '../row-table.js';
-import { ExactSum, meanOf, TokenMean } from '../sums.js';
+import { ExactSum, meanOf, sumOf, TokenMean } from '../sums.js';
 
 const NEEDS: readonly Need[] = ['rollout_logprobs', ['old_logprobs', 'logprobs']];
 
 /**
- * Returns the log-probabilities of the rollout engine and those that the trainer computed for comparison with them. These
- * are the old ones, which belong to the same weights, unless they are a copy of the engine's. Then the current ones take
- * their place, which may be some updates ahead.
+ * Returns the log-probabilities of the rollout engine and those of the trainer to compare them with. These are the old
+ * ones, which belong to the same weights (`isOld`). If the dump lacks them, or if they are a copy of the engine's
+ * (`updated`), the current ones take their place, which may be some updates ahead.
  */
 function enginePair(row: Row) {
   const rollout = row.values('rollout_logprobs')!;
   const old = row.values('old_logprobs');
   const copied = old !== undefined && equal(old, rollout);
   const trainer = old && !copied ? old : row.values('logprobs');
-  return trainer && { trainer, rollout, updated: copied };
+  return trainer && { trainer, rollout, updated: copied, isOld: trainer === old };
 }
 
 /** Returns |trainer − rollout| for a row, if the two belong to the same weights as far as the dump tells. */
@@ -107,57 +108,65 @@ const scale: Check = {
   advice:
     'Let the trainer divide its logits by the temperature of the rollouts. A factor below 1 means that the rollouts were sampled at a lower temperature than the trainer assumes; the temperature is usually farther from 1 than the factor.',
   rule:
-    'warning if the ratio of the standard deviations is off 1 by more than 5% and by more than 5 standard errors, at a ' +
-    'correlation above 0.9. Noise of 0.02 nats changes this ratio by less than 0.1%',
+    'warning if the ratio of the standard deviations is off 1 by more than 2% and by more than 5 standard errors, at a ' +
+    'correlation above 0.9. Noise of 0.02 nats changes this ratio by less than 0.3%, even with heavy tails. The limit is ' +
+    '5% if the trainer has only current log-probabilities, because updates change the ratio by a percent or two',
   start() {
-    const sums = {
-      n: 0,
-      x: new ExactSum(),
-      y: new ExactSum(),
-      xx: new ExactSum(),
-      yy: new ExactSum(),
-      xy: new ExactSum(),
-    };
+    // One number per row: its values, and their sums, squares and products in the two columns.
+    const numbers = () => new Growing((length) => new Float64Array(length));
+    const [n, x, y, xx, yy, xy] = [numbers(), numbers(), numbers(), numbers(), numbers(), numbers()];
+    let limit = 1.02;
     return {
       row(row) {
         const pair = enginePair(row);
         if (!pair) return;
         const { trainer, rollout } = pair;
-        let n = 0;
+        if (!pair.isOld) limit = 1.05;
+        let count = 0;
         let sx = 0;
         let sy = 0;
         let sxx = 0;
         let syy = 0;
         let sxy = 0;
         for (let t = 0; t < trainer.length; t++) {
-          const x = rollout[t]!;
-          const y = trainer[t]!;
-          if (!Number.isFinite(x - y)) continue;
-          n++;
-          sx += x;
-          sy += y;
-          sxx += x * x;
-          syy += y * y;
-          sxy += x * y;
+          const a = rollout[t]!;
+          const b = trainer[t]!;
+          if (!Number.isFinite(a - b)) continue;
+          count++;
+          sx += a;
+          sy += b;
+          sxx += a * a;
+          syy += b * b;
+          sxy += a * b;
         }
-        sums.n += n;
-        sums.x.add(sx);
-        sums.y.add(sy);
-        sums.xx.add(sxx);
-        sums.yy.add(syy);
-        sums.xy.add(sxy);
+        n.push(count);
+        x.push(sx);
+        y.push(sy);
+        xx.push(sxx);
+        yy.push(syy);
+        xy.push(sxy);
       },
       finish() {
-        const { n } = sums;
-        const [x, y] = [sums.x.value / n, sums.y.value / n];
-        const xx = sums.xx.value / n - x * x;
-        const yy = sums.yy.value / n - y * y;
-        const correlation = (sums.xy.value / n - x * y) / Math.sqrt(xx * yy);
-        const factor = Math.sqrt(yy / xx);
-        const error = Math.sqrt(Math.max(1 - correlation ** 2, 0) / n);
+        const count = sumOf(n.values);
+        const [meanX, meanY] = [sumOf(x.values) / count, sumOf(y.values) / count];
+        const varianceX = sumOf(xx.values) / count - meanX ** 2;
+        const varianceY = sumOf(yy.values) / count - meanY ** 2;
+        const covariance = sumOf(xy.values) / count - meanX * meanY;
+        const correlation = covariance / Math.sqrt(varianceX * varianceY);
+        const factor = Math.sqrt(varianceY / varianceX);
+        // How much each row moves ln(factor). Rare tokens dominate a variance, so its error must come from the data.
+        const moves = n.values.map((rowCount, i) => {
+          const squaresX = xx.values[i]! - 2 * meanX * x.values[i]! + rowCount * meanX ** 2;
+          const squaresY = yy.values[i]! - 2 * meanY * y.values[i]! + rowCount * meanY ** 2;
+          return (squaresY / varianceY - squaresX / varianceX) / (2 * count);
+        });
+        const error = Math.sqrt(sumOf(moves.map((move) => move * move)));
         const size = Math.abs(Math.log(factor));
-        const found = n >= 50 && correlation > 0.9 && size > Math.log(1.05) && size > 5 * error;
-        return { severity: found ? 'warning' : undefined, evidence: { factor, correlation } };
+        const found = count >= 50 && correlation > 0.9 && size > Math.log(limit) && size > 5 * error;
+        return {
+          severity: found ? 'warning' : undefined,
+          evidence: { factor, correlation, relativeStandardError: error },
+        };
       },
     };
   },

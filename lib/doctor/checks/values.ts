@@ -98,7 +98,7 @@ const zeroLogprob: Check = {
   needs: [LOGPROB_COLUMNS],
   meaning:
     'Exactly 0 stands for a probability of 1. On a long stretch it is almost always a placeholder: padding, a prompt ' +
-    'or a tool result that the mask does not cover, or a column that was never filled.',
+    'or a tool result that the mask does not cover, or a column that was never filled. A response that repeats itself endlessly can have it too.',
   advice: 'Mask these tokens, or drop the column if it is 0 everywhere.',
   rule:
     `error if a column is 0 on all tokens of all rows (of ${LONG_ENOUGH} tokens or more); warning for ${LONG_STRETCH} ` +
