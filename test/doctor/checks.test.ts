@@ -128,6 +128,16 @@ const FAULTS: Record<string, readonly Fault[]> = {
       severity: 'warning',
       count: 1,
     },
+    // One token in 110,000, as happens in long runs.
+    {
+      rows: one(
+        LONG,
+        (row) => ({ rollout_logprobs: replaced(row.rollout_logprobs!, 30, -14) }),
+        Array.from({ length: 12 }, () => REAL).flat(),
+      ),
+      severity: 'info',
+      count: 1,
+    },
   ],
   'old-is-rollout': [
     { rows: REAL.map((row) => ({ ...row, old_logprobs: row.rollout_logprobs! })), severity: 'info' },
