@@ -14,7 +14,6 @@ import { openSafetensors } from './tensor/safetensors.js';
 import { isZip } from './torch/archive.js';
 import { readPickled, readTrinityFrame } from './trainers/index.js';
 import { isFrame } from './trainers/trinity.js';
-import { readTrinityBuffer } from './trainers/trinity-buffer.js';
 
 interface FileFormat extends Format {
   read: ReadRows;
@@ -30,7 +29,7 @@ const FORMATS: readonly FileFormat[] = [
   { endings: ['.parquet'], read: readParquet, begins: beginsWith('PAR1') },
   {
     endings: ['.sqlite', '.sqlite3', '.db'],
-    read: readTrinityBuffer(readSqlite),
+    read: readSqlite,
     begins: beginsWith('SQLite format 3\0'),
   },
   { endings: ['.safetensors'], read: readTensors(openSafetensors), begins: isSafetensors },

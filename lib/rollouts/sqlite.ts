@@ -4,23 +4,26 @@ import { open, stat } from 'node:fs/promises';
 import { unknownName } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
 import { splitTable } from './file-name.js';
-import { maxTextBytes, type RowLimits, textTooLong } from './limits.js';
-import { badFile, cannotRead, errorAt, type FileRow, type ReadRows } from './source.js';
+import { maxRowBytes, maxTextBytes, type RowLimits, textTooLong } from './limits.js';
+import { badFile, cannotRead, type FileRow, type ReadRows } from './source.js';
 import { BadCell, columnsToRead, tableRow } from './table.js';
+import { bufferColumns, experienceRows } from './trainers/trinity-buffer.js';
 import { numberOrText } from './values.js';
 
 /**
- * Reads an SQLite table. A list in a cell must be JSON text, because SQLite has no type for lists. Views and virtual
- * tables are not read, because reading them can run any code and take any time.
+ * Reads an SQLite table. A list in a cell must be JSON text, because SQLite has no type for lists; or the table is a
+ * buffer of Trinity-RFT, with experiences as bytes. Views and virtual tables are not read, because reading them can run any
+ * code and take any time.
  */
 export const readSqlite: ReadRows = async function* (name, names, onBytes, limits) {
   const { file, suffix } = splitTable(name);
   let table: Table | undefined;
   try {
     table = await Table.open(file, suffix.slice(1));
-    const columns = columnsToRead(name, table.columns, names);
+    const buffer = bufferColumns(table.columns);
+    const columns = buffer ?? columnsToRead(name, table.columns, names);
     let reported = 0;
-    for (const block of blocksOf(name, table, columns, names, limits)) {
+    for (const block of blocksOf(name, table, columns, names, limits, buffer !== undefined)) {
       yield block.rows;
       const read = Math.min(block.bytes, table.fileBytes);
       onBytes(read - reported);
@@ -33,53 +36,6 @@ export const readSqlite: ReadRows = async function* (name, names, onBytes, limit
     table?.close();
   }
 };
-
-/** What {@link sqliteRows} reads. */
-export interface SqliteQuery {
-  /** The name of the table. It may be left out if the database has only one. */
-  table?: string;
-  /** The columns to read, in any order. */
-  columns: readonly string[];
-  /** The maximum size of a text or blob in bytes; 128 MiB by default. */
-  maxBytes?: number;
-}
-
-const MAX_BYTES = 2 ** 27;
-
-/**
- * Yields the rows of a table one by one, in the order of the table. Only one row is in memory. A blob is a Uint8Array.
- * An integer that a number cannot hold exactly is text.
- * @throws LossError `ERR_INVALID_INPUT` if the file is not a database, this version of Node cannot read it, the table or
- * a column does not exist, or a value is too large.
- */
-export async function* sqliteRows(
-  file: string,
-  { table: asked = '', columns, maxBytes = MAX_BYTES }: SqliteQuery,
-): AsyncGenerator<Record<string, unknown>> {
-  let table: Table | undefined;
-  try {
-    table = await Table.open(file, asked);
-    const known = table.columns;
-    const unknown = columns.find((column) => !known.includes(column));
-    if (unknown !== undefined) throw unknownName('ERR_INVALID_INPUT', `${file}: column`, unknown, known);
-    let row = 1;
-    for (const { values, sizes } of table.rows(columns, maxBytes)) {
-      const tooLong = sizes.findIndex((size) => size > maxBytes);
-      if (tooLong >= 0)
-        throw errorAt({ file, row }, 'ERR_INVALID_INPUT', {
-          key: columns[tooLong]!,
-          expected: `a value of at most ${maxBytes} bytes`,
-          received: `${sizes[tooLong]}`,
-        });
-      yield Object.fromEntries(columns.map((column, i) => [column, values[i]]));
-      row++;
-    }
-  } catch (error) {
-    throw cannotRead(file, error);
-  } finally {
-    table?.close();
-  }
-}
 
 /** A row of a table. */
 interface StoredRow {
@@ -259,20 +215,25 @@ function* blocksOf(
   columns: readonly string[],
   names: ColumnNames,
   limits: RowLimits,
+  isBuffer: boolean,
 ): Generator<{ rows: FileRow[]; bytes: number }> {
   let rows: FileRow[] = [];
   let row = 1;
   let bytes = 0;
   let blockBytes = 0;
-  const maxBytes = maxTextBytes(limits);
+  const maxBytes = isBuffer ? maxRowBytes(limits) : maxTextBytes(limits);
   for (const { values, sizes, bytes: rowBytes } of table.rows(columns, maxBytes)) {
     bytes += rowBytes;
     blockBytes += rowBytes;
-    const cells = columns.map((column, i) => {
-      const size = sizes[i]!;
-      return [column, size > maxBytes ? new BadCell(textTooLong(limits, size)) : values[i]] as const;
-    });
-    rows.push(tableRow(cells, names, limits, { file: name, row: row++ }));
+    const place = { file: name, row: row++ };
+    if (isBuffer) rows.push(...experienceRows(columns, values, sizes[0]!, names, limits, place));
+    else {
+      const cells = columns.map((column, i) => {
+        const size = sizes[i]!;
+        return [column, size > maxBytes ? new BadCell(textTooLong(limits, size)) : values[i]] as const;
+      });
+      rows.push(tableRow(cells, names, limits, place));
+    }
     if (rows.length < ROWS_PER_BLOCK && blockBytes < BYTES_PER_BLOCK) continue;
     yield { rows, bytes };
     rows = [];

@@ -3,10 +3,10 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { streamRollouts } from '../../lib/rollouts/index.js';
-import { type SqliteQuery, sqliteRows } from '../../lib/rollouts/sqlite.js';
+import { type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
 import { readsSqlite } from '../support/node-version.js';
+import { global, pickle, unsigned } from '../support/pickle.js';
 
 interface Sqlite {
   DatabaseSync: new (file: string) => { exec(sql: string): void; close(): void };
@@ -95,55 +95,96 @@ describe('SQLite', () => {
     await rejects(file, /row 1: task_id: expected a text of at most 33554432 bytes, got 40000000/);
   });
 
-  describe('row by row', () => {
-    async function rowsOf(file: string, query: SqliteQuery) {
-      const rows = [];
-      for await (const row of sqliteRows(file, query)) rows.push(row);
-      return rows;
+  describe('buffers of Trinity-RFT', () => {
+    const floats = (values: readonly number[]) => Buffer.from(Float32Array.from(values).buffer);
+    /** A frame of one experience for each list of log-probabilities. */
+    function frame(...logprobs: number[][]): Buffer {
+      const items = logprobs.map((_, i) => ({
+        eid: { batch: 3, task: i, run: 4, step: 5 },
+        reward: i,
+        prompt_length: 0,
+        response_text: 'x',
+      }));
+      const metadata = pickle({ version: 1, num_items: items.length, items });
+      const entries: Record<string, unknown> = {};
+      let end = 0;
+      for (const [i, list] of logprobs.entries()) {
+        const begin = end;
+        end += 4 * list.length;
+        entries[`${i}:logprobs`] = { dtype: 'F32', shape: [list.length], data_offsets: [begin, end] };
+      }
+      const header = Buffer.from(JSON.stringify(entries));
+      const data = logprobs.map(floats);
+      const tensors = Buffer.concat([unsigned(header.length, 8), header, ...data]);
+      const lengths = [unsigned(metadata.length, 8), unsigned(tensors.length, 8)];
+      return Buffer.concat([Buffer.from('TRXP\x01'), ...lengths, metadata, tensors]);
+    }
+    const hex = (bytes: Buffer) => `x'${bytes.toString('hex')}'`;
+    const BUFFER =
+      'CREATE TABLE buffer (id INTEGER PRIMARY KEY, task_id TEXT, run_id INTEGER, experience_bytes BLOB, reward REAL)';
+    const insert = (values: string) =>
+      `INSERT INTO buffer (task_id, run_id, experience_bytes, reward) VALUES (${values})`;
+    async function read(file: string, options: StreamOptions = {}) {
+      const keep = ['task_id', 'run_id', 'reward', 'response'];
+      for await (const part of streamRollouts([file], { logprobs: 'optional', keep, ...options }))
+        return part;
+      throw new Error('no part');
     }
 
-    it('with blobs as bytes, and integers exactly', async () => {
+    it('have their columns in the table and in the experience', async () => {
       const file = databaseOf(
-        'CREATE TABLE t (bytes BLOB, id INTEGER, x REAL, word TEXT)',
-        "INSERT INTO t VALUES (x'8004ff', 9007199254740993, 0.5, 'é'), (zeroblob(3), -1, NULL, '')",
+        BUFFER,
+        insert(`'7', 8, ${hex(frame([-1, -2]))}, 0.5`),
+        insert(`NULL, NULL, ${hex(frame([-3]))}, NULL`),
+        insert(`'9', 9, ${hex(frame([-4], [-5]))}, 9`),
       );
-      assert.deepEqual(await rowsOf(file, { columns: ['id', 'bytes', 'x', 'word'] }), [
-        { id: '9007199254740993', bytes: Uint8Array.of(0x80, 4, 0xff), x: 0.5, word: 'é' },
-        { id: -1, bytes: new Uint8Array(3), x: null, word: '' },
+      const { batch, kept } = await read(file);
+      assert.deepEqual(Array.from(batch.oldLogprob as Float32Array), [-1, -2, -3, -4, -5]);
+      assert.deepEqual(kept, [
+        { task_id: '3/7', run_id: 8, reward: 0.5, response: 'x' },
+        { task_id: '3/0', run_id: 4, reward: 0, response: 'x' },
+        { task_id: '3/0', run_id: 4, reward: 0, response: 'x' },
+        { task_id: '3/1', run_id: 4, reward: 1, response: 'x' },
       ]);
     });
 
-    it('of a named table, and only with known columns', async () => {
-      const file = databaseOf(ROLLOUTS, 'CREATE TABLE other AS SELECT 5 AS x');
-      assert.deepEqual(await rowsOf(file, { table: 'other', columns: ['x'] }), [{ x: 5 }]);
-      for (const [query, message] of [
-        [{ columns: ['x'] }, /expected the name of one of the tables other, rollouts/],
-        [{ table: 'others', columns: ['x'] }, /table.*other/],
-        [{ table: 'other', columns: ['y'] }, /column.*y/],
-      ] as const)
-        await assert.rejects(rowsOf(file, query), isLossError('ERR_INVALID_INPUT', message));
-    });
-
-    it('unless a value is too large', async () => {
-      const file = databaseOf('CREATE TABLE t AS SELECT zeroblob(100) AS bytes');
-      assert.equal((await rowsOf(file, { columns: ['bytes'], maxBytes: 100 })).length, 1);
-      await assert.rejects(
-        rowsOf(file, { columns: ['bytes'], maxBytes: 99 }),
-        isLossError('ERR_INVALID_INPUT', /row 1: bytes: expected a value of at most 99 bytes, got 100/),
+    it('with bad rows: without bytes, with others, and with too many', async () => {
+      const file = databaseOf(
+        BUFFER,
+        insert(`'0', 0, ${hex(frame([-1]))}, 0`),
+        insert(`'0', 0, NULL, 0`),
+        insert(`'0', 0, ${hex(pickle({ a: 1 }))}, 0`),
+        insert(`'0', 0, ${hex(Buffer.concat([frame([-1]), Buffer.from('x')]))}, 0`),
+        insert(`'0', 0, ${hex(pickle(global('os', 'system')))}, 0`),
+        insert(`'0', 0, zeroblob(${2 ** 26 + 1}), 0`),
       );
+      const reasons: string[] = [];
+      const onBadRow = ({ message }: Error) => reasons.push(message.slice(file.length + 2));
+      assert.equal((await read(file, { skipBadRows: true, onBadRow, maxRowTokens: 1000 })).rows, 1);
+      const expected = [
+        /^row 2: experience_bytes: expected at most 67108864 bytes, got none/,
+        /^row 3: expected experiences, got another object/,
+        /^row 4: expected a frame of \d+ bytes, got \d+/,
+        /got os\.system at byte 2\./,
+        /^row 6: experience_bytes: expected at most 67108864 bytes, got 67108865/,
+      ];
+      assert.equal(reasons.length, expected.length);
+      for (const [i, pattern] of expected.entries()) assert.match(reasons[i]!, pattern);
     });
 
     it('in memory that does not depend on the number of rows', async () => {
+      const bytes = hex(frame(new Array(250_000).fill(-0.5)));
       const file = databaseOf(
-        'CREATE TABLE t (bytes BLOB)',
-        `WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 200)
-          INSERT INTO t SELECT randomblob(1000000) FROM c`,
+        BUFFER,
+        insert(`'0', 0, ${bytes}, 0`),
+        `WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 99)
+          INSERT INTO buffer (task_id, experience_bytes) SELECT n, experience_bytes FROM buffer, c`,
       );
       const before = process.memoryUsage().rss;
-      let bytes = 0;
-      for await (const row of sqliteRows(file, { columns: ['bytes'] }))
-        bytes += (row.bytes as Uint8Array).length;
-      assert.equal(bytes, 200_000_000);
+      let rows = 0;
+      for await (const part of streamRollouts([file], { logprobs: 'optional', maxTokens: 2 ** 19 }))
+        rows += part.rows;
+      assert.equal(rows, 100);
       const grown = process.memoryUsage().rss - before;
       assert.ok(grown < 100e6, `${grown} bytes`);
     });

@@ -114,10 +114,7 @@ export interface Stored {
 }
 
 /** Returns experiences as rows. */
-export function trinityDump(
-  experiences: readonly Experience[],
-  stored: (row: number) => Stored = () => ({}),
-): Dump {
+export function trinityDump(experiences: readonly Experience[], stored: Stored = {}): Dump {
   const field =
     (name: string): DumpColumn =>
     (row) =>
@@ -133,13 +130,13 @@ export function trinityDump(
     };
   };
   columns.set('task_id', (row) => {
-    const task = stored(row).task_id ?? id('task')(row);
+    const task = stored.task_id ?? id('task')(row);
     const batch = id('batch')(row);
     return isId(task) ? (isId(batch) ? `${batch}/${task}` : task) : undefined;
   });
-  columns.set('run_id', (row) => stored(row).run_id ?? id('run')(row));
+  columns.set('run_id', (row) => stored.run_id ?? id('run')(row));
   columns.set('step', id('step'));
-  columns.set('reward', (row) => numberOf(stored(row).reward) ?? numberOf(field('reward')(row)));
+  columns.set('reward', (row) => numberOf(stored.reward) ?? numberOf(field('reward')(row)));
   columns.set('tokens', (row) => {
     const tokens = field('tokens')(row);
     const all = lengthOf(tokens);
