@@ -6,7 +6,9 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { expandFiles, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
+import { toCamelCase } from '../../lib/core/options.js';
+import { POLICY_LOSS_FN } from '../../lib/index.js';
+import { expandFiles, readRollouts, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
 import { readsSqlite } from '../support/node-version.js';
 
 const FOLDER = fileURLToPath(new URL('fixtures/dumps/', import.meta.url));
@@ -15,6 +17,16 @@ const path = (name: string) => join(FOLDER, name);
 interface Truth {
   file: string;
   expected: { rows: number; tokens: number; columns: Record<string, number | string | number[]> };
+  /** What the trainer logged, and the configuration that gives it. */
+  logged?: { pg_loss: number };
+  configuration?: {
+    loss: string;
+    options: Record<string, number>;
+    loss_agg_mode: string;
+    micro_batches?: number;
+    logprobs_from?: string;
+    old_logprobs_from?: string;
+  };
 }
 const TRUTH: readonly Truth[] = JSON.parse(readFileSync(path('truth.json'), 'utf8'));
 // These files have no log-probabilities, so the truth says nothing about them; a test below reads each of them.
@@ -89,5 +101,38 @@ describe("trainers' files", () => {
       }
       const mask = expected.columns.logprobs ?? [];
       assert.equal(batch.logprob !== undefined, Array.isArray(mask) && mask.length > 0);
+    });
+
+  for (const { file, logged, configuration } of TRUTH.filter((truth) => truth.logged))
+    it(`${file} gives the policy loss that the trainer logged`, async function () {
+      if (file.endsWith('.db') && !readsSqlite) this.skip();
+      const {
+        loss,
+        options,
+        loss_agg_mode,
+        micro_batches = 1,
+        logprobs_from,
+        old_logprobs_from,
+      } = configuration!;
+      const args = Object.entries(options).map(([name, value]) => [toCamelCase(name), value]);
+      const lossFn = POLICY_LOSS_FN.create(loss, { ...Object.fromEntries(args), lossAggMode: loss_agg_mode });
+      const rename = {
+        ...(logprobs_from && { logprobs: logprobs_from }),
+        ...(old_logprobs_from && { old_logprobs: old_logprobs_from }),
+      };
+      const files = await expandFiles([path(file)]);
+      // Each file is a micro-batch, or all of them are one.
+      const parts = micro_batches > 1 ? files.map((name) => [name]) : [files];
+      assert.equal(parts.length, micro_batches);
+      let sum = 0;
+      for (const part of parts) {
+        const { batch } = await readRollouts(part, { rename, onWarning() {} });
+        sum += lossFn.computeSync(batch).loss;
+      }
+      const expected = logged!.pg_loss;
+      assert.ok(
+        Math.abs(sum / parts.length - expected) < 1e-6,
+        `${sum / parts.length} instead of ${expected}`,
+      );
     });
 });
