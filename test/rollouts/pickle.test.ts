@@ -49,6 +49,42 @@ describe('pickles', () => {
     assert.deepEqual([rows, tokens], [1, 2]);
   });
 
+  it('in the format of torch.save before PyTorch 1.6 are read, and nothing else after them', async () => {
+    const magic = Buffer.from([0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19]);
+    const storage = tuple('storage', global('torch', 'FloatStorage'), '7', 'cpu', 4, null);
+    const args = tuple(new Opcodes(storage.bytes, 'Q'), 0, tuple(2, 2), tuple(2, 1), false, {});
+    const value = {
+      log_probs: new Opcodes(global('torch._utils', '_rebuild_tensor_v2').bytes, args.bytes, 'R'),
+    };
+    const legacy = (keys: string[], count: number) =>
+      Buffer.concat([
+        pickle(new Opcodes(magic)),
+        pickle(1001),
+        pickle({ little_endian: true }),
+        pickle(value),
+        pickle(keys),
+        unsigned(count, 8),
+        floats(-1, -2, -3, -4),
+      ]);
+    const { batch } = await readRollouts([folder.write('legacy.pt', legacy(['7'], 4))]);
+    assert.deepEqual(Array.from(batch.logprob), [-1, -2, -3, -4]);
+    await refuses(legacy(['8'], 4), /expected the storages of the tensors, got another one/);
+    await refuses(legacy(['7'], 5), /expected the storages of the tensors, got another one/);
+    await refuses(legacy(['7', '7'], 4), /expected the keys of 1 storages/);
+    await refuses(Buffer.concat([legacy(['7'], 4), pickle(1)]), /expected the end after the storages/);
+    await refuses(legacy(['7'], 4).subarray(0, -1), /expected 16 bytes at byte \d+/);
+  });
+
+  it('with frames between the numbers of a list are read', async () => {
+    const numbers = (count: number) =>
+      Buffer.concat(Array.from({ length: count }, () => Buffer.from([0x4b, 1])));
+    const frame = Buffer.concat([Buffer.from([0x95]), unsigned(2, 8)]);
+    const mask = new Opcodes(']', '(', numbers(30), frame, numbers(30), 'e');
+    const samples = [{ response_length: 60, loss_mask: mask }];
+    const { tokens } = await read(folder.write('frames.pkl', pickle({ samples })));
+    assert.equal(tokens, 60);
+  });
+
   describe('run nothing', () => {
     const marker = () => folder.path('marker');
     const command = () => `touch ${marker()}`;
@@ -330,6 +366,14 @@ describe('pickles', () => {
     it('that are whole are read', async () => {
       const { rows, batch } = await readRollouts([folder.write('whole.pt', zip(entries()))]);
       assert.deepEqual([rows, ...batch.logprob], [2, -1, -2, -3, -4]);
+    });
+    it('with sizes and places in 64 bits', async () => {
+      const wide = entries().map((entry) => ({ ...entry, isWide: true }));
+      const { batch } = await readRollouts([folder.write('wide.pt', zip(wide))]);
+      assert.deepEqual(Array.from(batch.logprob), [-1, -2, -3, -4]);
+      const large = wide.map((entry) => ({ ...entry, sizes: [2 ** 40, 2 ** 40] as const }));
+      await refuses(zip(large), /expected entries that do not overlap/);
+      await refuses(zip(wide, { directoryAt: 2 ** 50 }), /expected a directory before its end/);
     });
     it('with entries that are compressed', () =>
       refuses(

@@ -20,6 +20,24 @@ const floats = (...values: number[]) => Buffer.from(Float32Array.from(values).bu
 const OPTIONAL = { logprobs: 'optional' } as const;
 const list = (column: unknown) => Array.from(column as ArrayLike<number>);
 
+/** An array of NumPy. */
+function numpy(
+  type: string,
+  order: string,
+  shape: number[],
+  elements: Uint8Array,
+  isFortran = false,
+): Opcodes {
+  const dtype = new Opcodes(
+    call(global('numpy', 'dtype'), type, false, true).bytes,
+    tuple(3, order, null, null, null, -1, -1, 0).bytes,
+    'b',
+  );
+  const make = global('numpy._core.multiarray', '_reconstruct');
+  const empty = call(make, global('numpy', 'ndarray'), tuple(0), bytes(Buffer.from('b')));
+  return new Opcodes(empty.bytes, tuple(1, tuple(...shape), dtype, isFortran, bytes(elements)).bytes, 'b');
+}
+
 describe("rows of trainers' files", () => {
   const folder = temporaryFolder();
   const read = (content: Uint8Array | string, options: ReadOptions = {}, name = 'dump') =>
@@ -214,21 +232,24 @@ describe("rows of trainers' files", () => {
         ],
       );
     });
+    it("of rows of different lengths, with verl's numpy method", async () => {
+      const row = (...values: number[]) =>
+        tuple('float32', tuple(values.length), numpy('u1', '|', [4 * values.length], floats(...values)));
+      const nested = tuple('jagged', [row(-1, -2), row(-3)]);
+      const state = tuple(tuple(tuple(2), null, { log_probs: nested }), {}, {});
+      const proto = new Opcodes(global('verl.protocol', 'DataProto').bytes, ')', 0x81, state.bytes, 'b');
+      const { batch } = await read(pickle(proto));
+      assert.deepEqual(
+        [list(batch.cuSeqlens), list(batch.logprob)],
+        [
+          [0, 2, 3],
+          [-1, -2, -3],
+        ],
+      );
+    });
     it("of NumPy in Fortran's order and big-endian", async () => {
-      const dtype = new Opcodes(
-        call(global('numpy', 'dtype'), 'f4', false, true).bytes,
-        tuple(3, '>', null, null, null, -1, -1, 0).bytes,
-        'b',
-      );
-      const empty = call(
-        global('numpy._core.multiarray', '_reconstruct'),
-        global('numpy', 'ndarray'),
-        tuple(0),
-        bytes(Buffer.from('b')),
-      );
       const elements = floats(-1, -3, -2, -4).swap32();
-      const array = new Opcodes(empty.bytes, tuple(1, tuple(2, 2), dtype, true, bytes(elements)).bytes, 'b');
-      const { batch } = await read(pickle({ log_probs: array }));
+      const { batch } = await read(pickle({ log_probs: numpy('f4', '>', [2, 2], elements, true) }));
       assert.deepEqual(list(batch.logprob), [-1, -2, -3, -4]);
     });
   });
@@ -258,6 +279,11 @@ describe("rows of trainers' files", () => {
       loss_mask: array([3, 2], 0, 1, 1, 0, 0, 0),
       values: null,
     };
+    // A tensor of bfloat16 is a torch file.
+    const advantages = torchFile(tensor('0', 6, [3, 2], { type: 'BFloat16' }), {
+      0: Buffer.from(Uint16Array.of(0, 0x3f80, 0x4000, 0x4040, 0, 0).buffer),
+    });
+    Object.assign(batch, { advantages: { format: 'torch', data: bytes(advantages) } });
     const metadata = { pad_size: 1, policy_prompt_boundaries: [tuple(0, 1), tuple(1, 2)] };
     const module = 'skyrl_train.training_batch';
     const value = call(global(module, '_rebuild_tensor_batch'), global(module, 'TrainingInputBatch'), {
@@ -270,6 +296,7 @@ describe("rows of trainers' files", () => {
     assert.deepEqual(list(rows.oldLogprob), [-1, -2, -3]);
     assert.deepEqual(list(rows.actionMask), [1, 1, 0]);
     assert.deepEqual(list(rows.groupIds), [0, 1]);
+    assert.deepEqual(list(rows.advantages), [1, 2, 3]);
   });
 
   describe('JSON lines', () => {

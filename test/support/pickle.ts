@@ -101,16 +101,28 @@ export interface ZipEntry {
   sizes?: readonly [number, number];
   /** The place of the header in the directory; by default where it is. */
   at?: number;
+  /** Whether the directory has sizes and place in 64 bits. */
+  isWide?: boolean;
 }
+
+const IN_64_BITS = 2 ** 32 - 1;
 
 /** Returns a zip archive of stored entries. */
 export function zip(entries: readonly ZipEntry[], { directoryAt }: { directoryAt?: number } = {}): Buffer {
   const locals: Buffer[] = [];
   const directory: Buffer[] = [];
   let position = 0;
-  for (const { name, content, method = 0, sizes, at = position } of entries) {
+  for (const { name, content, method = 0, sizes, at = position, isWide = false } of entries) {
     const [stored, used] = sizes ?? [content.length, content.length];
-    const shared = (storedSize: number, usedSize: number) =>
+    const wide = Buffer.concat([
+      unsigned(1, 2),
+      unsigned(24, 2),
+      unsigned(used, 8),
+      unsigned(stored, 8),
+      unsigned(at, 8),
+    ]);
+    const extra = isWide ? wide : Buffer.alloc(0);
+    const shared = (storedSize: number, usedSize: number, extraSize: number) =>
       Buffer.concat([
         unsigned(20, 2),
         unsigned(0, 2),
@@ -120,33 +132,48 @@ export function zip(entries: readonly ZipEntry[], { directoryAt }: { directoryAt
         unsigned(storedSize, 4),
         unsigned(usedSize, 4),
         unsigned(Buffer.byteLength(name), 2),
-        unsigned(0, 2),
+        unsigned(extraSize, 2),
       ]);
-    const local = Buffer.concat([Buffer.from('PK\x03\x04'), shared(0, 0), Buffer.from(name), content]);
+    const local = Buffer.concat([Buffer.from('PK\x03\x04'), shared(0, 0, 0), Buffer.from(name), content]);
     locals.push(local);
     directory.push(
       Buffer.concat([
         Buffer.from('PK\x01\x02'),
         unsigned(20, 2),
-        shared(stored, used),
+        isWide ? shared(IN_64_BITS, IN_64_BITS, extra.length) : shared(stored, used, 0),
         Buffer.alloc(10),
-        unsigned(at, 4),
+        unsigned(isWide ? IN_64_BITS : at, 4),
         Buffer.from(name),
+        extra,
       ]),
     );
     position += local.length;
   }
   const size = directory.reduce((sum, { length }) => sum + length, 0);
+  const isWide = entries.some((entry) => entry.isWide);
+  const wideEnd = Buffer.concat([
+    Buffer.from('PK\x06\x06'),
+    unsigned(44, 8),
+    Buffer.alloc(12),
+    unsigned(entries.length, 8),
+    unsigned(entries.length, 8),
+    unsigned(size, 8),
+    unsigned(directoryAt ?? position, 8),
+    Buffer.from('PK\x06\x07'),
+    unsigned(0, 4),
+    unsigned(position + size, 8),
+    unsigned(1, 4),
+  ]);
   const end = Buffer.concat([
     Buffer.from('PK\x05\x06'),
     unsigned(0, 4),
     unsigned(entries.length, 2),
     unsigned(entries.length, 2),
     unsigned(size, 4),
-    unsigned(directoryAt ?? position, 4),
+    unsigned(isWide ? IN_64_BITS : (directoryAt ?? position), 4),
     unsigned(0, 2),
   ]);
-  return Buffer.concat([...locals, ...directory, end]);
+  return Buffer.concat([...locals, ...directory, ...(isWide ? [wideEnd] : []), end]);
 }
 
 /** Returns the entries of a file by torch.save. */
