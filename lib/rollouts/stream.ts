@@ -99,7 +99,7 @@ export interface StreamOptions extends ReadOptions {
  * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
  * (`.jsonl.gz`). A null value counts as absent. Every column except action_mask must have a value in every row or in
  * none. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size
- * of the files. A Parquet file is refused if 600 MB do not suffice to decode 2,048 rows of a row group.
+ * of the files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice.
  *
  * @throws LossError if the rollouts cannot be read. For a bad value, the message names the file, the line or row, the
  * column, what was expected and what was given. The codes:
