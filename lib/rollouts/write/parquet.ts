@@ -1,10 +1,10 @@
 // Writes gradients as Parquet, one row group after another.
 import type { SchemaElement } from 'hyparquet';
-import { fileWriter, ParquetWriter } from 'hyparquet-writer';
 import type { IdColumn, IdKind, StagedRow, WriteStaged } from './staging.js';
 
 /** Writes Parquet. */
 export const writeParquet: WriteStaged = async (staging, file) => {
+  const { fileWriter, ParquetWriter } = await import('hyparquet-writer');
   const columns = [...staging.idColumns().map(idColumn), gradColumn('grad', ({ grad }) => grad)];
   if (staging.hasEntropy) columns.push(gradColumn('grad_entropy', ({ gradEntropy }) => gradEntropy!));
   const root = { name: 'gradients', num_children: columns.length };
