@@ -279,7 +279,7 @@ describe('Parquet', () => {
     const filename = folder.path('prefixes.parquet');
     const long = 'x'.repeat(2_000_000);
     const encoding = 'DELTA_BYTE_ARRAY';
-    const data = Array.from({ length: 200 }, (_, i) => `${long}${i}`);
+    const data = Array.from({ length: 140 }, (_, i) => `${long}${i}`);
     parquetWriteFile({
       filename,
       columnData: [

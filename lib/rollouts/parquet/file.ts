@@ -109,7 +109,7 @@ export class ParquetFile {
 
   /**
    * Reads bytes. Returns fewer at the end of the file.
-   * @param into where to read them if they fit, in the place of a new buffer.
+   * @param into memory to use instead of a new buffer, if the bytes fit.
    */
   read(length: number, position: number, into?: Buffer): Buffer {
     const size = Math.max(0, Math.min(length, this.size - position));
