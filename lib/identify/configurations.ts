@@ -70,6 +70,11 @@ export function boundsOf(configuration: LossConfiguration): Bounds | undefined {
   return typeof low === 'number' && typeof high === 'number' ? [low, high] : undefined;
 }
 
+/** Returns a configuration with each aggregation mode of its loss. */
+export function inAllModes({ name, args, correction }: LossConfiguration): LossConfiguration[] {
+  return modesOf(optionsOf(name)).flatMap((mode) => configured(name, args, mode, correction));
+}
+
 /** Returns configurations that differ from one in the correction for the rollout engine. */
 export function correctionsOf({ name, args, lossAggMode }: LossConfiguration): LossConfiguration[] {
   return CORRECTIONS.flatMap((correction) => configured(name, args, lossAggMode, correction));

@@ -9,6 +9,7 @@ import {
   boundsOf,
   correctionsOf,
   defaultsOf,
+  inAllModes,
   type LossConfiguration,
   namesOf,
   variationsOf,
@@ -141,15 +142,22 @@ class Run {
         }
     // The losses of the native module are made at once, so that all pairs of clip bounds can be tried with them. The
     // best pairs are then tried with the other losses.
-    const isUsual = ({ name }: LossConfiguration) => USUAL.includes(name);
+    const isUsual = ({ configuration }: Found) => USUAL.includes(configuration.name);
     await this.#vary([0.6, 0.7], this.#best(BEAM / 2, isUsual), (each) => variationsOf(each, ALL_BOUNDS()));
     const bounds = this.#best(BEAM).flatMap(({ configuration }) => {
       const own = boundsOf(configuration);
       return own ? [own] : [];
     });
     const unique = [...new Map(bounds.map((each) => [each.join(), each])).values()];
-    const others = this.#best(BEAM, (each) => !isUsual(each));
-    await this.#vary([0.7, 0.95], others, (each) => variationsOf(each, unique));
+    const others = this.#best(BEAM, (found) => !isUsual(found));
+    await this.#vary([0.7, 0.8], others, (each) => variationsOf(each, unique));
+    const everywhere = { roles, splits };
+    await this.#spread([0.8, 0.85], everywhere);
+    // No default is near the logged numbers, so the options of all losses are varied.
+    if (this.#best(1).every(({ score }) => score.matches < this.#logged.length)) {
+      await this.#vary([0.85, 0.93], this.#bestOfEach(names), (each) => variationsOf(each, []));
+      await this.#spread([0.93, 0.95], everywhere);
+    }
     if (this.#rows.rolloutLogprob !== undefined)
       await this.#vary([0.95, 1], this.#best(CORRECTED), correctionsOf);
     this.#found.sort((a, b) => compareScores(a.score, b.score));
@@ -157,16 +165,41 @@ class Run {
   }
 
   // Returns the best of what was found so far, one for each loss, aggregation, roles and split.
-  #best(count: number, isWanted: (configuration: LossConfiguration) => boolean = () => true): Found[] {
+  #best(count: number, isWanted: (found: Found) => boolean = () => true): Found[] {
     const best = new Map<string, Found>();
     this.#found.sort((a, b) => compareScores(a.score, b.score));
     for (const found of this.#found) {
       const { configuration, roles, split } = found;
       const key = JSON.stringify([configuration.name, configuration.lossAggMode, roles, split]);
-      if (isWanted(configuration) && !best.has(key)) best.set(key, found);
+      if (!best.has(key) && isWanted(found)) best.set(key, found);
       if (best.size === count) break;
     }
     return [...best.values()];
+  }
+
+  // Returns for each loss the best of what was found so far, and the best two on the whole batch: options that are far
+  // from the default can look better on micro-batches by accident.
+  #bestOfEach(names: readonly string[]): Found[] {
+    const isWhole = ({ split }: Found) => countOf(split) === 1;
+    return names.flatMap((wanted) => {
+      const isWanted = ({ configuration }: Found) => configuration.name === wanted;
+      const whole = this.#best(2, (found) => isWanted(found) && isWhole(found));
+      return [...new Set([...this.#best(1, isWanted), ...whole])];
+    });
+  }
+
+  // Tries the best configurations with all aggregations, roles and splits.
+  async #spread(
+    [from, to]: readonly [number, number],
+    { roles, splits }: { roles: readonly Roles[]; splits: readonly Split[] },
+  ): Promise<void> {
+    const best = this.#best(BEAM).flatMap(({ configuration }) => inAllModes(configuration));
+    for (const [i, split] of splits.entries())
+      for (const each of roles)
+        for (const configuration of best) {
+          this.#try(configuration, each, split);
+          await this.#breathe(from + ((to - from) * i) / splits.length);
+        }
   }
 
   // Tries variations of configurations, with the same roles and split.

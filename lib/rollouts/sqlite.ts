@@ -1,4 +1,4 @@
-// Reads a table of an SQLite database with Node's own SQLite. The name FILE#table selects the table, and FILE is enough
+// Reads a table of an SQLite database. The name FILE#table selects the table, and FILE is enough
 // if there is only one.
 import { open, stat } from 'node:fs/promises';
 import { unknownName } from '../core/errors.js';
@@ -6,6 +6,7 @@ import type { ColumnNames } from './column-names.js';
 import { splitTable } from './file-name.js';
 import { maxRowBytes, maxTextBytes, type RowLimits, textTooLong } from './limits.js';
 import { badFile, cannotRead, type FileRow, type ReadRows } from './source.js';
+import { type Database, openDatabase } from './sqlite-database.js';
 import { BadCell, columnsToRead, tableRow } from './table.js';
 import { bufferColumns, experienceRows } from './trainers/trinity-buffer.js';
 import { numberOrText } from './values.js';
@@ -33,7 +34,7 @@ export const readSqlite: ReadRows = async function* (name, names, onBytes, limit
   } catch (error) {
     throw cannotRead(name, error);
   } finally {
-    table?.close();
+    await table?.close();
   }
 };
 
@@ -76,7 +77,7 @@ class Table {
     try {
       return new Table(file, database, chooseTable(file, asked, database), size, size + log.size);
     } catch (error) {
-      database.close();
+      await database.close();
       throw error;
     }
   }
@@ -102,8 +103,8 @@ class Table {
     }
   }
 
-  close(): void {
-    this.#database.close();
+  close(): Promise<void> {
+    return this.#database.close();
   }
 }
 
@@ -119,62 +120,6 @@ async function checkMagic(file: string): Promise<void> {
 }
 
 const MAGIC = 'SQLite format 3\0';
-
-type SqlRow = Record<string, unknown>;
-
-/**
- * The part of the module node:sqlite that this file uses. Node has had the module since 22.5, and `iterate()` since
- * 22.13.
- */
-interface NodeSqlite {
-  DatabaseSync: new (
-    file: string,
-    options: { readOnly: boolean },
-  ) => {
-    prepare(query: string): {
-      setReadBigInts(on: boolean): void;
-      iterate?(): Iterable<SqlRow>;
-    };
-    close(): void;
-  };
-}
-
-/** An open database. */
-interface Database {
-  /** Runs a query and returns its rows one by one. Integers are bigints. */
-  rows(query: string): Iterable<SqlRow>;
-  /** Runs a query and returns all its rows. */
-  all(query: string): SqlRow[];
-  close(): void;
-}
-
-/**
- * Opens a database.
- * @throws LossError `ERR_INVALID_INPUT` if this version of Node cannot read SQLite.
- */
-async function openDatabase(file: string): Promise<Database> {
-  // The type declarations of the oldest supported Node lack this module. With a name of type `string`, the compiler
-  // does not look for it.
-  const module: string = 'node:sqlite';
-  const sqlite = (await import(module).catch(() => undefined)) as NodeSqlite | undefined;
-  if (!sqlite) throw tooOld(file);
-  const database = new sqlite.DatabaseSync(file, { readOnly: true });
-  const rows = (query: string) => {
-    const statement = database.prepare(query);
-    statement.setReadBigInts(true);
-    if (!statement.iterate) throw tooOld(file);
-    return statement.iterate();
-  };
-  return { rows, all: (query) => [...rows(query)], close: () => database.close() };
-}
-
-function tooOld(file: string) {
-  return badFile(file, {
-    expected: 'Node 22.13 or later, which can read SQLite',
-    received: `Node ${process.versions.node}`,
-    hint: `Or convert the table: sqlite3 -header -csv ${file} 'SELECT * FROM TABLE' > rollouts.csv`,
-  });
-}
 
 function chooseTable(file: string, asked: string, database: Database): string {
   const all = database

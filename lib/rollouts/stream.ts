@@ -86,7 +86,7 @@ export interface StreamOptions extends ReadOptions {
  * - `.csv`, `.tsv`: a header line, followed by the rows. A list is JSON text in a cell. An empty cell means that the
  *   row has no value in this column.
  * - `.parquet`: a table.
- * - `.sqlite`, `.sqlite3`, `.db`: a table (not a view) of an SQLite database, with Node 22.13 or later. FILE#table names
+ * - `.sqlite`, `.sqlite3`, `.db`: a table (not a view) of an SQLite database; one with a write-ahead log needs Node 22.13. FILE#table names
  *   the table if there are several. Lists are JSON text.
  * - `.safetensors`, `.npz`: tensors named after columns or batch keys. Their shape is [B, T] (B rows of T tokens), with
  *   an action_mask (or attention_mask) that is 0 on padding. Or it is [N] (N tokens, one row after another), with the

@@ -4,7 +4,6 @@ import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { diffDumps } from '../../lib/diff/index.js';
 import { diagnose } from '../../lib/doctor/index.js';
-import { readsSqlite } from '../support/node-version.js';
 
 const path = (name: string) => fileURLToPath(new URL(`../rollouts/fixtures/dumps/${name}`, import.meta.url));
 const TRUTH: { file: string; expected: { rows: number; tokens: number } }[] = JSON.parse(
@@ -16,8 +15,7 @@ const QUIET = { onWarning: () => {} };
 
 describe("trainers' dumps", () => {
   for (const { file, expected } of TRUTH) {
-    it(`${file} has no errors and no warnings`, async function () {
-      if (file.endsWith('.db') && !readsSqlite) this.skip();
+    it(`${file} has no errors and no warnings`, async () => {
       const { rows, tokens, findings, checks } = await diagnose([path(file)], QUIET);
       assert.deepEqual({ rows, tokens }, { rows: expected.rows, tokens: expected.tokens });
       assert.deepEqual(
@@ -27,8 +25,7 @@ describe("trainers' dumps", () => {
       assert.ok(checks.filter(({ ran }) => ran).length > 5);
     });
 
-    it(`${file} is equal to itself`, async function () {
-      if (file.endsWith('.db') && !readsSqlite) this.skip();
+    it(`${file} is equal to itself`, async () => {
       const { equal, rows, columns } = await diffDumps([path(file)], [path(file)], { read: QUIET });
       assert.deepEqual([equal, rows], [true, expected.rows]);
       const mask = columns.find(({ column }) => column === 'action_mask')!;

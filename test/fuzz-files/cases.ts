@@ -1,7 +1,6 @@
 /** The cases of the file fuzzer. A case is a valid file, mutations of its fields, and the options to read it with. */
 import { closeSync, ftruncateSync, openSync, writeSync } from 'node:fs';
 import fc from 'fast-check';
-import { readsSqlite } from '../support/node-version.js';
 import { type ContentSpec, type Expected, expectedOf, type RolloutRow, rowsOf } from './content.js';
 import { Fields, type Mutation, VALUES } from './fields.js';
 import { fixtureParquet, parquetFields, repetitiveParquet, writeParquet } from './parquet-files.js';
@@ -30,7 +29,7 @@ export const FORMATS: readonly Format[] = [
   'repetitive parquet',
   'parquet of other programs',
   'trainer',
-  ...(readsSqlite ? ['sqlite' as const] : []),
+  'sqlite',
 ];
 
 export interface FileCase {

@@ -2,7 +2,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { readsSqlite } from '../support/node-version.js';
 import type { Fields } from './fields.js';
 
 const FOLDER = fileURLToPath(new URL('../rollouts/fixtures/dumps/', import.meta.url));
@@ -11,7 +10,6 @@ const NOT_ROLLOUTS = /(^STABLE|README\.md|truth\.json|metrics\.jsonl)$/;
 export const TRAINER_FILES: readonly string[] = readdirSync(FOLDER, { recursive: true, withFileTypes: true })
   .filter((entry) => entry.isFile() && !NOT_ROLLOUTS.test(entry.name))
   .map((entry) => join(entry.parentPath, entry.name))
-  .filter((file) => readsSqlite || !file.endsWith('.db'))
   .sort();
 
 /** Returns the file with this index, modulo their number: its ending, and a function that passes on its fields. */

@@ -4,7 +4,7 @@ import { parquetWriteFile } from 'hyparquet-writer';
 import { ADVANTAGE_FN, type Batch } from '../../lib/index.js';
 import { readRollouts } from '../../lib/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
-import { readsSqlite } from '../support/node-version.js';
+import { openForWriting } from '../support/sqlite.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
 const ROWS = [
@@ -109,17 +109,14 @@ describe('the column sum_pi_squared', () => {
     }
   });
 
-  it('is read from SQLite', async function () {
-    if (!readsSqlite) this.skip();
-    const module: string = 'node:sqlite';
-    const { DatabaseSync } = await import(module);
+  it('is read from SQLite', async () => {
     const file = folder.path('rows.sqlite');
-    const database = new DatabaseSync(file);
+    const database = openForWriting(file);
     database.exec('CREATE TABLE rows (logprobs TEXT, sum_pi_squared TEXT)');
-    for (const { logprobs, sum_pi_squared } of ROWS)
-      database
-        .prepare('INSERT INTO rows VALUES (?, ?)')
-        .run(JSON.stringify(logprobs), JSON.stringify(sum_pi_squared));
+    for (const { logprobs, sum_pi_squared } of ROWS) {
+      const values = [logprobs, sum_pi_squared].map((list) => `'${JSON.stringify(list)}'`);
+      database.exec(`INSERT INTO rows VALUES (${values.join(', ')})`);
+    }
     database.close();
     assert.deepEqual((await read(file)).sumPiSquared, COLUMN);
   });
