@@ -12,7 +12,17 @@ import {
   streamRollouts,
 } from '../../lib/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
-import { bytes, call, global, Opcodes, pickle, tensor, torchFile, tuple } from '../support/pickle.js';
+import {
+  bytes,
+  call,
+  global,
+  Opcodes,
+  pickle,
+  tensor,
+  torchFile,
+  tuple,
+  unsigned,
+} from '../support/pickle.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
 const dump = (name: string) => fileURLToPath(new URL(`fixtures/dumps/${name}`, import.meta.url));
@@ -25,7 +35,7 @@ function numpy(
   type: string,
   order: string,
   shape: number[],
-  elements: Uint8Array,
+  elements: Uint8Array | Opcodes,
   isFortran = false,
 ): Opcodes {
   const dtype = new Opcodes(
@@ -33,9 +43,10 @@ function numpy(
     tuple(3, order, null, null, null, -1, -1, 0).bytes,
     'b',
   );
+  const data = elements instanceof Opcodes ? elements : bytes(elements);
   const make = global('numpy._core.multiarray', '_reconstruct');
   const empty = call(make, global('numpy', 'ndarray'), tuple(0), bytes(Buffer.from('b')));
-  return new Opcodes(empty.bytes, tuple(1, tuple(...shape), dtype, isFortran, bytes(elements)).bytes, 'b');
+  return new Opcodes(empty.bytes, tuple(1, tuple(...shape), dtype, isFortran, data).bytes, 'b');
 }
 
 describe("rows of trainers' files", () => {
@@ -93,6 +104,22 @@ describe("rows of trainers' files", () => {
       assert.equal(tokens, batch.cuSeqlens.at(-1));
       assert.ok(tokens > rows);
       assert.equal((batch.rewards as Float64Array)[0], 1.5);
+    });
+    it('can be in files of tensors', async () => {
+      const header = JSON.stringify({
+        old_logprobs: { dtype: 'F32', shape: [1, 2], data_offsets: [0, 8] },
+        reward: { dtype: 'F32', shape: [1], data_offsets: [8, 12] },
+      });
+      const content = Buffer.concat([unsigned(header.length, 8), Buffer.from(header), floats(-1, -2, 0.5)]);
+      const { batch } = await read(content, OPTIONAL, 'old.safetensors');
+      assert.deepEqual(
+        [batch.logprob, list(batch.oldLogprob), list(batch.rewards)],
+        [undefined, [-1, -2], [0.5]],
+      );
+      await assert.rejects(
+        read(content, {}, 'old.safetensors'),
+        isLossError('ERR_MISSING_INPUT', /logprobs or logprob: expected a tensor/),
+      );
     });
     it('may not be mixed with others', async () => {
       const lines = ['{"logprobs": [-1], "old_logprobs": [-1]}', '{"old_logprobs": [-1]}'];
@@ -252,6 +279,13 @@ describe("rows of trainers' files", () => {
       const { batch } = await read(pickle({ log_probs: numpy('f4', '>', [2, 2], elements, true) }));
       assert.deepEqual(list(batch.logprob), [-1, -2, -3, -4]);
     });
+  });
+
+  it('arrays of NumPy in protocol 2 are read, where bytes are text', async () => {
+    const latin = floats(-1, -2).toString('latin1');
+    const data = call(global('_codecs', 'encode'), latin, 'latin1');
+    const { batch } = await read(pickle({ log_probs: numpy('f4', '<', [1, 2], data) }));
+    assert.deepEqual(list(batch.logprob), [-1, -2]);
   });
 
   describe('Trinity-RFT', () => {

@@ -111,7 +111,7 @@ define(['_codecs.encode'], {
       throw new BadObject('text in Latin-1', 'another value');
     if (text instanceof LongText && text.bytes.size > MAX_ENCODED)
       throw new BadObject(`at most ${MAX_ENCODED} bytes of text`, String(text.bytes.size));
-    return Bytes.ofArray('', Buffer.from(String(text), 'latin1'));
+    return Bytes.ofArray('text in Latin-1', Buffer.from(String(text), 'latin1'));
   },
 });
 const MAX_ENCODED = 1 << 24;

@@ -159,11 +159,15 @@ async function readLayout(
   limits: RowLimits,
   makeError: MakeError,
 ): Promise<Layout> {
-  const logprobs = names.inTensors('logprobs');
-  const tensor = await find(tensors, logprobs);
+  // Without logprobs, any other column with one value per token shows the layout.
+  const shown = names.columns.filter((column) => COLUMNS[column].per === 'token');
+  const candidates = (names.needLogprobs ? ['logprobs' as const] : shown).flatMap((column) =>
+    names.inTensors(column),
+  );
+  const tensor = await find(tensors, candidates);
   if (!tensor)
     throw makeError('ERR_MISSING_INPUT', {
-      key: logprobs.join(' or '),
+      key: names.inTensors('logprobs').join(' or '),
       expected: 'a tensor [B, T], or [N] with cu_seqlens',
       received: describeColumns('a file', tensors.names),
     });
