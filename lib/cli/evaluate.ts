@@ -1,16 +1,20 @@
 // `policy-loss evaluate`: computes a policy loss or an algorithm on rollout files.
-import type { Command } from 'commander';
-import type { Metrics } from '../index.js';
+import { type Command, Option } from 'commander';
+import { LossError, type Metrics } from '../index.js';
 import {
   type AlgorithmFunctions,
+  compareMicroBatches,
   evaluateFiles,
   type FilesEvaluation,
+  type MicroBatchComparison,
+  type PartWatcher,
   type SubjectEvaluation,
 } from '../parts/index.js';
 import { EXPRESSION_HELP } from './expression-options.js';
-import { csv, type Printable, readable, styled, twoColumns, type Value } from './output.js';
+import { csv, type Printable, readable, styled, table, twoColumns, type Value } from './output.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
 import {
+  parseCount,
   type RolloutsOptions,
   type RolloutsRun,
   rolloutsCommand,
@@ -41,6 +45,8 @@ export interface Evaluation {
   advantages?: string;
   /** The functions of the algorithm and their coefficients; absent for a policy loss. */
   algorithm?: AlgorithmFunctions;
+  /** What computing in micro-batches changes; absent without --micro-batches. */
+  microBatches?: MicroBatchComparison;
   /** The number of parts in which the rows were computed; absent if there was only one part. */
   batches?: number;
   /** The number of invalid rows that were skipped; absent without --skip-bad-rows. */
@@ -60,23 +66,65 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
     description:
       "Computes a policy loss or an algorithm's objective on rollout files. Prints the loss, its metrics and its " +
       'gradient norm.',
-    options: [REPORT_OPTION()],
+    options: [REPORT_OPTION(), MICRO_BATCHES_OPTION()],
     help: HELP,
     examples: EXAMPLES,
   });
   if (words[0] !== command.name()) return words;
   const { typed, left } = typedSubject(command, words);
   for (const option of typed?.options ?? []) command.addOption(option);
-  command.action(async (patterns: string[], options: RolloutsOptions) => {
+  command.action(async (patterns: string[], options: EvaluateOptions) => {
     const subject = await makeSubject(typed!, command);
     const report = await reportOn([subject], options.report);
     await runOnRollouts(patterns, options, [typed!], report?.wanted ?? {}, async (run) => {
-      const result = await evaluateFiles(run.files, [subject], run.settings, report?.watcher(run.files));
+      const divided = microBatchesOf(subject, options);
+      const watchers = [report?.watcher(run.files), divided?.watch].filter(
+        (watcher) => watcher !== undefined,
+      );
+      const watch: PartWatcher = async (part, results) => {
+        for (const watcher of watchers) await watcher(part, results);
+      };
+      const result = await evaluateFiles(
+        run.files,
+        [subject],
+        run.settings,
+        watchers.length > 0 ? watch : undefined,
+      );
       await report?.write(result.subjects);
-      return printable(result, run, options.quiet === true);
+      return printable(result, divided?.result, run, options.quiet === true);
     });
   });
   return left;
+}
+
+interface EvaluateOptions extends RolloutsOptions {
+  microBatches?: number;
+}
+
+const MICRO_BATCHES_OPTION = () =>
+  new Option(
+    '--micro-batches <number>',
+    'also compute the rows in this many micro-batches, weighed in the way of each trainer',
+  ).argParser(parseCount);
+
+// Computes the rows in micro-batches, if that is asked for, when they have been read.
+function microBatchesOf(
+  subject: TitledSubject,
+  { microBatches, device }: EvaluateOptions,
+): { watch: PartWatcher; result?: MicroBatchComparison } | undefined {
+  if (microBatches === undefined) return undefined;
+  const divided: { watch: PartWatcher; result?: MicroBatchComparison } = {
+    async watch(part) {
+      if (divided.result)
+        throw new LossError('ERR_INVALID_OPTION', {
+          option: 'batchTokens',
+          expected: 'a number that all rows fit into, because micro-batches are cut from the whole batch',
+          received: 'rows in several parts',
+        });
+      divided.result = await compareMicroBatches(subject, part, microBatches, device);
+    },
+  };
+  return divided;
 }
 
 const HELP = `\
@@ -97,6 +145,7 @@ const EXAMPLES = [
   'evaluate pairs.jsonl --loss dpo --beta 0.05',
   'evaluate rollouts.jsonl.gz --algorithm grpo --report out.html',
   'evaluate rollouts.jsonl --algorithm grpo --kl-loss-fn k3 --kl-coef 0.01 --advantage-std-threshold 0.01',
+  'evaluate rollouts.jsonl --loss ppo --micro-batches 8',
   'evaluate rollouts.jsonl --algorithm rloo --policy-loss-fn cispo --clip-range-high 0.3 --csv',
   'evaluate batch.safetensors --loss sapo --column logprobs=lp --device cuda',
   'evaluate rollouts.jsonl --config trinity.yaml --skip-bad-rows',
@@ -105,17 +154,25 @@ const EXAMPLES = [
   'evaluate rollouts.jsonl --loss-file my-loss.mjs --loss my_loss',
 ];
 
-function printable(result: FilesEvaluation<TitledSubject>, run: RolloutsRun, quiet: boolean): Printable {
+function printable(
+  result: FilesEvaluation<TitledSubject>,
+  microBatches: MicroBatchComparison | undefined,
+  run: RolloutsRun,
+  quiet: boolean,
+): Printable {
   const [evaluated] = result.subjects as [SubjectEvaluation<TitledSubject>];
-  const evaluation = evaluationOf(evaluated, result, run);
+  const evaluation: Evaluation = {
+    ...evaluationOf(evaluated, result, run),
+    ...(microBatches && { microBatches }),
+  };
   return {
     json: () => evaluation,
     csv: () => {
-      const { metrics, algorithm: _, ...rest } = evaluation;
+      const { metrics, algorithm: _, microBatches: __, ...rest } = evaluation;
       const cells: Record<string, Value> = { ...rest, ...metrics, loss: evaluation.loss };
       return csv(Object.keys(cells), [Object.values(cells)]);
     },
-    text: () => describe(evaluation, quiet),
+    text: () => [describe(evaluation, quiet), ...describeMicroBatches(microBatches)].join('\n\n'),
   };
 }
 
@@ -142,7 +199,7 @@ function evaluationOf(
 function describe(evaluation: Evaluation, quiet: boolean): string {
   const { name, loss, metrics, rows, tokens, gradNorm, gradEntropyNorm, advantages, algorithm } = evaluation;
   const { batches, skipped } = evaluation;
-  const table = twoColumns([
+  const lines = twoColumns([
     ...(algorithm ? describeFunctions(name, algorithm, advantages) : [['function', name] as const]),
     ...Object.entries({ loss, ...metrics }),
     ['gradient norm', gradNorm],
@@ -152,7 +209,30 @@ function describe(evaluation: Evaluation, quiet: boolean): string {
     ...(batches === undefined ? [] : [['batches', String(batches)] as const]),
     ...(skipped === undefined ? [] : [['rows skipped', String(skipped)] as const]),
   ]);
-  return !quiet && !algorithm && advantages === 'grpo' ? `${table}\n\n${styled('dim', GRPO_NOTE)}` : table;
+  return !quiet && !algorithm && advantages === 'grpo' ? `${lines}\n\n${styled('dim', GRPO_NOTE)}` : lines;
+}
+
+function describeMicroBatches(compared: MicroBatchComparison | undefined): string[] {
+  if (!compared) return [];
+  const { rows, tokens, weighings } = compared;
+  const range = (values: readonly number[]) => {
+    const [least, most] = [Math.min(...values), Math.max(...values)];
+    return least === most ? String(least) : `${least} to ${most}`;
+  };
+  return [
+    `In ${rows.length} micro-batches of ${range(rows)} rows and ${range(tokens)} tokens:`,
+    table(
+      ['weights', 'loss', 'gradient norm', 'gradient differs by', 'angle', 'trainers'],
+      weighings.map(({ name, loss, gradNorm, gradDifference, angle, trainers }) => [
+        name,
+        loss,
+        gradNorm,
+        `${readable(100 * gradDifference)}%`,
+        `${readable(angle)}°`,
+        trainers,
+      ]),
+    ),
+  ];
 }
 
 function describeFunctions(name: string, functions: AlgorithmFunctions, advantages: string | undefined) {

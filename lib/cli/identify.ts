@@ -1,14 +1,8 @@
 // `policy-loss identify`: finds the configurations that reproduce the numbers which a trainer logged.
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import {
-  type Candidate,
-  type Identification,
-  identify,
-  type PackedRows,
-  TRAINER_NAMES,
-} from '../identify/index.js';
+import { type Candidate, type Identification, identify, TRAINER_NAMES } from '../identify/index.js';
 import { LossError } from '../index.js';
-import { type RolloutPart, streamRollouts } from '../rollouts/index.js';
+import { type PackedRows, type RolloutPart, streamRollouts } from '../rollouts/index.js';
 import { countsOf, csv, type Printable, readable, styled, table, type Value } from './output.js';
 import {
   type RolloutsOptions,

@@ -135,7 +135,8 @@ function parseColumn(text: string, before: Record<string, string> = {}): Record<
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
 }
 
-function parseCount(text: string): number {
+/** Parses a number of things, of which there is at least one. */
+export function parseCount(text: string): number {
   const value = Number(text);
   if (!Number.isSafeInteger(value) || value < 1)
     throw new InvalidArgumentError('Expected a whole number of at least 1.');

@@ -1,4 +1,5 @@
 // The configurations of policy losses that a search tries.
+import { withoutAdvice } from '../core/advice.js';
 import { LOSS_AGG_MODES, type LossAggMode, type OptionDeclaration, toSnakeCase } from '../core/options.js';
 import { LossError, POLICY_LOSS_FN, type PolicyLossFn } from '../index.js';
 
@@ -199,11 +200,12 @@ function configured(
   correction: Readonly<Record<string, unknown>> | null,
 ): LossConfiguration[] {
   try {
-    const fn = POLICY_LOSS_FN.create(name, {
+    const all = {
       ...args,
       ...(lossAggMode && { loss_agg_mode: lossAggMode }),
       ...(correction && { correction }),
-    });
+    };
+    const fn = withoutAdvice(() => POLICY_LOSS_FN.create(name, all));
     return [{ name, args, lossAggMode, correction, fn }];
   } catch (error) {
     // Not all values go together.

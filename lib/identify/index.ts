@@ -1,12 +1,11 @@
 // Finds the configurations that reproduce the numbers which a trainer logged.
 import { LossError } from '../core/errors.js';
+import type { PackedRows } from '../rollouts/index.js';
 import { type Candidate, rank } from './rank.js';
-import type { PackedRows } from './rows.js';
 import { type IdentifyOptions, search } from './search.js';
 
 export type { LoggedNumbers, Meeting } from './evidence.js';
 export type { Candidate } from './rank.js';
-export type { PackedRows } from './rows.js';
 export type { IdentifyOptions } from './search.js';
 export { TRAINER_NAMES } from './trainers.js';
 

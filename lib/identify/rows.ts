@@ -1,10 +1,7 @@
 // The rows on which candidates run: which column plays which role, and how the rows are cut into micro-batches.
 import { toCamelCase } from '../core/options.js';
-import type { BatchWith, PolicyLossFn } from '../index.js';
-import { columnOfKey, isPerRow, type RolloutColumn } from '../rollouts/index.js';
-
-/** Rows as a packed batch: per-token columns in one array each, with the rows' offsets in cuSeqlens. */
-export type PackedRows = BatchWith<string> & { cuSeqlens: Int32Array; actionMask: Uint8Array };
+import type { PolicyLossFn } from '../index.js';
+import type { PackedRows, RolloutColumn } from '../rollouts/index.js';
 
 /** The columns that stand for the current and the old policy's log-probabilities. */
 export interface Roles {
@@ -63,19 +60,6 @@ export function inRoles(batch: PackedRows, { logprobs, oldLogprobs }: Roles): Pa
     logprob: batch[KEYS[logprobs]!] as Float32Array,
     oldLogprob: batch[KEYS[oldLogprobs]!] as Float32Array,
   };
-}
-
-/** Returns some consecutive rows of a batch. */
-export function rowsFrom(batch: PackedRows, first: number, end: number): PackedRows {
-  const { cuSeqlens } = batch;
-  const [from, to] = [cuSeqlens[first]!, cuSeqlens[end]!];
-  const part = Object.entries(batch).map(([key, values]) => {
-    if (key === 'cuSeqlens') return [key, cuSeqlens.slice(first, end + 1).map((offset) => offset - from)];
-    const column = columnOfKey(key);
-    const array = values as Float32Array;
-    return [key, column && isPerRow(column) ? array.subarray(first, end) : array.subarray(from, to)];
-  });
-  return Object.fromEntries(part);
 }
 
 /**

@@ -2,7 +2,7 @@
 import { setImmediate } from 'node:timers/promises';
 import { LossError } from '../core/errors.js';
 import type { LossAggMode } from '../core/options.js';
-import type { RolloutColumn } from '../rollouts/index.js';
+import type { PackedRows, RolloutColumn } from '../rollouts/index.js';
 import {
   ALL_BOUNDS,
   argumentsOf,
@@ -24,7 +24,7 @@ import {
   type Score,
   scoreOf,
 } from './evidence.js';
-import { countOf, type PackedRows, type Roles, rolesIn, type Split, splitsOf } from './rows.js';
+import { countOf, type Roles, rolesIn, type Split, splitsOf } from './rows.js';
 import { type Base, type KlTerm, MicroBatches } from './terms.js';
 import { FACTORED, type Trainer, trainerOf } from './trainers.js';
 

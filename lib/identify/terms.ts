@@ -2,8 +2,9 @@
 // micro-batches of a split.
 import type { LossAggMode } from '../core/options.js';
 import { ENTROPY_LOSS_FN, KL_FN, LossError, POLICY_LOSS_FN, type PPOMetrics } from '../index.js';
+import { type PackedRows, rowsFrom } from '../rollouts/index.js';
 import type { LossConfiguration } from './configurations.js';
-import { canCompute, countOf, inRoles, type PackedRows, type Roles, rowsFrom, type Split } from './rows.js';
+import { canCompute, countOf, inRoles, type Roles, type Split } from './rows.js';
 
 /** A policy loss on all rows. */
 export interface Base {

@@ -5,6 +5,7 @@ export {
   evaluateFiles,
   type FilesEvaluation,
 } from './evaluate-files.js';
+export { compareMicroBatches, type MicroBatchComparison, type Weighing } from './micro-batches.js';
 export type { NonFiniteRow } from './non-finite.js';
 export type { OnNonFinite, PartResult, PartWatcher } from './part-computer.js';
 export {

@@ -1,9 +1,10 @@
 // Reads any number of rollout files, of any supported format and size, into packed batches. Also writes files with each
 // row's gradient next to the row's ids.
-export { columnOfKey, isPerRow, type RolloutColumn } from './columns.js';
+export { columnOfKey, type RolloutColumn } from './columns.js';
 export { expandFiles } from './expand.js';
 export { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 export type { RolloutPart, Rollouts } from './part-builder.js';
+export { type PackedRows, rowsFrom } from './rows-from.js';
 export { describePlace, type Place } from './source.js';
 export {
   type ReadOptions,

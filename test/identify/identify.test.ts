@@ -3,11 +3,12 @@
  * shares no code with the package, and from trainers' files.
  */
 import assert from 'node:assert/strict';
-import { type Candidate, identify, type LoggedNumbers, type PackedRows } from '../../lib/identify/index.js';
+import { type Candidate, identify, type LoggedNumbers } from '../../lib/identify/index.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
+import type { PackedRows } from '../../lib/rollouts/index.js';
 import { type Args, type ReferenceBatch, referenceKl, referencePolicyLosses } from '../reference/index.js';
 import { makeBatch, requiredArgs } from '../support/draw.js';
-import { packedBatch } from '../support/subject.js';
+import { packedRows, takeRows } from '../support/rows.js';
 
 // Losses that take part in every search, so that there is something to mistake the right one for.
 const OTHERS = ['ppo', 'gspo', 'cispo', 'importance_sampling'];
@@ -16,15 +17,6 @@ const PPO = { clip_range: 0.2, loss_agg_mode: 'token-mean' } as Args;
 
 const drawn = (seed: number) =>
   makeBatch({ seed, rows: 12, columns: 24, values: 'moderate', mask: 'random', packed: true });
-
-function rowsOf(batch: ReferenceBatch): PackedRows {
-  const { groupIds, step, ...rest } = packedBatch(batch);
-  return {
-    ...rest,
-    groupIds: Int32Array.from(groupIds as number[]),
-    step: Float64Array.from(step as number[]),
-  } as unknown as PackedRows;
-}
 
 /** The arguments of a loss that the reference needs, although they have defaults. */
 function clipArgs(name: string): Args {
@@ -51,7 +43,7 @@ describe('identify', () => {
         const args = requiredArgs(declaration);
         const batch = drawn(100 + i);
         const logged = numbersOf(name, args, batch);
-        const rows = rowsOf(batch);
+        const rows = packedRows(batch);
         // Half of the searches have no reference policy, and are shorter.
         if (i % 2 === 0 && !POLICY_LOSS_FN.create(name, args).reads.columns.includes('ref_logprob'))
           delete rows.refLogprob;
@@ -76,7 +68,7 @@ describe('identify', () => {
 
   it('finds clip bounds, the KL term, the entropy coefficient and the micro-batches', async () => {
     const batch = drawn(1);
-    const rows = rowsOf(batch);
+    const rows = packedRows(batch);
     const halves = [0, 1].map((half) => takeRows(batch, 6 * half, 6));
     const args = { clip_range_low: 0.1, clip_range_high: 0.28, loss_agg_mode: 'token-mean' } as Args;
     const kl = halves.map((half) => referenceKl.k3!.loss({ kl_coef: 1, loss_agg_mode: 'token-mean' }, half));
@@ -107,7 +99,7 @@ describe('identify', () => {
 
   it('takes the old policy for the current one, and the rollout engine for the old one', async () => {
     const batch = drawn(2);
-    const { logprob: _, ...rest } = rowsOf(batch);
+    const { logprob: _, ...rest } = packedRows(batch);
     const roles = { ...batch, logprob: batch.oldLogprob!, oldLogprob: batch.rolloutLogprob! };
     const logged = numbersOf('ppo', { clip_range: 0.05 }, roles);
     const { candidates } = await identify(rest as PackedRows, { logged, losses: OTHERS });
@@ -120,7 +112,7 @@ describe('identify', () => {
 
   it('reports ties at a ratio of 1 as ties, and what would tell them apart', async () => {
     const batch = drawn(3);
-    const { logprob: _, rolloutLogprob: __, ...rest } = rowsOf(batch);
+    const { logprob: _, rolloutLogprob: __, ...rest } = packedRows(batch);
     const atOne = { ...batch, logprob: batch.oldLogprob! };
     const { loss } = referencePolicyLosses.ppo!(PPO, atOne);
     const { candidates, wouldTellApart } = await identify(rest as PackedRows, {
@@ -141,7 +133,7 @@ describe('identify', () => {
   it("applies a trainer's factors", async () => {
     const batch = drawn(4);
     const { loss, metrics } = referencePolicyLosses.ppo!(PPO, batch);
-    const { candidates } = await identify(rowsOf(batch), {
+    const { candidates } = await identify(packedRows(batch), {
       logged: { pg_loss: 4 * loss, pg_clipfrac: metrics.pg_clipfrac! },
       losses: ['ppo'],
       trainer: 'verl',
@@ -155,12 +147,12 @@ describe('identify', () => {
     const { loss } = referencePolicyLosses.ppo!(PPO, batch);
     const options = { losses: ['ppo'], microBatches: [1] };
     const text = loss.toFixed(2);
-    const [best] = (await identify(rowsOf(batch), { logged: { loss: text }, ...options })).candidates;
+    const [best] = (await identify(packedRows(batch), { logged: { loss: text }, ...options })).candidates;
     assert.equal(best!.logged.loss!.digits, 5);
   }).timeout(60_000);
 
   it('refuses numbers, names and rows that it cannot use', async () => {
-    const rows = rowsOf(drawn(6));
+    const rows = packedRows(drawn(6));
     const codes: [options: object, code: string][] = [
       [{ logged: {} }, 'ERR_INVALID_OPTION'],
       [{ logged: { loss: Number.NaN } }, 'ERR_INVALID_OPTION'],
@@ -182,18 +174,6 @@ describe('identify', () => {
     );
   });
 });
-
-function takeRows(batch: ReferenceBatch, from: number, count: number): ReferenceBatch {
-  const { rows, columns } = batch;
-  const entries = Object.entries(batch).map(([key, value]) => {
-    if (key === 'rows') return [key, count];
-    if (key === 'columns') return [key, columns];
-    const list = Array.from(value as ArrayLike<number>);
-    const width = list.length === rows ? 1 : columns;
-    return [key, list.slice(from * width, (from + count) * width)];
-  });
-  return Object.fromEntries(entries);
-}
 
 function meanEntropy({ entropy, actionMask }: ReferenceBatch): number {
   let [sum, tokens] = [0, 0];

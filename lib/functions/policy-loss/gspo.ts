@@ -1,19 +1,18 @@
 // GSPO: PPO with one ratio per row (sequence) instead of one ratio per token.
+
+import { advise } from '../../core/advice.js';
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { CLIP_RANGE } from './clip-range.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-let warned = false;
-
-// Warns if the aggregation is not the one with which GSPO was published. It warns only once per process, because a
-// program that chooses another aggregation on purpose may create many objects.
+// Warns if the aggregation is not the one with which GSPO was published.
 function warnOfAggregation(mode: string): void {
-  if (warned || mode === 'seq-mean-token-mean') return;
-  warned = true;
-  process.emitWarning(`GSPO was published with loss_agg_mode seq-mean-token-mean, not ${mode}`, {
-    code: 'POLICY_LOSS_GSPO_AGGREGATION',
-  });
+  if (mode !== 'seq-mean-token-mean')
+    advise(
+      'POLICY_LOSS_GSPO_AGGREGATION',
+      `GSPO was published with loss_agg_mode seq-mean-token-mean, not ${mode}`,
+    );
 }
 
 /** GSPO: PPO's clipped loss, in which every token has the geometric mean of its row's ratios as its ratio. */
