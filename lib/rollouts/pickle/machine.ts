@@ -69,9 +69,9 @@ const MAX_SHORT_TEXT = 64;
 // Fewer numbers in a row take less memory as an array.
 const MIN_RUN = 16;
 const MAX_INTEGER_BYTES = 64;
-// These limits bound the memory that a pickle can take. A cost of 1 stands for about 16 bytes. The tensors of 20,000
-// rollouts fit.
-const MAX_COST = 1 << 24;
+// These limits bound the memory that a pickle can take. A cost of 1 stands for about 16 bytes, so that all objects take
+// less than 200 MB. Ten tensors for each of several thousand rollouts fit.
+const MAX_COST = 3 * 2 ** 22;
 const MAX_STACK = 1 << 21;
 const MAX_MARKS = 1 << 14;
 const MAX_MEMO = 1 << 22;
