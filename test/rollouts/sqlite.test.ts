@@ -204,17 +204,18 @@ describe('SQLite', () => {
       const file = databaseOf(
         BUFFER,
         insert(`'0', 0, ${bytes}, 0`),
-        `WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 99)
+        `WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 249)
           INSERT INTO buffer (task_id, experience_bytes) SELECT n, experience_bytes FROM buffer, c`,
       );
       const before = process.memoryUsage().rss;
       let rows = 0;
       for await (const part of streamRollouts([file], { logprobs: 'optional', maxTokens: 2 ** 19 }))
         rows += part.rows;
-      assert.equal(rows, 100);
+      assert.equal(rows, 250);
       const grown = process.memoryUsage().rss - before;
-      assert.ok(grown < 100e6, `${grown} bytes`);
-    });
+      // The rows are 250 MB, twice if they were kept as numbers too. When garbage is collected depends on the machine.
+      assert.ok(grown < 200e6, `${grown} bytes`);
+    }).timeout(60_000);
   });
 
   it('refuses rows that share their pages', async () => {

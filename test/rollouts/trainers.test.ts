@@ -395,7 +395,7 @@ describe("rows of trainers' files", () => {
 
   it('a large .pt takes little memory', function () {
     this.timeout(120_000);
-    const [rows, width] = [1024, 16_384];
+    const [rows, width] = [4096, 16_384];
     const columns = ['log_probs', 'old_log_probs', 'advantages'];
     const size = 4 * rows * width;
     const file = folder.path('large.pt');
@@ -410,7 +410,8 @@ describe("rows of trainers' files", () => {
     const { stdout, stderr } = spawnSync(process.execPath, node, { encoding: 'utf8' });
     const [tokens, kilobytes] = stdout.trim().split(' ').map(Number);
     assert.equal(tokens, rows * width, stderr);
-    assert.ok(kilobytes! < 250_000, `took ${kilobytes} kB for a file of ${3 * size} bytes`);
+    // When garbage is collected depends on the machine.
+    assert.ok(kilobytes! < 400_000, `took ${kilobytes} kB for a file of ${3 * size} bytes`);
   });
 });
 
