@@ -95,6 +95,9 @@ export async function search(rows: PackedRows, options: IdentifyOptions): Promis
   return run.search();
 }
 
+/** A policy loss on all rows, and a text that is the same for all options of the loss. */
+type OfFamily = Base & { readonly family: string };
+
 class Run {
   readonly #rows: PackedRows;
   readonly #options: IdentifyOptions;
@@ -103,6 +106,8 @@ class Run {
   readonly #wants: ReadonlySet<string>;
   readonly #tolerance: number;
   readonly #found: Found[] = [];
+  // The best of what was found for each loss, aggregation, roles and split.
+  readonly #families = new Map<string, Found>();
   readonly #seen = new Set<string>();
   readonly #microBatches = new Map<string, MicroBatches>();
   #tried = 0;
@@ -166,15 +171,8 @@ class Run {
 
   // Returns the best of what was found so far, one for each loss, aggregation, roles and split.
   #best(count: number, isWanted: (found: Found) => boolean = () => true): Found[] {
-    const best = new Map<string, Found>();
-    this.#found.sort((a, b) => compareScores(a.score, b.score));
-    for (const found of this.#found) {
-      const { configuration, roles, split } = found;
-      const key = JSON.stringify([configuration.name, configuration.lossAggMode, roles, split]);
-      if (!best.has(key) && isWanted(found)) best.set(key, found);
-      if (best.size === count) break;
-    }
-    return [...best.values()];
+    const wanted = [...this.#families.values()].filter(isWanted);
+    return wanted.sort((a, b) => compareScores(a.score, b.score)).slice(0, count);
   }
 
   // Returns for each loss the best of what was found so far, and the best two on the whole batch: options that are far
@@ -239,7 +237,10 @@ class Run {
     const divergence = this.#wants.has('ppo_kl') ? parts.divergence() : undefined;
     const known =
       divergence === undefined ? base : { ...base, values: { ppo_kl: divergence, ...base.values } };
-    for (const factor of this.#trainer.factors(countOf(split))) this.#combine(known, kl, entropy, factor);
+    const { name, lossAggMode } = configuration;
+    const family = JSON.stringify([name, lossAggMode, roles, split]);
+    for (const factor of this.#trainer.factors(countOf(split)))
+      this.#combine({ ...known, family }, kl, entropy, factor);
   }
 
   #partsOf(roles: Roles, split: Split): MicroBatches {
@@ -254,7 +255,7 @@ class Run {
     return parts;
   }
 
-  #combine(base: Base, kl: readonly KlTerm[], entropy: number | undefined, factor: number): void {
+  #combine(base: OfFamily, kl: readonly KlTerm[], entropy: number | undefined, factor: number): void {
     const loss = base.values.loss!;
     const entropies = entropy === undefined ? [0] : [0, ...ENTROPY_COEFFICIENTS];
     const wantsLoss = this.#logged.find(({ names }) => names.at(-1) === 'loss');
@@ -272,14 +273,17 @@ class Run {
   #coefficients(term: KlTerm, before: number, loss: number | undefined): readonly (number | null)[] {
     if (loss !== undefined) {
       const exact = (loss - before) / term.value;
-      return COEFFICIENTS.filter((coef) => Math.abs(coef - exact) <= 0.05 * coef);
+      const usual = COEFFICIENTS.filter((coef) => Math.abs(coef - exact) <= 0.05 * coef);
+      // If all three terms of the loss were logged, they determine any coefficient.
+      const isKnown = ['pg_loss', 'kl_loss'].every((name) => this.#wants.has(name)) && exact > 0;
+      return isKnown ? [...new Set([...usual, Number(exact.toPrecision(3))])] : usual;
     }
     if (this.#wants.has('grad_norm')) return COEFFICIENTS;
     return [null];
   }
 
   #add(
-    base: Base,
+    base: OfFamily,
     kl: (KlTerm & { product: number }) | undefined,
     coef: number | null,
     entropyCoef: number,
@@ -305,8 +309,11 @@ class Run {
       return meet(logged, FACTORED.includes(name!) ? factor * value! : value);
     });
     const score = scoreOf(meetings, this.#tolerance);
-    if (this.#worst && compareScores(score, this.#worst) > 0) return;
-    this.#found.push({
+    const best = this.#families.get(base.family);
+    const isBest = !best || compareScores(score, best.score) < 0;
+    const isKept = !this.#worst || compareScores(score, this.#worst) <= 0;
+    if (!isBest && !isKept) return;
+    const found: Found = {
       configuration,
       roles,
       split,
@@ -316,7 +323,10 @@ class Run {
       meetings,
       score,
       values: { ...values, ...own },
-    });
+    };
+    if (isBest) this.#families.set(base.family, found);
+    if (!isKept) return;
+    this.#found.push(found);
     if (this.#found.length < 2 * KEPT) return;
     this.#found.sort((a, b) => compareScores(a.score, b.score));
     this.#found.length = KEPT;

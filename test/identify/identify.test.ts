@@ -98,6 +98,18 @@ describe('identify', () => {
     assert.equal(found.matches, 5);
   }).timeout(300_000);
 
+  it('finds any coefficient if all terms of the loss are known', async () => {
+    const batch = drawn(7);
+    const pg = referencePolicyLosses.ppo!(PPO, batch).loss;
+    const kl = referenceKl.k2!.loss({ kl_coef: 1, loss_agg_mode: 'token-mean' }, batch).loss;
+    const { candidates } = await identify(packedRows(batch), {
+      logged: { pg_loss: pg, kl_loss: kl, loss: pg + 0.0137 * kl },
+      losses: ['ppo'],
+      microBatches: [1],
+    });
+    assert.deepEqual(first(candidates)[0]!.kl, { fn: 'k2', coef: 0.0137 });
+  }).timeout(300_000);
+
   it('takes the old policy for the current one, and the rollout engine for the old one', async () => {
     const batch = drawn(2);
     const { logprob: _, ...rest } = packedRows(batch);
