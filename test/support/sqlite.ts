@@ -1,4 +1,5 @@
 /** Writes SQLite databases: with Node's own SQLite, or on an older Node with the one that reads them there. */
+import { createRequire } from 'node:module';
 import sqlite from 'node-sqlite3-wasm';
 
 interface Database {
@@ -7,12 +8,13 @@ interface Database {
 }
 
 /** Node's own SQLite; undefined if the package does not use it, before Node 22.13. */
-export const nodeSqlite = await ownSqlite();
+export const nodeSqlite = ownSqlite();
 
-async function ownSqlite(): Promise<{ DatabaseSync: new (file: string) => Database } | undefined> {
+function ownSqlite(): { DatabaseSync: new (file: string) => Database } | undefined {
   const [major, minor] = process.versions.node.split('.').map(Number) as [number, number];
-  const module: string = 'node:sqlite';
-  return major > 22 || (major === 22 && minor >= 13) ? import(module) : undefined;
+  return major > 22 || (major === 22 && minor >= 13)
+    ? createRequire(import.meta.url)('node:sqlite')
+    : undefined;
 }
 
 /** Creates a database, or opens one, to run statements in it. */
