@@ -2,6 +2,7 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { type Candidate, type Identification, identify, TRAINER_NAMES } from '../identify/index.js';
 import { LossError } from '../index.js';
+import { grpoStep, perToken } from '../parts/advantage-step.js';
 import { type PackedRows, type RolloutPart, streamRollouts } from '../rollouts/index.js';
 import { countsOf, csv, type Printable, readable, styled, table, type Value } from './output.js';
 import {
@@ -50,6 +51,7 @@ export function addIdentify(program: Command): void {
   }).action((patterns: string[], options: IdentifyCommandOptions) =>
     runOnRollouts(patterns, options, [], {}, async (run) => {
       const part = await readAll(run);
+      const hasMadeAdvantages = await addAdvantages(part);
       const { logged, loss, trainer, microBatches, tolerance, top } = options;
       const { progress } = run.settings;
       progress.begin('searching');
@@ -63,7 +65,7 @@ export function addIdentify(program: Command): void {
         ...(microBatches && { microBatches }),
         onProgress: (share, tried) => progress.advance(share, part.rows, tried * part.tokens),
       });
-      return printable(result, part, run);
+      return printable(result, part, hasMadeAdvantages, run);
     }),
   );
 }
@@ -138,12 +140,26 @@ async function readAll({ files, settings: { read, progress } }: RolloutsRun): Pr
   throw new LossError('ERR_INVALID_INPUT', { expected: 'rollouts', received: 'none' });
 }
 
+// Computes GRPO's advantages if the rows have none but rewards and groups. Returns whether it did.
+async function addAdvantages({ batch }: RolloutPart): Promise<boolean> {
+  const step = grpoStep();
+  if (!step.appliesTo(batch)) return false;
+  const { computed } = await step.compute(batch);
+  batch.advantages = perToken(batch, computed);
+  return true;
+}
+
 // Returns the first row of each file.
 function filesIn({ places }: RolloutPart): number[] {
   return places.flatMap(({ file }, row) => (file === places[row - 1]?.file ? [] : [row]));
 }
 
-function printable(result: Identification, part: RolloutPart, { skipped }: RolloutsRun): Printable {
+function printable(
+  result: Identification,
+  part: RolloutPart,
+  hasMadeAdvantages: boolean,
+  { skipped }: RolloutsRun,
+): Printable {
   const { candidates, tried, seconds, wouldTellApart } = result;
   const report: IdentifyReport = {
     candidates,
@@ -152,7 +168,7 @@ function printable(result: Identification, part: RolloutPart, { skipped }: Rollo
     rows: part.rows,
     tokens: part.tokens,
     wouldTellApart,
-    notes: notesOn(part, candidates),
+    notes: notesOn(part, hasMadeAdvantages, candidates),
   };
   const names = Object.keys(candidates[0]?.logged ?? {});
   const lines = (shown: readonly Candidate[], form: (x: number) => Value) =>
@@ -213,12 +229,15 @@ function printable(result: Identification, part: RolloutPart, { skipped }: Rollo
 // How many candidates of a rank the table shows.
 const MOST_SHOWN = 8;
 
-function notesOn(part: RolloutPart, candidates: readonly Candidate[]): string[] {
+function notesOn(part: RolloutPart, hasMadeAdvantages: boolean, candidates: readonly Candidate[]): string[] {
   const best = candidates.filter(({ rank }) => rank === 1);
   const isAtOne = best.some(({ logprobsFrom, oldLogprobsFrom }) => logprobsFrom === oldLogprobsFrom);
   return [
     ...(part.batch.logprob === undefined
       ? ['The files have no logprobs, so old_logprobs or rollout_logprobs stand in for them.']
+      : []),
+    ...(hasMadeAdvantages
+      ? ["The files have no advantages, so GRPO's are computed from reward and task_id."]
       : []),
     ...(isAtOne
       ? [

@@ -56,6 +56,17 @@ describe('policy-loss identify', () => {
     assert.ok(lines.every(({ rank }) => rank === '1'));
   }).timeout(300_000);
 
+  it("computes GRPO's advantages if the files have none", async () => {
+    const words = ['--loss', 'ppo', '-q'];
+    const { loss, gradNorm, metrics } = await runJson('evaluate', EXAMPLE, ...words);
+    const logged = { pg_loss: loss, grad_norm: gradNorm, pg_clipfrac: metrics.pg_clipfrac };
+    const numbers = Object.entries(logged).flatMap(([name, value]) => ['--logged', `${name}=${value}`]);
+    const found = await runJson('identify', EXAMPLE, ...numbers, '--micro-batches', '1', ...words);
+    const [best] = found.candidates;
+    assert.deepEqual([best.loss, best.lossAggMode, best.matches], ['ppo', 'token-mean', 3]);
+    assert.match(found.notes.join(), /no advantages, so GRPO's are computed/);
+  }).timeout(300_000);
+
   it('refuses wrong arguments', async () => {
     await fails(2, ['identify', EXAMPLE], /--logged/);
     await fails(
