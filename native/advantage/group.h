@@ -70,6 +70,7 @@ PL_FN GroupMoments moments_of(int64_t n, Value value, Counts counts) {
   moments.size = static_cast<double>(n);
   double first = 0;
   double sum = 0;
+  PL_NO_UNROLL
   for (int64_t i = 0; i < n; ++i) {
     const double x = value(i);
     if (!counts(i)) continue;
@@ -79,6 +80,7 @@ PL_FN GroupMoments moments_of(int64_t n, Value value, Counts counts) {
   }
   if (moments.count == 0) return moments;
   moments.mean = first + sum / moments.count;
+  PL_NO_UNROLL
   for (int64_t i = 0; i < n; ++i) {
     const double d = value(i) - moments.mean;
     if (counts(i)) moments.squares += d * d;
@@ -95,11 +97,13 @@ PL_FN GroupMoments moments_of(int64_t n, Value value) {
 template <class Value>
 PL_FN double log_mean_exp(int64_t n, Value value, double tau) {
   double top = value(0);
+  PL_NO_UNROLL
   for (int64_t i = 0; i < n; ++i) {
     const double x = value(i);
     if (top / tau < x / tau) top = x;
   }
   double sum = 0;
+  PL_NO_UNROLL
   for (int64_t i = 0; i < n; ++i) sum += ::exp((value(i) - top) / tau);
   return top + tau * ::log(sum / static_cast<double>(n));
 }
@@ -108,6 +112,7 @@ PL_FN double log_mean_exp(int64_t n, Value value, double tau) {
 template <class Value, class Weight>
 PL_FN double weighted_mean(int64_t n, Value value, Weight weight) {
   double sum = 0, weights = 0;
+  PL_NO_UNROLL
   for (int64_t i = 0; i < n; ++i) {
     const double w = weight(i);
     sum += w * value(i);
@@ -122,6 +127,7 @@ template <class Value>
 PL_FN double second_largest(int64_t n, Value value) {
   double first = value(0);
   double second = n > 1 ? -HUGE_VAL : first;
+  PL_NO_UNROLL
   for (int64_t i = 1; i < n; ++i) {
     const double x = value(i);
     if (x > first) {

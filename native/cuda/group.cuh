@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(const AdvantagePass pass
     const int64_t first = groups.offsets[group], last = groups.offsets[group + 1];
     const double value = pass.row_values[groups.members[at]];
     int64_t rank = 0;
+    PL_NO_UNROLL
     for (int64_t other = first; other < last; ++other) {
       const double theirs = pass.row_values[groups.members[other]];
       rank += theirs < value || (theirs == value && other < at) ? 1 : 0;
@@ -131,6 +132,7 @@ __device__ __forceinline__ void leave_out_surplus(const AdvantagePass& pass, int
   int64_t* const negatives = pass.negatives + pass.groups.offsets[group];
   uint8_t* const left_out = pass.left_out + pass.groups.offsets[group];
   int64_t n = 0;
+  PL_NO_UNROLL
   for (int64_t first = 0; first < size; first += kWarp) {
     const int64_t i = first + lane;
     const bool negative = i < size && reward(i) < mean;
@@ -212,10 +214,12 @@ __device__ __forceinline__ void score_named_rewards(const AdvantagePass& pass, c
   const int64_t* const members = pass.groups.members + pass.groups.offsets[group];
   const int64_t size = pass.groups.offsets[group + 1] - pass.groups.offsets[group];
   const int lane = threadIdx.x % kWarp;
+  PL_NO_UNROLL
   for (int64_t k = 0; k < pass.named; ++k) {
     const double* const rewards = pass.named_rewards + k * pass.batch.layout.rows;
     const auto reward = [&](int64_t i) { return rewards[members[i]]; };
     const GroupRule rule = f.rule(moments_of(size, InTurn(size, reward)));
+    PL_NO_UNROLL
     for (int64_t i = lane; i < size; i += kWarp) {
       double* const score = pass.unwhitened + members[i];
       *score = (k == 0 ? 0.0 : *score) + pass.reward_weights[k] * rule.score(reward(i));
@@ -257,6 +261,7 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
     bool some_left_out;
     const GroupRule rule = f.rule(moments_of_group(pass, f, reward, group, size, &some_left_out));
     int64_t rows = 0;
+    PL_NO_UNROLL
     for (int64_t i = lane; i < size; i += kWarp) {
       const int64_t unit = groups.members[first + i];
       rows += groups.unit_rows[unit];

@@ -12,6 +12,9 @@
 
 #if defined(__CUDACC__)
 #define PL_FN __host__ __device__ __forceinline__
+// Before a loop that few rows run, so that nvcc does not repeat its body in every kernel.
+#define PL_NO_UNROLL _Pragma("unroll 1")
 #else
 #define PL_FN inline __attribute__((always_inline))
+#define PL_NO_UNROLL
 #endif
