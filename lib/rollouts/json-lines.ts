@@ -30,6 +30,9 @@ function* rowsOf(records: Iterable<TextRecord>, reader: RowReader): Generator<Fi
   for (const { place, bytes } of records) yield* reader.rowsIn(bytes, place);
 }
 
+// The layout is looked for in at most this many lines that are malformed.
+const MOST_MALFORMED = 100;
+
 /** Turns lines into rows. Parses only the values of the columns that are read. */
 class RowReader {
   readonly #entries = new JsonObjectReader();
@@ -37,6 +40,7 @@ class RowReader {
   readonly #settings: ReadSettings;
   // A trainer's layout, which the first line that is an object shows. The keys to parse are those of its columns to read.
   #isRecognised = false;
+  #malformed = 0;
   #layout: LineLayout | undefined;
   #layoutKeys = new Set<string>();
 
@@ -60,8 +64,8 @@ class RowReader {
 
   #recognise(bytes: () => Buffer, place: Place): void {
     const keys = this.#keysOf(bytes);
+    this.#isRecognised = keys !== undefined || ++this.#malformed === MOST_MALFORMED;
     if (!keys) return;
-    this.#isRecognised = true;
     const layout = layoutOf(keys, place);
     if (!layout) return;
     this.#layout = layout;

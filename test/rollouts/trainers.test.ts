@@ -1,7 +1,15 @@
 /** Tests how the values of trainers' files become rows: what the files of dumps.test.ts do not show. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { closeSync, ftruncateSync, mkdirSync, openSync, writeFileSync, writeSync } from 'node:fs';
+import {
+  closeSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import {
@@ -391,6 +399,16 @@ describe("rows of trainers' files", () => {
       expandFiles([folder.path('empty')]),
       isLossError('ERR_INVALID_INPUT', /expected a directory with files, got none/),
     );
+  });
+
+  it('JSON lines are recognised after some malformed lines, but are not looked at for ever', async () => {
+    const [first] = readFileSync(dump('prime-rl/token_exports/step_3/rank_0.jsonl'), 'utf8').split('\n', 1);
+    const read = (malformed: number) => {
+      const file = folder.write(`after-${malformed}.jsonl`, `${'x\n'.repeat(malformed)}${first}\n`);
+      return readRollouts([file], { skipBadRows: true });
+    };
+    assert.equal((await read(99)).rows, 1);
+    await assert.rejects(read(100), isLossError('ERR_INVALID_INPUT', /at least one good row/));
   });
 
   it('a large .pt takes little memory', function () {
