@@ -279,8 +279,9 @@ __device__ __forceinline__ void clear_dead_steps(const Pass& pass) {
   });
 }
 
+// Losses with row sums have more numbers at a time than the registers of a block of the full grid hold.
 template <class L>
-__global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+__global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor - (has_row_sums<L> ? 1 : 0))
     token_kernel(const Pass pass, const L loss) {
   clear_dead_steps(pass);
   const Feed<columns_of<L>> feed(pass, pass.columns);
