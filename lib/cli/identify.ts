@@ -6,6 +6,7 @@ import { grpoStep, perToken } from '../parts/advantage-step.js';
 import { type PackedRows, type RolloutPart, streamRollouts } from '../rollouts/index.js';
 import { countsOf, csv, type Printable, readable, styled, table, type Value } from './output.js';
 import {
+  parseCount,
   type RolloutsOptions,
   type RolloutsRun,
   rolloutsCommand,
@@ -89,9 +90,7 @@ const OPTIONS = () => [
   new Option('--tolerance <number>', 'the largest relative error of a number that counts as met')
     .default(1e-3)
     .argParser(parseTolerance),
-  new Option('--top <number>', 'how many ranks to print')
-    .default(5)
-    .argParser((text) => parseCounts(text)[0]!),
+  new Option('--top <number>', 'how many ranks to print').default(5).argParser(parseCount),
 ];
 
 const HELP = `\
@@ -112,14 +111,7 @@ function parseLogged(text: string, before: Record<string, string> = {}): Record<
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
 }
 
-function parseCounts(text: string): number[] {
-  return text.split(',').map((word) => {
-    const value = Number(word);
-    if (!Number.isSafeInteger(value) || value < 1)
-      throw new InvalidArgumentError('Expected whole numbers of at least 1.');
-    return value;
-  });
-}
+const parseCounts = (text: string) => text.split(',').map(parseCount);
 
 function parseTolerance(text: string): number {
   const value = Number(text);

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { EXAMPLE, Files, ROWS, run } from '../cli/support.js';
-import { describeInBrowser, Reader } from './support.js';
+import { assertFits, describeInBrowser, Reader } from './support.js';
 
 describeInBrowser('the page of the doctor in a browser', () => {
   let reader: Reader;
@@ -27,15 +27,7 @@ describeInBrowser('the page of the doctor in a browser', () => {
       const { page, noise } = await reader.open(await pageOf(EXAMPLE), { colorScheme });
       // The example has ratios, the distance from the reference, and entropies.
       assert.equal(await page.locator('.plot canvas').count(), 3);
-      for (const width of [1200, 600, 320]) {
-        await page.setViewportSize({ width, height: 900 });
-        await page.waitForFunction(() =>
-          [...document.querySelectorAll('.plot')].every(
-            (plot) => Math.abs(plot.querySelector('canvas')!.clientWidth - plot.clientWidth) < 2,
-          ),
-        );
-        assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), width);
-      }
+      await assertFits(page, [1200, 600, 320]);
       assert.deepEqual(noise, []);
     }
   });

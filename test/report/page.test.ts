@@ -8,6 +8,7 @@ import type { Page } from 'playwright-core';
 import type { RolloutPart } from '../../lib/rollouts/index.js';
 import { EXAMPLE, Files, runJson } from '../cli/support.js';
 import {
+  assertFits,
   builderOf,
   computed,
   dataOf,
@@ -94,15 +95,7 @@ describeInBrowser('a report in a browser', () => {
 
   it('fits any width without a scrollbar', async () => {
     const { page, noise } = await reader.open(three, { viewport: { width: 1600, height: 900 } });
-    for (const width of [1600, 1000, 600, 320]) {
-      await page.setViewportSize({ width, height: 900 });
-      await page.waitForFunction(() =>
-        [...document.querySelectorAll('.plot')].every(
-          (plot) => Math.abs(plot.querySelector('canvas')!.clientWidth - plot.clientWidth) < 2,
-        ),
-      );
-      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), width);
-    }
+    await assertFits(page, [1600, 1000, 600, 320]);
     assert.deepEqual(noise, []);
   });
 

@@ -2,6 +2,7 @@
  * Helpers for the report's tests: rollouts, subjects (what a report compares, such as losses), pages, and a browser
  * that opens the pages.
  */
+import assert from 'node:assert/strict';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -200,5 +201,18 @@ export class Reader {
   async close(): Promise<void> {
     await (await this.#browser).close();
     rmSync(this.#directory, { recursive: true });
+  }
+}
+
+/** Asserts that a page and its plots fit windows of these widths, without a scrollbar. */
+export async function assertFits(page: Page, widths: readonly number[]): Promise<void> {
+  for (const width of widths) {
+    await page.setViewportSize({ width, height: 900 });
+    await page.waitForFunction(() =>
+      [...document.querySelectorAll('.plot')].every(
+        (plot) => Math.abs(plot.querySelector('canvas')!.clientWidth - plot.clientWidth) < 2,
+      ),
+    );
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), width);
   }
 }
