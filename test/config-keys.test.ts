@@ -297,7 +297,19 @@ for (const { name, title, keys } of FRAMEWORKS)
           (error) => error instanceof LossError && naming.test(error.message),
         );
       });
+
+      it(`${key.path}: refuses an array that claims to have 2^32 - 1 elements`, () => {
+        const huge = new Array(2 ** 32 - 1);
+        assert.throws(() => resultsOf({ ...others, [key.path]: huge }, name), LossError);
+        assert.throws(() => resultsOf({ ...others, [key.path]: [huge] }, name), LossError);
+      });
     }
+
+    it('has bases, which cannot be an array that claims to have 2^32 - 1 elements', () =>
+      assert.throws(
+        () => resultsOf({ defaults: new Array(2 ** 32 - 1) }, name),
+        isLossError('ERR_INVALID_INPUT', /lists of at most/),
+      ));
   });
 
 describe('keys without an effect', () => {

@@ -80,6 +80,11 @@ const FAULTS: Case[] = [
       },
     ],
   },
+  // All elements of a list of settings were read, however many the list claims to have.
+  {
+    target: 'fromTrinityConfig',
+    spoils: [{ what: 'argument', index: 0, value: { kind: 'odd', name: 'array of length 2**32 - 1' } }],
+  },
   // A token segment without instructions.
   {
     target: 'the program of row_max(r)*batch_min(d) + (A > 0 ? tanh(lp) : log1p(H))',

@@ -1,7 +1,7 @@
 // The values of a configuration, found by their paths and completed with the framework's defaults.
 import { describeValue, LossError, type MessageText, unknownOption } from '../../core/errors.js';
 import type { Framework, KeyType } from './framework.js';
-import { type ConfigObject, parseYaml } from './text.js';
+import { type ConfigObject, checkElements, parseYaml } from './text.js';
 
 /** The settings of a configuration. */
 export class Settings {
@@ -26,8 +26,9 @@ export class Settings {
     const key = this.#framework.keys.find((each) => each.path === path)!;
     const value = this.#resolved(path, key.default);
     if (!('type' in key) || value === undefined || value === null) return value;
-    const text = String(value);
-    const spelled = key.spellings && Object.hasOwn(key.spellings, text) ? key.spellings[text] : value;
+    const text = typeof value === 'object' ? undefined : String(value);
+    const isSpelled = text !== undefined && key.spellings && Object.hasOwn(key.spellings, text);
+    const spelled = isSpelled ? key.spellings[text] : value;
     this.#check(path, key.type, spelled);
     return spelled;
   }
@@ -141,7 +142,8 @@ function isOfType(type: Exclude<KeyType, readonly string[]>, value: unknown): bo
 }
 
 function isSame(a: unknown, b: unknown): boolean {
-  return a === b || (Array.isArray(a) && Array.isArray(b) && JSON.stringify(a) === JSON.stringify(b));
+  if (!Array.isArray(a) || !Array.isArray(b)) return a === b;
+  return a.length === b.length && a.every((element, index) => element === b[index]);
 }
 
 /** Describes a value as a configuration file spells it. */
@@ -153,10 +155,17 @@ export function describeSetting(value: unknown): string {
   return isShort ? `[${value.map(describeSetting).join(', ')}]` : describeValue(value);
 }
 
-/** Returns the value at a path, whose sections may be nested objects or joined by dots; undefined if there is none. */
+/**
+ * Returns the value at a path, whose sections may be nested objects or joined by dots; undefined if there is none.
+ * @throws LossError `ERR_INVALID_INPUT` for a list that is too long.
+ */
 export function find(node: unknown, path: string): { readonly value: unknown } | undefined {
   if (!isSection(node)) return undefined;
-  if (Object.hasOwn(node, path)) return { value: node[path] };
+  if (Object.hasOwn(node, path)) {
+    const value = node[path];
+    if (Array.isArray(value)) checkElements(value);
+    return { value };
+  }
   for (let dot = path.indexOf('.'); dot > 0; dot = path.indexOf('.', dot + 1)) {
     const section = path.slice(0, dot);
     const found = Object.hasOwn(node, section) ? find(node[section], path.slice(dot + 1)) : undefined;

@@ -8,6 +8,8 @@ import { describeValue, LossError } from '../../core/errors.js';
  */
 export const MAX_CONFIG_CHARACTERS = 2 ** 16;
 const MAX_LEVELS = 64;
+// The maximum number of elements of a list. An object that is not parsed from a text can claim to have 2^32 - 1.
+const MAX_ELEMENTS = MAX_CONFIG_CHARACTERS;
 
 /** The keys and values of a configuration. */
 export type ConfigObject = Readonly<Record<string, unknown>>;
@@ -45,6 +47,15 @@ export function parseYaml(text: string): unknown {
   }
 }
 
+/**
+ * Checks the number of elements of a list.
+ * @throws LossError `ERR_INVALID_INPUT`
+ */
+export function checkElements(list: readonly unknown[]): void {
+  if (list.length > MAX_ELEMENTS)
+    throw invalid(`lists of at most ${MAX_ELEMENTS} elements`, `${list.length}`);
+}
+
 /** Checks how deep the values in a YAML text are nested. The parser would overflow the stack for a deep one. */
 function checkNesting(text: string): void {
   const parser = new Parser();
@@ -63,6 +74,7 @@ function asOverrides(root: unknown): ConfigObject | undefined {
   const words =
     typeof root === 'string' ? root.split(/\s+/).filter((word) => !['', '\\'].includes(word)) : root;
   if (!Array.isArray(words) || words.length === 0) return undefined;
+  checkElements(words);
   const settings = words.map((word) => (typeof word === 'string' ? OVERRIDE.exec(word) : null));
   if (settings.includes(null)) return undefined;
   const nested: Section = {};
