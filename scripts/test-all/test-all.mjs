@@ -4,8 +4,8 @@
 // --install   installs the Debian packages that these steps need and this machine lacks
 //
 // `npm test` runs first and alone. The other steps then run two at a time, because most of them keep one core busy.
-// Their output is printed when they end. The last lines of failed steps are printed again at the end. The final line
-// counts the tests of all suites.
+// Their output is printed when they end. What mocha says of failed tests is printed again at the end, or the last lines
+// of a step that fails without it. The final line counts the tests of all suites.
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
@@ -16,7 +16,7 @@ import { stepsFor } from './steps.mjs';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const AT_ONCE = 2;
-const LAST_LINES = 120;
+const SHOWN_LINES = 120;
 
 const { values: flags } = parseArgs({
   options: { changed: { type: 'boolean' }, install: { type: 'boolean' } },
@@ -108,8 +108,13 @@ async function run(step, live) {
     counts[kind] += Number(count);
   if (code === 0) return;
   if (counts.failing === before) counts.failing++;
-  failures.push(
-    `== ${titleOf(step)} failed; its last lines: ==`,
-    ...output.trimEnd().split('\n').slice(-LAST_LINES),
-  );
+  failures.push(`== ${titleOf(step)} failed: ==`, ...failureLines(output.trimEnd().split('\n')));
+}
+
+/** Returns the lines from each `N failing` on, after which mocha describes the failed tests, or else the last lines. */
+function failureLines(lines) {
+  const begins = lines.flatMap((line, index) => (/^ *\d+ failing\b/.test(line) ? [index] : []));
+  return begins.length > 0
+    ? begins.flatMap((begin) => lines.slice(begin, begin + SHOWN_LINES))
+    : lines.slice(-SHOWN_LINES);
 }
