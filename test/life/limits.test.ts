@@ -1,8 +1,8 @@
 /** Tests that no text file can exhaust the memory or the time: rows and files have limits, which options can raise. */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { gzipSync } from 'node:zlib';
 import { readRollouts, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
+import { runAlone } from '../support/alone.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
 const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
@@ -95,26 +95,22 @@ describe('limits on text', () => {
     },
   };
 
-  /** Reads a file in a process of its own. Returns the error, or the number of rows, and the memory in bytes. */
-  function readAlone(file: string): { result: string | number; memory: number } {
-    const script = `import { streamRollouts } from ${JSON.stringify(LIBRARY)};
+  /** Reads a file in a process of its own. The result is the error, or the number of rows. */
+  const readAlone = (file: string) =>
+    runAlone<string | number>(
+      `const { streamRollouts } = await import(given[0]);
       let result = 0;
       try {
         const options = { keep: ['response'], maxTokens: 2 ** 19 };
-        for await (const { rows } of streamRollouts([process.argv[1]], options)) result += rows;
+        for await (const { rows } of streamRollouts([given[1]], options)) result += rows;
       } catch (error) {
         if (error.name !== 'LossError') throw error;
         result = error.message;
       }
-      console.log(JSON.stringify({ result, memory: 1024 * process.resourceUsage().maxRSS }));`;
-    const { stdout, stderr } = spawnSync(
-      process.execPath,
-      ['--import', 'tsx', '--input-type=module', '-e', script, file],
-      { encoding: 'utf8', timeout: 50_000 },
+      return result;`,
+      [LIBRARY, file],
+      50_000,
     );
-    assert.notEqual(stdout, '', stderr);
-    return JSON.parse(stdout);
-  }
 
   for (const [what, [make, message]] of Object.entries(refused))
     it(`refuse ${what} within 1 GB`, () => {

@@ -1,9 +1,9 @@
 /** Tests that a file with as many rows as are allowed, each in a group of its own, takes less than 1 GB of memory. */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
 import { MAX_ROWS } from '../../lib/rollouts/index.js';
+import { runAlone } from '../support/alone.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
 const PARTS = new URL('../../lib/parts/index.ts', import.meta.url).href;
@@ -26,23 +26,19 @@ describe('a file with many rows', () => {
     return file;
   }
 
-  function evaluate(file: string): { result: string | number; memory: number } {
-    const script = `import { evaluateFiles, lossSubject } from ${JSON.stringify(PARTS)};
+  /** Evaluates a file in a process of its own. The result is the error, or the number of rows. */
+  const evaluate = (file: string) =>
+    runAlone<string | number>(
+      `const { evaluateFiles, lossSubject } = await import(given[0]);
       const progress = { begin() {}, advance() {} };
       const settings = { read: {}, batchTokens: 2 ** 19, progress };
-      const result = await evaluateFiles([process.argv[1]], [lossSubject('ppo')], settings).then(
+      return evaluateFiles([given[1]], [lossSubject('ppo')], settings).then(
         ({ rows }) => rows,
         ({ message }) => message,
-      );
-      console.log(JSON.stringify({ result, memory: 1024 * process.resourceUsage().maxRSS }));`;
-    const { stdout, stderr } = spawnSync(
-      process.execPath,
-      ['--import', 'tsx', '--input-type=module', '-e', script, file],
-      { encoding: 'utf8' },
+      );`,
+      [PARTS, file],
+      300_000,
     );
-    assert.notEqual(stdout, '', stderr);
-    return JSON.parse(stdout);
-  }
 
   it('is computed within 1 GB if it has at most maxRows, and refused otherwise', () => {
     const most = evaluate(fileOf('most.jsonl.gz', MAX_ROWS));

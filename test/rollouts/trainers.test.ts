@@ -1,6 +1,5 @@
 /** Tests how the values of trainers' files become rows: what the files of dumps.test.ts do not show. */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import {
   closeSync,
   ftruncateSync,
@@ -19,6 +18,7 @@ import {
   type StreamOptions,
   streamRollouts,
 } from '../../lib/rollouts/index.js';
+import { runAlone } from '../support/alone.js';
 import { isLossError } from '../support/loss-error.js';
 import {
   bytes,
@@ -418,18 +418,16 @@ describe("rows of trainers' files", () => {
     const size = 4 * rows * width;
     const file = folder.path('large.pt');
     writeLarge(file, columns, size, (key) => tensor(key, rows * width, [rows, width]));
-    const library = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
-    const script = `
-      import { streamRollouts } from ${JSON.stringify(library)};
+    const { result, memory } = runAlone<number>(
+      `const { streamRollouts } = await import(given[0]);
       let tokens = 0;
-      for await (const part of streamRollouts([${JSON.stringify(file)}], { maxTokens: 2 ** 19 })) tokens += part.tokens;
-      console.log(tokens, process.resourceUsage().maxRSS);`;
-    const node = ['--import', 'tsx', '--input-type=module', '--eval', script];
-    const { stdout, stderr } = spawnSync(process.execPath, node, { encoding: 'utf8' });
-    const [tokens, kilobytes] = stdout.trim().split(' ').map(Number);
-    assert.equal(tokens, rows * width, stderr);
+      for await (const part of streamRollouts([given[1]], { maxTokens: 2 ** 19 })) tokens += part.tokens;
+      return tokens;`,
+      [new URL('../../lib/rollouts/index.ts', import.meta.url).href, file],
+    );
+    assert.equal(result, rows * width);
     // When garbage is collected depends on the machine.
-    assert.ok(kilobytes! < 400_000, `took ${kilobytes} kB for a file of ${3 * size} bytes`);
+    assert.ok(memory < 400e6, `took ${memory} bytes for a file of ${3 * size} bytes`);
   });
 });
 
