@@ -127,17 +127,18 @@ function oldLogprob({ lp, old, sg }: ProgramSymbols, { forceOnPolicyRatio }: Opt
   return forceOnPolicyRatio ? sg(lp) : old;
 }
 
-/** Returns the ratio, and the clipped ratio. */
-export function ratiosOf(
-  symbols: ProgramSymbols,
-  options: Options,
-): { ratio: Expression; clipped: Expression } {
-  const { lp, exp, clip, rowMean } = symbols;
-  if (options.disablePpoRatio) return { ratio: lp, clipped: lp };
+/** Returns the ratio, or what takes its place. */
+export function ratioOf(symbols: ProgramSymbols, options: Options): Expression {
+  const { lp, exp, rowMean } = symbols;
+  if (options.disablePpoRatio) return lp;
   const log = lp.sub(oldLogprob(symbols, options));
-  const ratio = exp(options.sequenceLevelImportanceRatios ? rowMean(log) : log);
-  if (options.forceOnPolicyRatio) return { ratio, clipped: ratio };
-  return { ratio, clipped: clip(ratio, 1 - options.ratioClipMin, 1 + options.ratioClipMax) };
+  return exp(options.sequenceLevelImportanceRatios ? rowMean(log) : log);
+}
+
+/** Returns a clipped ratio. The function is monotonic, so the extremes of clipped ratios are clipped extremes. */
+export function clippedRatio({ clip }: ProgramSymbols, options: Options, ratio: Expression): Expression {
+  if (options.disablePpoRatio || options.forceOnPolicyRatio) return ratio;
+  return clip(ratio, 1 - options.ratioClipMin, 1 + options.ratioClipMax);
 }
 
 /** Returns the weight of a token or its row for the sampler, its mean, and how often a ratio is out of bounds. */
@@ -210,20 +211,14 @@ export function mismatchMetrics(symbols: ProgramSymbols, options: Options) {
   };
 }
 
-/** Returns functions for the smallest and the largest value of the batch's tokens. They are NaN if it has none. */
-export function extremesOf({
-  n,
-  tokens,
-  rowMin,
-  rowMax,
-  rowsMin,
-  rowsMax,
-  select,
-  constant,
-}: ProgramSymbols) {
-  const ofTokens = (x: Expression) => select(tokens.gt(0), x, constant(0).div(0));
+/** Returns the smallest and the largest value of the batch's tokens. They are NaN if it has none. */
+export function extremesOf(
+  { n, tokens, rowMin, rowMax, rowsMin, rowsMax, select, constant }: ProgramSymbols,
+  x: Expression,
+): { smallest: Expression; largest: Expression } {
+  const ofTokens = (extreme: Expression) => select(tokens.gt(0), extreme, constant(0).div(0));
   return {
-    least: (x: Expression) => ofTokens(rowsMin(select(n.gt(0), rowMin(x), LARGEST_FLOAT))),
-    largest: (x: Expression) => ofTokens(rowsMax(select(n.gt(0), rowMax(x), -LARGEST_FLOAT))),
+    smallest: ofTokens(rowsMin(select(n.gt(0), rowMin(x), LARGEST_FLOAT))),
+    largest: ofTokens(rowsMax(select(n.gt(0), rowMax(x), -LARGEST_FLOAT))),
   };
 }

@@ -6,12 +6,13 @@ import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { aggregated, MEANS } from './aggregation.js';
 import {
   CLIPPED_PG,
+  clippedRatio,
   extremesOf,
   importanceOf,
   klPenalty,
   mismatchMetrics,
   positiveLoss,
-  ratiosOf,
+  ratioOf,
 } from './clipped-pg-terms.js';
 import { limited } from './surrogate.js';
 
@@ -62,7 +63,8 @@ export class ClippedPGLossFn extends expressionLossClass(
   (symbols, options) => {
     const { A, lp, max, sg, constant } = symbols;
     const { lossAggMode } = options;
-    const { ratio, clipped } = ratiosOf(symbols, options);
+    const ratio = ratioOf(symbols, options);
+    const clipped = clippedRatio(symbols, options, ratio);
     const reinforced = options.useCispo
       ? A.neg().mul(sg(clipped)).mul(lp)
       : max(A.neg().mul(ratio), A.neg().mul(clipped));
@@ -78,17 +80,17 @@ export class ClippedPGLossFn extends expressionLossClass(
     const loss = aggregated(symbols, corrected, lossAggMode)
       .loss.add(aggregatedKl.loss.mul(beta))
       .add(likelihood.mul(share));
-    const { least, largest } = extremesOf(symbols);
+    const { smallest, largest } = extremesOf(symbols, ratio);
     return {
       loss,
       metrics: {
         pg_loss: lossMetric(symbols, loss),
         probs_ratio: { token: ratio },
         probs_ratio_clamped: { token: clipped },
-        probs_ratio_min: { batch: least(ratio) },
-        probs_ratio_max: { batch: largest(ratio) },
-        probs_ratio_clamped_min: { batch: least(clipped) },
-        probs_ratio_clamped_max: { batch: largest(clipped) },
+        probs_ratio_min: { batch: smallest },
+        probs_ratio_max: { batch: largest },
+        probs_ratio_clamped_min: { batch: clippedRatio(symbols, options, smallest) },
+        probs_ratio_clamped_max: { batch: clippedRatio(symbols, options, largest) },
         kl_penalty: aggregatedKl.pg_loss,
         ...mismatchMetrics(symbols, options),
         sampling_importance_ratio: importance.mean,
