@@ -8,6 +8,7 @@ import { runProgram } from '../../lib/cli/program.js';
 import { LossError } from '../../lib/index.js';
 import { type RolloutPart, type Rollouts, readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
 import { captured } from '../support/captured.js';
+import { peakMemory } from '../support/peak-memory.js';
 import type { Expected } from './content.js';
 
 /** What to read, and how much time it may take. */
@@ -23,7 +24,7 @@ export interface Order {
 export interface Verdict {
   /** What is wrong; undefined if nothing is. */
   fault?: string;
-  /** The greatest memory of this process so far, in bytes. */
+  /** The largest memory that this process has taken so far, in bytes. */
   memory: number;
   /** Whether the file was read without an error. */
   isRead: boolean;
@@ -56,7 +57,7 @@ async function judge(order: Order): Promise<Verdict> {
     fault = error instanceof Error ? (error.stack ?? error.message) : String(error);
   }
   globalThis.gc?.();
-  return { ...(fault !== undefined && { fault }), memory: 1024 * process.resourceUsage().maxRSS, isRead };
+  return { ...(fault !== undefined && { fault }), memory: peakMemory(), isRead };
 }
 
 /** Limits the time that `act` keeps a core busy. It does not count the time for which the process waits. */

@@ -2,6 +2,8 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 
+const PEAK_MEMORY = new URL('peak-memory.ts', import.meta.url).href;
+
 /** What the code returned, and the largest memory of its process in bytes. */
 export interface Alone<T> {
   result: T;
@@ -13,13 +15,10 @@ export interface Alone<T> {
  * what it returns must be JSON.
  */
 export function runAlone<T>(body: string, given: readonly string[], timeout = 120_000): Alone<T> {
-  // On Linux, maxRSS includes the memory of the process that started this one.
-  const script = `import { existsSync, readFileSync } from 'node:fs';
+  const script = `import { peakMemory } from ${JSON.stringify(PEAK_MEMORY)};
     const given = process.argv.slice(1);
     const result = await (async () => { ${body} })();
-    const status = existsSync('/proc/self/status') ? readFileSync('/proc/self/status', 'utf8') : '';
-    const kilobytes = Number(/VmHWM:\\s+(\\d+)/.exec(status)?.[1] ?? process.resourceUsage().maxRSS);
-    console.log(JSON.stringify({ result, memory: 1024 * kilobytes }));`;
+    console.log(JSON.stringify({ result, memory: peakMemory() }));`;
   const words = ['--import', 'tsx', '--input-type=module', '-e', script, ...given];
   const { stdout, stderr } = spawnSync(process.execPath, words, { encoding: 'utf8', timeout });
   assert.notEqual(stdout, '', stderr);
