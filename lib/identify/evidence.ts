@@ -21,12 +21,15 @@ export interface Meeting {
   readonly logged: number;
   /** |value − logged| relative to |logged|; null without a value. */
   readonly error: number | null;
-  /** To how many digits they agree, at most {@link MOST_DIGITS}; 0 without a value. */
+  /** To how many digits they agree, at most the 7 of float32; 0 without a value. */
   readonly digits: number;
 }
 
-/** Float32 columns do not give more digits than this. */
+const FLOAT_DIGITS = 7;
+/** How many digits count. Trainers compute in float32 or less, so they seldom agree with others to more. */
 export const MOST_DIGITS = 5;
+// The digits to which this package agrees with float64. If a candidate has that many, those with fewer are told apart.
+const EXACT_DIGITS = 6;
 // Losses are sums of terms of about 1, so a loss near 0 is not known better than to this.
 const FLOOR = 1e-3;
 
@@ -77,7 +80,7 @@ export function meet({ value: logged, rounding }: Logged, value: number | undefi
 }
 
 function digitsOf(error: number): number {
-  return Math.min(MOST_DIGITS, Math.max(0, -Math.log10(error)));
+  return Math.min(FLOAT_DIGITS, Math.max(0, -Math.log10(error)));
 }
 
 /** What a candidate's rank depends on: how many logged numbers it meets, and then to how many digits. */
@@ -93,7 +96,7 @@ export function scoreOf(meetings: readonly Meeting[], tolerance: number): Score 
   let digits = 0;
   for (const meeting of meetings) {
     if (meeting.digits >= least) matches++;
-    digits += meeting.digits;
+    digits += counted(meeting);
   }
   return { matches, digits };
 }
@@ -105,7 +108,19 @@ export function compareScores(a: Score, b: Score): number {
 
 /** Returns whether the logged numbers cannot tell two candidates apart: both meet each of them equally well. */
 export function areEqual(a: readonly Meeting[], b: readonly Meeting[]): boolean {
-  return a.every(({ digits }, i) => Math.abs(digits - b[i]!.digits) <= DIGITS_OF_ROUNDING);
+  return a.every((meeting, i) => Math.abs(counted(meeting) - counted(b[i]!)) <= DIGITS_OF_ROUNDING);
+}
+
+function counted({ digits }: Meeting): number {
+  return Math.min(digits, MOST_DIGITS);
+}
+
+/** Returns whether the first candidate meets all logged numbers as well as the second, and one to clearly more digits. */
+export function surpasses(a: readonly Meeting[], b: readonly Meeting[]): boolean {
+  const leads = a.map(
+    ({ digits }, i) => Math.min(digits, EXACT_DIGITS) - Math.min(b[i]!.digits, EXACT_DIGITS),
+  );
+  return leads.every((lead) => lead >= 0) && leads.some((lead) => lead > DIGITS_OF_ROUNDING);
 }
 
 // Rounding errors of float32 change an error by up to about this many digits.

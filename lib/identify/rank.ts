@@ -2,7 +2,7 @@
 import type { LossAggMode } from '../core/options.js';
 import type { RolloutColumn } from '../rollouts/index.js';
 import { argumentsOf } from './configurations.js';
-import { areEqual, type Meeting } from './evidence.js';
+import { areEqual, type Meeting, surpasses } from './evidence.js';
 import { countOf } from './rows.js';
 import type { Found, Search } from './search.js';
 
@@ -53,19 +53,33 @@ export interface Ranking {
 
 /** Ranks configurations. @param top how many ranks are returned. */
 export function rank({ found, logged }: Search, top: number): Ranking {
-  const ranks: Found[][] = [];
+  const alike: Found[][] = [];
   for (const each of found) {
-    const last = ranks.at(-1);
+    const last = alike.at(-1);
     if (last && areEqual(last[0]!.meetings, each.meetings)) last.push(each);
-    else if (ranks.length === top) break;
-    else ranks.push([each]);
+    else if (alike.length === top) break;
+    else alike.push([each]);
   }
+  const ranks = alike.flatMap(withoutSurpassed).slice(0, top);
   const names = logged.map(({ name }) => name);
   const known = logged.flatMap(({ names }) => names);
   return {
     candidates: ranks.flatMap((members, i) => candidatesOf(members, i + 1, names)),
     wouldTellApart: ranks[0] ? differing(ranks[0], known) : [],
   };
+}
+
+/**
+ * Splits off the configurations that are surpassed by one that is not more complex. A needless term with a small
+ * coefficient changes few digits, so it is no evidence that the trainer had it. A more complex configuration does not
+ * surpass a simpler one, because one of the many may come nearer to a trainer's rounding errors by chance.
+ */
+function withoutSurpassed(members: readonly Found[]): Found[][] {
+  const isSurpassed = (each: Found) =>
+    members.some((other) => partsOf(other) <= partsOf(each) && surpasses(other.meetings, each.meetings));
+  const surpassed = new Set(members.filter(isSurpassed));
+  const others = members.filter((each) => !surpassed.has(each));
+  return surpassed.size > 0 ? [others, [...surpassed]] : [others];
 }
 
 // Joins configurations that differ only in options or corrections to the one with the fewest options that differ from the default.
@@ -80,11 +94,19 @@ function candidatesOf(members: readonly Found[], rank: number, names: readonly s
     if (group) group.push(each);
     else groups.set(key, [each]);
   }
-  return [...groups.values()].map((group) => candidateOf(group, rank, names)).sort(bySimplicity);
+  // The simplest come first, and equally simple ones as they are registered.
+  return [...groups.values()]
+    .map((group) => ({ group, plain: group.reduce((a, b) => (distanceOf(b) < distanceOf(a) ? b : a)) }))
+    .sort((a, b) => partsOf(a.plain) - partsOf(b.plain))
+    .map(({ group, plain }) => candidateOf(plain, group, rank, names));
 }
 
-function candidateOf(group: readonly Found[], rank: number, names: readonly string[]): Candidate {
-  const plain = group.reduce((a, b) => (distanceOf(b) < distanceOf(a) ? b : a));
+function candidateOf(
+  plain: Found,
+  group: readonly Found[],
+  rank: number,
+  names: readonly string[],
+): Candidate {
   const { configuration, roles, split, kl, entropyCoef, factor, meetings, score } = plain;
   const options = argumentsOf(configuration);
   const undetermined = new Set(
@@ -122,20 +144,16 @@ function distanceOf({ configuration }: Found): number {
   return Object.keys(configuration.args).length + (configuration.correction ? 1 : 0);
 }
 
-// Orders candidates of one rank: the simplest first, and otherwise as they are registered.
-function bySimplicity(a: Candidate, b: Candidate): number {
-  return partsOf(a) - partsOf(b);
-}
-
-function partsOf({ kl, entropyCoef, correction, microBatches, factor, loss }: Candidate): number {
+// Returns how complex a configuration is.
+function partsOf({ configuration, kl, entropyCoef, split, factor }: Found): number {
   return (
     (kl ? 1 : 0) +
     (kl?.fn.includes('+') ? 1 : 0) +
     (entropyCoef === 0 ? 0 : 1) +
-    (correction ? 1 : 0) +
-    (microBatches === 1 ? 0 : 1) +
+    (configuration.correction ? 1 : 0) +
+    (countOf(split) === 1 ? 0 : 1) +
     (factor === 1 ? 0 : 1) +
-    (loss.includes('/') ? 0.5 : 0)
+    (configuration.name.includes('/') ? 0.5 : 0)
   );
 }
 
