@@ -185,12 +185,13 @@ function boundsAmong(keys: readonly string[]): [low: string, high: string][] {
   return pairs.filter(([, high]) => keys.includes(high));
 }
 
-// Returns the numbers with one digit between two, and the ends.
+// Returns the numbers with one digit between two that have not too many zeros, and the ends.
 function usualNumbers(low: number, high: number): number[] {
   const between = [];
   for (let power = -8; power <= 2; power++)
     for (const digit of [1, 2, 4, 5]) between.push(Number(`${digit}e${power}`));
-  return [...new Set([low, ...between.filter((x) => x > low && x < high), high])];
+  const least = Math.max(low, high / 1000);
+  return [...new Set([low, ...between.filter((x) => x > least && x < high), high])];
 }
 
 function configured(

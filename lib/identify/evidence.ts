@@ -28,7 +28,7 @@ export interface Meeting {
 const FLOAT_DIGITS = 7;
 /** How many digits count. Trainers compute in float32 or less, so they seldom agree with others to more. */
 export const MOST_DIGITS = 5;
-// The digits to which this package agrees with float64. If a candidate has that many, those with fewer are told apart.
+// The digits to which this package agrees with float64 at least. More of them are no evidence.
 const EXACT_DIGITS = 6;
 // Losses are sums of terms of about 1, so a loss near 0 is not known better than to this.
 const FLOOR = 1e-3;
@@ -48,7 +48,7 @@ export function readLogged(numbers: LoggedNumbers): Logged[] {
       });
     const parts = name.split('/');
     const names = parts.map((_, i) => parts.slice(i).join('/'));
-    return { name, names, value, rounding: roundingOf(String(text)) };
+    return { name, names, value, rounding: Number.isInteger(text) ? 0 : roundingOf(String(text)) };
   });
   if (logged.length === 0)
     throw new LossError('ERR_INVALID_OPTION', {
@@ -59,7 +59,7 @@ export function readLogged(numbers: LoggedNumbers): Logged[] {
   return logged;
 }
 
-// Returns half a unit of the last digit of a number, such as 0.00005 for 0.0336.
+// Returns half a unit of the last digit of a number's text, such as 0.00005 for 0.0336.
 function roundingOf(text: string): number {
   const [digits, exponent = '0'] = text.trim().toLowerCase().split('e');
   const decimals = digits!.split('.')[1]?.length ?? 0;
@@ -117,10 +117,11 @@ function counted({ digits }: Meeting): number {
 
 /** Returns whether the first candidate meets all logged numbers as well as the second, and one to clearly more digits. */
 export function surpasses(a: readonly Meeting[], b: readonly Meeting[]): boolean {
-  const leads = a.map(
-    ({ digits }, i) => Math.min(digits, EXACT_DIGITS) - Math.min(b[i]!.digits, EXACT_DIGITS),
+  const isExact = ({ digits }: Meeting) => digits >= EXACT_DIGITS;
+  return (
+    a.every((meeting, i) => isExact(meeting) || meeting.digits >= b[i]!.digits) &&
+    a.some(({ digits }, i) => !isExact(b[i]!) && digits - b[i]!.digits > DIGITS_OF_ROUNDING)
   );
-  return leads.every((lead) => lead >= 0) && leads.some((lead) => lead > DIGITS_OF_ROUNDING);
 }
 
 // Rounding errors of float32 change an error by up to about this many digits.

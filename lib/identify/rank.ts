@@ -157,15 +157,20 @@ function partsOf({ configuration, kl, entropyCoef, split, factor }: Found): numb
   );
 }
 
-// Returns the names of numbers that all configurations have and that differ by more than rounding among them.
+// Returns the names of numbers that tell configurations apart: first those that all have and that differ by more than
+// rounding, then those that only some have.
 function differing(members: readonly Found[], logged: readonly string[]): string[] {
-  const [first, ...others] = members.map(({ values }) => values);
-  const names = Object.keys(first!).filter((name) => others.every((values) => values[name] !== undefined));
-  return names.filter((name) => {
-    if (logged.includes(name)) return false;
-    const values = members.map((member) => member.values[name]!);
+  const all = members.map(({ values }) => values);
+  const names = [...new Set(all.flatMap((values) => Object.keys(values)))].filter(
+    (name) => !logged.includes(name),
+  );
+  const isShared = (name: string) => all.every((values) => values[name] !== undefined);
+  const differ = (name: string) => {
+    const values = all.map((each) => each[name]!);
     const low = values.reduce((a, b) => Math.min(a, b));
     const high = values.reduce((a, b) => Math.max(a, b));
     return high - low > 1e-3 * Math.max(Math.abs(low), Math.abs(high), 1e-3);
-  });
+  };
+  const shared = names.filter(isShared);
+  return [...shared.filter(differ), ...names.filter((name) => !isShared(name))];
 }

@@ -184,6 +184,15 @@ describe('identify', () => {
     assert.equal(best!.logged.loss!.digits, 7);
   }).timeout(300_000);
 
+  it('takes a whole number as exact unless it is a text', async () => {
+    const rows = packedRows(drawn(5));
+    const options = { losses: ['ppo'], microBatches: [1] };
+    const digitsOf = async (logged: LoggedNumbers) =>
+      (await identify(rows, { logged, ...options })).candidates[0]!.logged.pg_clipfrac!.digits;
+    assert.ok((await digitsOf({ pg_clipfrac: 1 })) < 1);
+    assert.equal(await digitsOf({ pg_clipfrac: '1' }), 7);
+  }).timeout(300_000);
+
   it('refuses numbers, names and rows that it cannot use', async () => {
     const rows = packedRows(drawn(6));
     const codes: [options: object, code: string][] = [
