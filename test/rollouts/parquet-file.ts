@@ -34,28 +34,48 @@ export function parquetOf(columns: readonly RepeatedColumn[]): Buffer {
   return Buffer.concat(parts);
 }
 
-/** Writes a large file: a row group with a column logprobs, whose pages of 4 MB each are equal. Returns its rows. */
-export function writeLongParquet(path: string, pages: number): number {
-  const [rows, tokens] = [256, 4096];
+/** What writeLongParquet() writes. */
+export interface LongFile {
+  /** The columns of lists. All of them are stored at the same place. */
+  columns?: readonly string[];
+  /** The number of pages in a column. All of them are equal. */
+  pages: number;
+  /** The number of rows in a page, of 4,096 tokens each. */
+  rows?: number;
+  /** The number of the compression, and a function that compresses. */
+  codec?: number;
+  pack?: (page: Buffer) => Buffer;
+}
+
+/** Writes a large file of one row group. Returns the number of its rows. */
+export function writeLongParquet(
+  path: string,
+  { columns = ['logprobs'], pages, rows = 256, codec = 0, pack = (page) => page }: LongFile,
+): number {
+  const tokens = 4096;
   const rowLevels = [run(1, 0), run(tokens - 1, 1)];
   const levels = [
     sized(Array.from({ length: rows }, () => rowLevels).flat()),
     sized([run(rows * tokens, 3)]),
   ];
-  const numbers = Float32Array.from({ length: rows * tokens }, (_, i) => -(i % 1000) / 64);
+  const numbers = Float32Array.from({ length: rows * tokens }, (_, i) => -(i % LONG_PERIOD) / 64);
   const details = struct([1, i32(rows * tokens)], [2, i32(PLAIN)], [3, i32(RLE)], [4, i32(RLE)]);
-  const whole = page(DATA_PAGE, Buffer.concat([...levels, Buffer.from(numbers.buffer)]), [5, details]);
-  const column = { name: 'logprobs', value: -1, rows: rows * pages, tokens };
-  const chunk = columnChunk(column, 4, 0, whole.length * pages);
+  const body = Buffer.concat([...levels, Buffer.from(numbers.buffer)]);
+  const whole = page(DATA_PAGE, pack(body), [5, details], body.length);
+  const written = columns.map((name) => ({ name, value: -1, rows: rows * pages, tokens }));
+  const chunks = written.map((column) => columnChunk(column, 4, 0, whole.length * pages, codec));
   const size = i64(4 + whole.length * pages);
-  const group = struct([1, list(STRUCT, [chunk])], [2, size], [3, i64(column.rows)]);
+  const group = struct([1, list(STRUCT, chunks)], [2, size], [3, i64(rows * pages)]);
   const file = openSync(path, 'w');
   writeSync(file, Buffer.from('PAR1'));
   for (let i = 0; i < pages; i++) writeSync(file, whole);
-  writeSync(file, footerOf(schemaOf([column]), column.rows, [group]));
+  writeSync(file, footerOf(schemaOf(written), rows * pages, [group]));
   closeSync(file);
-  return column.rows;
+  return rows * pages;
 }
+
+/** The numbers of a long file repeat after so many. */
+export const LONG_PERIOD = 1000;
 
 /** Returns a file without row groups, with the given elements of its schema. */
 export function parquetWithSchema(elements: readonly Value[]): Buffer {
@@ -172,9 +192,12 @@ function sized(runs: readonly Buffer[]): Buffer {
   return Buffer.concat([length, bytes]);
 }
 
-function page(type: number, body: Buffer, details: [number, Value]): Buffer {
-  const size = i32(body.length);
-  return Buffer.concat([struct([1, i32(type)], [2, size], [3, size], details).bytes, body]);
+function page(type: number, body: Buffer, details: [number, Value], unpacked = body.length): Buffer {
+  const sizes: [number, Value][] = [
+    [2, i32(unpacked)],
+    [3, i32(body.length)],
+  ];
+  return Buffer.concat([struct([1, i32(type)], ...sizes, details).bytes, body]);
 }
 
 function columnChunk(
@@ -182,6 +205,7 @@ function columnChunk(
   offset: number,
   dictionaryBytes: number,
   dataBytes: number,
+  codec = 0,
 ): Value {
   const path = typeof value === 'string' ? [name] : [name, 'list', 'element'];
   const size = i64(dictionaryBytes + dataBytes);
@@ -189,7 +213,7 @@ function columnChunk(
     [1, i32(typeof value === 'string' ? BYTE_ARRAY : FLOAT)],
     [2, list(I32, [i32(PLAIN_DICTIONARY), i32(RLE)])],
     [3, list(BINARY, path.map(text))],
-    [4, i32(0)],
+    [4, i32(codec)],
     [5, i64(rows * tokens)],
     [6, size],
     [7, size],

@@ -1,6 +1,5 @@
 /** Tests the reading of Parquet files: of every type of column, and of files that claim far more than they hold. */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
@@ -18,9 +17,9 @@ import {
   struct,
   writeLongParquet,
 } from './parquet-file.js';
+import { readApart } from './read-apart.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/parquet/${name}.parquet`, import.meta.url));
-const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
 
 describe('Parquet', () => {
   const folder = temporaryFolder();
@@ -297,32 +296,9 @@ describe('Parquet', () => {
     );
   });
 
-  /** Reads a file in another process. Returns the error's message, and the largest memory of the process in bytes. */
-  function readApart(file: string): { said: string | number; memory: number } {
-    // On Linux, the maxRSS of a process includes that of the process that started it.
-    const script = `import { existsSync, readFileSync } from 'node:fs';
-      import { streamRollouts } from ${JSON.stringify(LIBRARY)};
-      let said = 0;
-      try {
-        for await (const { rows } of streamRollouts([process.argv[1]], { maxTokens: 2 ** 19 })) said += rows;
-      } catch ({ message }) {
-        said = message;
-      }
-      const status = existsSync('/proc/self/status') ? readFileSync('/proc/self/status', 'utf8') : '';
-      const kilobytes = /VmHWM:\\s+(\\d+)/.exec(status)?.[1] ?? process.resourceUsage().maxRSS;
-      console.log(JSON.stringify({ said, memory: 1024 * kilobytes }));`;
-    const { stdout, stderr } = spawnSync(
-      process.execPath,
-      ['--import', 'tsx', '--input-type=module', '-e', script, file],
-      { encoding: 'utf8' },
-    );
-    assert.notEqual(stdout, '', stderr);
-    return JSON.parse(stdout);
-  }
-
   it('takes less than 400 MB for a row group of 250 MB', () => {
     const file = folder.path('long.parquet');
-    const rows = writeLongParquet(file, 60);
+    const rows = writeLongParquet(file, { pages: 60 });
     const { said, memory } = readApart(file);
     assert.equal(said, rows);
     assert.ok(memory < 400e6, `${memory} bytes`);

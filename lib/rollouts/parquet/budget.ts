@@ -36,10 +36,16 @@ export class Budget {
     this.#held -= bytes;
   }
 
+  /** Returns whether unpack() would accept the bytes. */
+  canUnpack(bytes: number): boolean {
+    return this.#total + bytes <= this.#unpacked;
+  }
+
   /** Counts bytes that were unpacked. */
   unpack(bytes: number): void {
+    const isWithin = this.canUnpack(bytes);
     this.#total += bytes;
-    if (this.#total > this.#unpacked)
+    if (!isWithin)
       throw new Malformed({
         expected: `pages that unpack to at most ${this.#unpacked} bytes`,
         received: 'more',

@@ -1,12 +1,20 @@
 // Decompresses the pages of Parquet files. The header of a page states its unpacked size. No more is unpacked.
+import type { Duplex } from 'node:stream';
 import * as zlib from 'node:zlib';
 import type { CompressionCodec } from 'hyparquet';
-import { compressors, decompressZstd } from 'hyparquet-compressors';
+import { compressors } from 'hyparquet-compressors';
 import { decoding, Malformed } from './malformed.js';
+import type { PageBytes } from './page-bytes.js';
+import { snappyPieces } from './snappy.js';
+import { unpackZstd, zstdPieces } from './zstd.js';
 
 type Decompress = (bytes: Uint8Array, size: number) => Uint8Array;
 
-const zstd = (zlib as { zstdDecompressSync?: typeof zlib.gunzipSync }).zstdDecompressSync;
+// Node has Zstandard since 22.15.
+const { zstdDecompressSync: zstd, createZstdDecompress: zstdStream } = zlib as {
+  zstdDecompressSync?: typeof zlib.gunzipSync;
+  createZstdDecompress?: (options: zlib.ZlibOptions) => Duplex;
+};
 
 // Node's own decoders are faster and check the size.
 const DECODERS: { [codec in CompressionCodec]?: Decompress } = {
@@ -17,6 +25,24 @@ const DECODERS: { [codec in CompressionCodec]?: Decompress } = {
   ZSTD: zstd ? (bytes, size) => zstd(bytes, { maxOutputLength: Math.max(1, size) }) : unpackZstd,
   LZ4_RAW: unpackLz4,
 };
+
+// Decoders that unpack piece by piece.
+const IN_PIECES: {
+  [codec in CompressionCodec]?: (packed: PageBytes, size: number) => Iterator<Uint8Array, void> | undefined;
+} = {
+  UNCOMPRESSED: (packed) => packed.pieces(),
+  SNAPPY: (packed, size) => snappyPieces(packed, size, SNAPPY_MEMORY),
+  ...(!zstd && { ZSTD: zstdPieces }),
+};
+const SNAPPY_MEMORY = 2 ** 18;
+
+// Node's streams that unpack.
+const STREAMS: { [codec in CompressionCodec]?: () => Duplex } = {
+  GZIP: () => zlib.createGunzip({ chunkSize: STREAM_CHUNK }),
+  BROTLI: () => zlib.createBrotliDecompress({ chunkSize: STREAM_CHUNK }),
+  ...(zstdStream && { ZSTD: () => zstdStream({ chunkSize: STREAM_CHUNK }) }),
+};
+const STREAM_CHUNK = 2 ** 18;
 
 /** Returns whether pages of this compression can be read. */
 export function isKnownCodec(codec: CompressionCodec): boolean {
@@ -38,6 +64,42 @@ export function decompress(codec: CompressionCodec, bytes: Uint8Array, size: num
   return unpacked;
 }
 
+/** Returns whether decompressStream() decompresses pages of this compression. */
+export function hasStream(codec: CompressionCodec): boolean {
+  return STREAMS[codec] !== undefined;
+}
+
+/** Returns a stream that decompresses. */
+export function decompressStream(codec: CompressionCodec): Duplex {
+  return STREAMS[codec]!();
+}
+
+/**
+ * Decompresses a page piece by piece. Each piece is valid until the next one is asked for.
+ * @param size the size of the unpacked page in bytes.
+ * @returns undefined if pages of this compression can be decompressed only as a whole.
+ */
+export function decompressInPieces(
+  codec: CompressionCodec,
+  packed: PageBytes,
+  size: number,
+): Generator<Uint8Array, void> | undefined {
+  const pieces = decoding(codec, () => IN_PIECES[codec]?.(packed, size));
+  return pieces && checkedPieces(codec, packed, pieces);
+}
+
+function* checkedPieces(
+  codec: CompressionCodec,
+  packed: PageBytes,
+  pieces: Iterator<Uint8Array, void>,
+): Generator<Uint8Array, void> {
+  for (;;) {
+    const { value, done } = decoding(codec, () => pieces.next());
+    if (done) return packed.end();
+    yield value;
+  }
+}
+
 // Three bytes of Snappy unpack to 64 at most.
 const MAX_SNAPPY_RATIO = 22;
 
@@ -50,25 +112,6 @@ function unpackSnappy(bytes: Uint8Array, size: number): Uint8Array {
   }
   if (stated !== size || size > MAX_SNAPPY_RATIO * bytes.length) throw new Error('the size is wrong');
   return compressors.SNAPPY!(bytes, size);
-}
-
-const ZSTD_MAGIC = 0xfd2fb528;
-
-/** Decompresses Zstandard. The library allocates what a frame states, unless it gets an array to write to. */
-function unpackZstd(bytes: Uint8Array, size: number): Uint8Array {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  if (view.getUint32(0, true) !== ZSTD_MAGIC) throw new Error('the signature is wrong');
-  const flags = view.getUint8(4);
-  const isSingleSegment = (flags & 32) !== 0;
-  const at = 5 + (isSingleSegment ? 0 : 1) + [0, 1, 2, 4][flags & 3]!;
-  const stated = [
-    () => (isSingleSegment ? view.getUint8(at) : size),
-    () => view.getUint16(at, true) + 256,
-    () => view.getUint32(at, true),
-    () => Number(view.getBigUint64(at, true)),
-  ][flags >> 6]!();
-  if (stated !== size) throw new Error('the size is wrong');
-  return decompressZstd(bytes, new Uint8Array(size));
 }
 
 /** Decompresses a block of LZ4. The library would fill the rest of a page with zeros if the block ended early. */

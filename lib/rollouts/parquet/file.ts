@@ -1,11 +1,13 @@
 // Opens Parquet files, and checks what their footers claim.
-import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
+import { closeSync, createReadStream, fstatSync, openSync, readSync } from 'node:fs';
+import type { Readable } from 'node:stream';
 import { type ColumnMetaData, parquetMetadata } from 'hyparquet';
 import type { RowLimits } from '../limits.js';
 import { isKnownCodec } from './decompress.js';
 import { readFooter } from './footer.js';
 import { decoding, Malformed } from './malformed.js';
 import { type Node, schemaTree } from './schema.js';
+import { UnpackedPages } from './unpacked.js';
 
 /** The values of a column in a row group. */
 export interface Chunk {
@@ -28,6 +30,8 @@ export interface RowGroup {
 const MIN_VALUES = 2 ** 25;
 const VALUES_PER_BYTE = 64;
 const VALUES_PER_TOKEN = 16;
+
+const PIECE = 2 ** 18;
 
 /** Reads pages of a file into the same memory again. A new buffer for each page would be free only after some time. */
 export class PageMemory {
@@ -56,6 +60,8 @@ export class ParquetFile {
   readonly size: number;
   /** The memory for the page that is being decompressed. */
   readonly packed = new PageMemory(this);
+  /** Long pages that are unpacked on the disk. */
+  readonly unpacked = new UnpackedPages(this);
   readonly #descriptor: number;
 
   /**
@@ -123,8 +129,30 @@ export class ParquetFile {
     return bytes.subarray(0, read);
   }
 
+  /** Reads bytes in pieces. Each is valid until the next one is asked for. */
+  pieces(length: number, position: number): Generator<Uint8Array, void> {
+    return piecesOf(this.#descriptor, length, position);
+  }
+
+  /** Returns a stream of bytes. */
+  stream(length: number, position: number): Readable {
+    const range = { start: position, end: position + length - 1 };
+    return createReadStream('', { fd: this.#descriptor, autoClose: false, ...range });
+  }
+
   close(): void {
     closeSync(this.#descriptor);
+  }
+}
+
+/** Reads bytes of an open file in pieces. Each is valid until the next one is asked for. */
+export function* piecesOf(descriptor: number, length: number, position: number): Generator<Uint8Array, void> {
+  const memory = Buffer.allocUnsafeSlow(Math.min(length, PIECE));
+  for (let at = 0; at < length; ) {
+    const read = readSync(descriptor, memory, 0, Math.min(length - at, PIECE), position + at);
+    if (read === 0) return;
+    yield memory.subarray(0, read);
+    at += read;
   }
 }
 

@@ -1,10 +1,12 @@
 // Reads Parquet's hybrid of run-length encoding and bit packing, which holds levels and dictionary indices. It decodes
 // values when they are asked for. So a run of any length takes no memory.
 import { Malformed } from './malformed.js';
+import type { PageBytes } from './page-bytes.js';
 
 /** Reads a sequence of small integers. */
 export class HybridReader {
-  readonly #bytes: Uint8Array;
+  #bytes: Uint8Array;
+  readonly #source: PageBytes | undefined;
   readonly #width: number;
   /** The largest valid value. */
   readonly #max: number;
@@ -16,15 +18,19 @@ export class HybridReader {
   /** The bit in the current byte at which the next packed value begins. */
   #bit = 0;
 
-  /** @param width the number of bits of a value, from 0 to 32. With 0, all values are 0. */
-  constructor(bytes: Uint8Array, width: number, max: number) {
-    this.#bytes = bytes;
+  /**
+   * @param bytes the encoded values, or their source.
+   * @param width the number of bits of a value, from 0 to 32. With 0, all values are 0.
+   */
+  constructor(bytes: Uint8Array | PageBytes, width: number, max: number) {
+    this.#source = bytes instanceof Uint8Array ? undefined : bytes;
+    this.#bytes = bytes instanceof Uint8Array ? bytes : bytes.peek(0);
     this.#width = width;
     this.#max = max;
     if (width === 0) this.#run = Number.POSITIVE_INFINITY;
   }
 
-  /** Returns another reader of the same values, from the beginning. */
+  /** Returns another reader of the same values, from the beginning. All bytes must be in memory. */
   restart(): HybridReader {
     return new HybridReader(this.#bytes, this.#width, this.#max);
   }
@@ -96,10 +102,10 @@ export class HybridReader {
   }
 
   #unpack(): number {
+    const end = this.#bit + this.#width;
+    if (this.#byte + Math.ceil(end / 8) > this.#bytes.length) this.#readOn(Math.ceil(end / 8));
     const bytes = this.#bytes;
     const at = this.#byte;
-    const end = this.#bit + this.#width;
-    if (at + Math.ceil(end / 8) > bytes.length) throw ended();
     let value: number;
     if (end <= 32) {
       const word = bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24);
@@ -131,11 +137,20 @@ export class HybridReader {
   }
 
   #next(): number {
-    const byte = this.#bytes[this.#byte++];
-    if (byte === undefined) throw ended();
-    return byte;
+    if (this.#byte === this.#bytes.length) this.#readOn(1);
+    return this.#bytes[this.#byte++]!;
+  }
+
+  /** Makes the next bytes available. */
+  #readOn(count: number): void {
+    this.#source?.skip(this.#byte);
+    this.#bytes = this.#source?.peek(count) ?? NONE;
+    this.#byte = 0;
+    if (this.#bytes.length < count) throw ended();
   }
 }
+
+const NONE = new Uint8Array();
 
 function ended(): Malformed {
   return new Malformed({ expected: 'as many levels and indices as values', received: 'fewer' });

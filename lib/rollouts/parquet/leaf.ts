@@ -6,20 +6,28 @@ import type { Budget } from './budget.js';
 import { converterOf } from './convert.js';
 import type { Chunk, ParquetFile } from './file.js';
 import { Malformed } from './malformed.js';
-import { type Page, pagesOf } from './pages.js';
+import { PageReader } from './pages.js';
+import type { Page } from './slices.js';
 import type { Numbers } from './values.js';
 
 /** A stored column of a row group. */
 export class LeafReader {
+  readonly #reader: PageReader;
   readonly #pages: Iterator<Page, void>;
   readonly #name: string;
   readonly #max: number;
   #page: Page | undefined;
 
   constructor(file: ParquetFile, chunk: Chunk, limits: RowLimits, budget: Budget) {
-    this.#pages = pagesOf(file, chunk, converterOf(chunk.leaf.element, limits), budget);
+    this.#reader = new PageReader(file, chunk, converterOf(chunk.leaf.element, limits), budget);
+    this.#pages = this.#reader.pages();
     this.#name = chunk.leaf.element.name;
     this.#max = chunk.leaf.definition;
+  }
+
+  /** Prepares the next entries, so that less memory is needed to read them. */
+  prepare(): Promise<void> {
+    return this.#reader.prepare();
   }
 
   /** Returns whether all entries were read. */

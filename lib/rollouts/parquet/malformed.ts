@@ -16,6 +16,7 @@ export function decoding<T>(what: string, decode: () => T): T {
   try {
     return decode();
   } catch (error) {
+    if (error instanceof Malformed) throw error;
     throw new Malformed({ expected: `${what} of a Parquet file`, received: describeFailure(error) });
   }
 }

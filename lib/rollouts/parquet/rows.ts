@@ -1,4 +1,4 @@
-// Reads Parquet files, page by page. Of each column that is read, one page is in memory.
+// Reads Parquet files, page by page. Of each column that is read, one page is in memory, or a piece of a long page.
 import { badFile, cannotRead, errorAt, type ReadRows } from '../source.js';
 import { type Cells, columnsToRead, tableRow } from '../table.js';
 import { Budget } from './budget.js';
@@ -27,12 +27,18 @@ export const readRows: ReadRows = async function* (name, names, onBytes, limits)
       throw badFile(name, { expected: 'different names of columns', received: 'a name twice' });
     file.checkClaims(columns.flatMap(leavesOf), limits);
     const budget = new Budget(size, limits);
-    const open = (group: RowGroup) => (leaf: Node) =>
-      new LeafReader(file!, group.chunkOf(leaf), limits, budget);
+    let leaves: LeafReader[];
+    const open = (group: RowGroup) => (leaf: Node) => {
+      const reader = new LeafReader(file!, group.chunkOf(leaf), limits, budget);
+      leaves.push(reader);
+      return reader;
+    };
     let row = 1;
     for (const group of file.groups) {
+      leaves = [];
       const readers = columns.map((column) => columnReader(column, limits, open(group)));
       for (let left = group.rows; left > 0; ) {
+        for (const leaf of leaves) await leaf.prepare();
         const block: Cells[] = [];
         for (let values = 0; left > 0 && block.length < ROWS_PER_BLOCK && values < VALUES_PER_BLOCK; left--) {
           const cells = readers.map((reader, i) => [columns[i]!.element.name, reader.read()] as const);
@@ -50,6 +56,7 @@ export const readRows: ReadRows = async function* (name, names, onBytes, limits)
     if (error instanceof Malformed) throw errorAt({ file: name }, 'ERR_INVALID_INPUT', error.details);
     throw cannotRead(name, error);
   } finally {
+    await file?.unpacked.close();
     file?.close();
   }
 };

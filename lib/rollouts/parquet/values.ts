@@ -5,6 +5,7 @@ import { deltaBinaryUnpack } from 'hyparquet/src/delta.js';
 import { type Convert, decimal, meaningOf, type Stored } from './convert.js';
 import { HybridReader } from './hybrid.js';
 import { decoding, Malformed } from './malformed.js';
+import { PageBytes } from './page-bytes.js';
 
 export type { Convert } from './convert.js';
 
@@ -52,12 +53,7 @@ export function valuesOf(
 ): PageValues {
   const { type } = element;
   if (count === 0) return new ArrayValues([]);
-  if (encoding === PLAIN_DICTIONARY || encoding === RLE_DICTIONARY) {
-    if (!dictionary?.length) throw new Malformed({ expected: 'a dictionary', received: 'none' });
-    const width = bytes[0] ?? 255;
-    if (width > 32) throw new Malformed({ expected: 'indices of at most 32 bits', received: `${width}` });
-    return new IndexedValues(new HybridReader(bytes.subarray(1), width, dictionary.length - 1), dictionary);
-  }
+  if (isIndexed(encoding)) return indexedValues(PageBytes.whole(bytes), dictionary);
   if (type === 'BOOLEAN') return booleans(bytes, encoding);
   if (type === 'INT32' || type === 'INT64' || type === 'FLOAT' || type === 'DOUBLE') {
     if (encoding === PLAIN && type !== 'INT64' && isDirect(element))
@@ -68,6 +64,67 @@ export function valuesOf(
     return numbers ? new NumberValues(numbers) : new ArrayValues(stored, convert);
   }
   return new ByteValues(byteArrays(bytes, count, encoding, element), convert);
+}
+
+/** Returns whether each value can be decoded without the others. */
+export function isPlain(encoding: unknown): boolean {
+  return encoding === PLAIN;
+}
+
+/** Returns whether the values of a page are indices of a dictionary. */
+export function isIndexed(encoding: unknown): boolean {
+  return encoding === PLAIN_DICTIONARY || encoding === RLE_DICTIONARY;
+}
+
+/** Decodes the indices of a page. */
+export function indexedValues(bytes: PageBytes, dictionary: Dictionary | undefined): PageValues {
+  if (!dictionary?.length) throw new Malformed({ expected: 'a dictionary', received: 'none' });
+  const [width = 255] = bytes.peek(1);
+  if (width > 32) throw new Malformed({ expected: 'indices of at most 32 bits', received: `${width}` });
+  bytes.skip(1);
+  return new IndexedValues(new HybridReader(bytes, width, dictionary.length - 1), dictionary);
+}
+
+/**
+ * Finds out how many values of a plain page can be decoded without the rest of the page.
+ * @param most the number of values that are left.
+ * @returns the number of values, at least 1, and of their bytes, which bytes.peek(0) returns.
+ */
+export function wholeValues(
+  bytes: PageBytes,
+  most: number,
+  element: SchemaElement,
+): { count: number; length: number } {
+  const { type } = element;
+  if (type === 'BYTE_ARRAY') return wholeArrays(bytes, most);
+  const bits =
+    type === 'BOOLEAN' ? 1 : 8 * (ARRAYS[type as NumberType]?.BYTES_PER_ELEMENT ?? widthOf(element)!);
+  const window = bytes.peek(Math.ceil(bits / 8));
+  const count = Math.min(most, Math.floor((8 * window.length) / bits));
+  if (count === 0) throw ended();
+  return { count, length: Math.ceil((count * bits) / 8) };
+}
+
+function wholeArrays(bytes: PageBytes, most: number): { count: number; length: number } {
+  let window = bytes.peek(LENGTH_BYTES);
+  let count = 0;
+  let length = 0;
+  for (; count < most; count++) {
+    const start = length + LENGTH_BYTES;
+    const end = start > window.length ? start : start + uint32(window, length);
+    if (end > window.length) {
+      if (count > 0) break;
+      if (end > bytes.left) throw ended();
+      window = bytes.peek(end);
+    }
+    length = end;
+  }
+  return { count, length };
+}
+
+/** Returns an unsigned integer of four bytes. */
+export function uint32({ buffer, byteOffset, byteLength }: Uint8Array, at: number): number {
+  return new DataView(buffer, byteOffset, byteLength).getUint32(at, true);
 }
 
 /** Decodes a dictionary. */
