@@ -10,6 +10,7 @@ import { parquetWriteFile } from 'hyparquet-writer';
 import { streamRollouts } from '../../lib/rollouts/index.js';
 import { Budget } from '../../lib/rollouts/parquet/budget.js';
 import { converterOf } from '../../lib/rollouts/parquet/convert.js';
+import { decompressInPieces } from '../../lib/rollouts/parquet/decompress.js';
 import { HybridReader } from '../../lib/rollouts/parquet/hybrid.js';
 import type { Malformed } from '../../lib/rollouts/parquet/malformed.js';
 import { PageBytes } from '../../lib/rollouts/parquet/page-bytes.js';
@@ -280,6 +281,12 @@ describe('long pages of Parquet files', () => {
     const element: SchemaElement = { name: 'x', type: 'FLOAT' };
     const { values } = read(inPieces(new Uint8Array(), 1), [true, true], 0, element);
     assert.deepEqual(values, [null, null]);
+  });
+
+  it('without bytes may have been compressed', () => {
+    const packed = PageBytes.whole(Buffer.from([0]));
+    const bytes = PageBytes.inPieces(0, decompressInPieces('SNAPPY', packed, 0)!, budget());
+    assert.doesNotThrow(() => bytes.end());
   });
 
   it('are refused if they have fewer or more bytes than they should', () => {

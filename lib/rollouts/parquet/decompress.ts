@@ -96,7 +96,8 @@ function* checkedPieces(
   for (;;) {
     const { value, done } = decoding(codec, () => pieces.next());
     if (done) return packed.end();
-    yield value;
+    // The last block of Zstandard may be empty.
+    if (value.length > 0) yield value;
   }
 }
 

@@ -52,11 +52,11 @@ export class UnpackedPages {
         yield piece;
       }
     };
-    const target = createWriteStream(this.#path(start));
     this.#sizes.set(start, size);
     this.#bytes += size;
     try {
-      await pipeline(this.#file.stream(packed, start), decompressStream(codec), limited, target);
+      const source = this.#file.stream(packed, start);
+      await pipeline(source, decompressStream(codec), limited, createWriteStream(this.#path(start)));
     } catch {
       this.#remove(start, size);
     }
