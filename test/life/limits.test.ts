@@ -109,7 +109,7 @@ describe('limits on text', () => {
       }
       return result;`,
       [LIBRARY, file],
-      50_000,
+      { timeout: 50_000 },
     );
 
   for (const [what, [make, message]] of Object.entries(refused))

@@ -37,7 +37,7 @@ describe('a file with many rows', () => {
         ({ message }) => message,
       );`,
       [PARTS, file],
-      300_000,
+      { timeout: 300_000 },
     );
 
   it('is computed within 1 GB if it has at most maxRows, and refused otherwise', () => {

@@ -99,8 +99,8 @@ describe('long pages of Parquet files', () => {
       it(name, () => {
         const file = folder.path('long.parquet');
         const rows = writeLongParquet(file, { columns, pages: 1, rows: 3840, codec, pack });
-        const { said, memory } = readApart(file, folder.directory);
-        assert.equal(said, rows);
+        const { result, memory } = readApart(file, folder.directory);
+        assert.equal(result, rows);
         assert.ok(memory < 300e6, `${memory} bytes`);
         assert.deepEqual(temporaryFolders(folder.directory), []);
       });

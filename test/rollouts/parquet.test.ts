@@ -299,8 +299,8 @@ describe('Parquet', () => {
   it('takes less than 400 MB for a row group of 250 MB', () => {
     const file = folder.path('long.parquet');
     const rows = writeLongParquet(file, { pages: 60 });
-    const { said, memory } = readApart(file);
-    assert.equal(said, rows);
+    const { result, memory } = readApart(file);
+    assert.equal(result, rows);
     assert.ok(memory < 400e6, `${memory} bytes`);
   });
 
@@ -347,8 +347,8 @@ describe('Parquet', () => {
     ],
   ] as [string, RepeatedColumn[], RegExp][])
     it(`takes less than 1 GB for ${what} in a small file`, () => {
-      const { said, memory } = readApart(fileOf(parquetOf(columns)));
-      assert.match(String(said), message);
+      const { result, memory } = readApart(fileOf(parquetOf(columns)));
+      assert.match(String(result), message);
       assert.ok(memory < 1e9, `${memory} bytes`);
     });
 });
