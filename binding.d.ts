@@ -333,6 +333,47 @@ export interface NativeCall {
   stream?: bigint | undefined;
 }
 
+/** A call that computes from logits: log-probabilities or, if `out` is given, the gradient with respect to the logits. */
+export interface NativeLogits {
+  rows: number;
+  /** The number of logits per row. */
+  vocabulary: number;
+  /** The distance between the first logits of two rows. */
+  rowStride: number;
+  data: Float32Array | Uint16Array;
+  /** The dtype's number, as in NativeBatch.dtypes. */
+  dtype: number;
+  /** Per row: a token id, or −100 to ignore the row. Must not change during the call. */
+  targets: Int32Array;
+  temperature: number;
+  /** Per row; replaces `temperature`. */
+  temperatures: Float64Array | undefined;
+  /** 0 for none. */
+  softcap: number;
+  /** The token ids that take part in each row: those from offsets[row] to offsets[row + 1] − 1. */
+  tokenIds?: Int32Array | undefined;
+  /** rows + 1 numbers, which must not change during the call. */
+  offsets?: Int32Array | undefined;
+  /** Per row. Receives the log-probabilities. */
+  logprob?: Float32Array | undefined;
+  /**
+   * Per row. Without `out`, these two receive the results. With `out`, they hold the results of an earlier call; what is
+   * missing is computed again.
+   */
+  logsumexp?: Float64Array | undefined;
+  entropy?: Float32Array | undefined;
+  /** Receives the gradient. It may be `data`. */
+  out?: Float32Array | Uint16Array;
+  outDtype?: number;
+  /** The distance between the first numbers of two rows of `out`. */
+  outStride?: number;
+  /** Per row: the gradients with respect to the log-probability, which `out` needs, and to the entropy. */
+  gradLogprob?: Float64Array | undefined;
+  gradEntropy?: Float64Array | undefined;
+  /** As in NativeCall. */
+  abort?: Int32Array | undefined;
+}
+
 export interface NativeBinding {
   /** The version of the package from whose source the module was built. */
   readonly version: string;
@@ -453,6 +494,10 @@ export interface NativeBinding {
     call: NativeAdvantageCall,
     device?: number,
   ): Promise<number>;
+  /** Computes a call from logits on the CPU, and returns 0. */
+  logitsSync(call: NativeLogits): number;
+  /** Does the same as logitsSync() on other threads. Resolves to -1 if the call is aborted. */
+  logits(call: NativeLogits): Promise<number>;
   /**
    * Computes SAPO's soft gate for each ratio and its advantage, and writes the gates to `out`. `tauPos` is the gate's
    * temperature for positive advantages, and `tauNeg` the one for all others.

@@ -47,6 +47,7 @@ export {
 } from './algorithm/objective.js';
 export { fromTrinityConfig } from './algorithm/trinity-config.js';
 export type { AbortSignalLike } from './core/abortable.js';
+export type { Float16ArrayLike } from './core/arrays.js';
 export type {
   Batch,
   BatchColumns,
@@ -119,3 +120,15 @@ export * from './functions/correction/index.js';
 export * from './functions/entropy/index.js';
 export * from './functions/kl/index.js';
 export * from './functions/policy-loss/index.js';
+export type { Logits, LogitsOptions, LogitsSupport } from './logits/inputs.js';
+export {
+  type LogprobsBackwardOptions,
+  type LogprobsBackwardSyncOptions,
+  type LogprobsOptions,
+  type LogprobsResult,
+  type LogprobsSyncOptions,
+  logprobs,
+  logprobsBackward,
+  logprobsBackwardSync,
+  logprobsSync,
+} from './logits/logprobs.js';

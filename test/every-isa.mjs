@@ -1,12 +1,19 @@
-// Runs the golden, cross-validation, advantage and masking suites on every instruction set of this machine, except on
+// Runs the golden, cross-validation, advantage, masking and logits suites on every instruction set of this machine, except on
 // the best one, which `npm test` uses. Also tests the exponential and the other elementary functions on every
 // instruction set. Each instruction set needs its own process, because the native module chooses the instruction set
 // when it is loaded.
 import { spawnSync } from 'node:child_process';
 
-const suites = ['golden', 'cross-validation', 'advantage', 'masking', 'define/golden', 'define/random'].map(
-  (name) => `test/${name}.test.ts`,
-);
+const suites = [
+  'golden',
+  'cross-validation',
+  'advantage',
+  'masking',
+  'logits',
+  'logits-random',
+  'define/golden',
+  'define/random',
+].map((name) => `test/${name}.test.ts`);
 
 /** Returns the instruction set that a process uses if its environment variables are `env`. */
 function isaOf(env) {

@@ -24,8 +24,11 @@ export function checkAttached(key: string, array: ArrayBufferView): void {
 }
 
 /** Returns the array itself, or a copy if its memory could shrink while native code reads it. */
-export function fixedLength<T extends Float32Array | Float64Array | Uint8Array | Uint16Array>(array: T): T {
+export function fixedLength<T extends Float32Array | Float64Array | Int32Array | Uint8Array | Uint16Array>(
+  array: T,
+): T {
   if (!isResizable(array)) return array;
+  if (types.isInt32Array(array)) return new Int32Array(array) as T;
   if (types.isFloat32Array(array)) return new Float32Array(array) as T;
   if (types.isFloat64Array(array)) return new Float64Array(array) as T;
   return (types.isUint8Array(array) ? new Uint8Array(array) : new Uint16Array(array)) as T;
@@ -39,10 +42,37 @@ export function isResizable(array: ArrayBufferView): boolean {
   return types.isArrayBuffer(buffer) && resizableOf.call(buffer);
 }
 
+/** An array of float16 numbers, which newer versions of JavaScript have. */
+export interface Float16ArrayLike extends ArrayBufferView {
+  /** The number of elements. */
+  readonly length: number;
+  /** The name of the class. */
+  readonly [Symbol.toStringTag]: 'Float16Array';
+}
+
+/** Returns the bits of a Float16Array, in the same memory. Returns undefined for any other value. */
+export function bitsOfFloat16Array(value: unknown): Uint16Array | undefined {
+  if (!ArrayBuffer.isView(value) || tagOf.call(value) !== 'Float16Array') return undefined;
+  const at = offsetOf.call(value);
+  return new Uint16Array(bufferOf.call(value), at, lengthOf.call(value));
+}
+
+/** Tells how two arrays lie in memory: apart, in exactly the same memory, or partly in the same. */
+export function overlapOf(a: ArrayBufferView, b: ArrayBufferView): 'none' | 'same' | 'partial' {
+  if (bufferOf.call(a) !== bufferOf.call(b) || a.byteLength === 0 || b.byteLength === 0) return 'none';
+  if (a.byteOffset === b.byteOffset && a.byteLength === b.byteLength) return 'same';
+  const apart = a.byteOffset + a.byteLength <= b.byteOffset || b.byteOffset + b.byteLength <= a.byteOffset;
+  return apart ? 'none' : 'partial';
+}
+
 // The getters themselves, because an array or its buffer may have no prototype, or another property of the same name.
-const bufferOf = getterOf<ArrayBufferLike>(Object.getPrototypeOf(Uint8Array.prototype), 'buffer');
+const TYPED_ARRAY = Object.getPrototypeOf(Uint8Array.prototype);
+const bufferOf = getterOf<ArrayBufferLike>(TYPED_ARRAY, 'buffer');
+const offsetOf = getterOf<number>(TYPED_ARRAY, 'byteOffset');
+const lengthOf = getterOf<number>(TYPED_ARRAY, 'length');
+const tagOf = getterOf<string | undefined>(TYPED_ARRAY, Symbol.toStringTag);
 const resizableOf = getterOf<boolean>(ArrayBuffer.prototype, 'resizable');
 
-function getterOf<T>(prototype: object, name: string): (this: object) => T {
+function getterOf<T>(prototype: object, name: string | symbol): (this: object) => T {
   return Object.getOwnPropertyDescriptor(prototype, name)!.get!;
 }

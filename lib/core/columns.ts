@@ -66,25 +66,12 @@ function checkLength(key: string, length: number, layout: Layout, mayBePerRow: b
   });
 }
 
-function* floatData(
-  key: string,
-  value: unknown,
-  layout: Layout,
-  mayBePerRow: boolean,
-): Sliced<{ data: Float32Array | Uint16Array; dtype: keyof typeof DTYPE_CODES }> {
+function* floatData(key: string, value: unknown, layout: Layout, mayBePerRow: boolean): Sliced<TaggedFloats> {
   if (types.isFloat32Array(value)) return { data: value, dtype: 'float32' };
   if (types.isFloat64Array(value) || Array.isArray(value))
     return { data: yield* toFloat32(key, value, layout, mayBePerRow), dtype: 'float32' };
-  if (value !== null && typeof value === 'object' && 'data' in value && 'dtype' in value) {
-    const { data, dtype } = value;
-    if (dtype === 'float32' && types.isFloat32Array(data)) return { data, dtype };
-    if ((dtype === 'float16' || dtype === 'bfloat16') && types.isUint16Array(data)) return { data, dtype };
-    throw new LossError('ERR_INVALID_INPUT', {
-      key,
-      expected: 'dtype float16 or bfloat16 in a Uint16Array, or float32 in a Float32Array',
-      received: `dtype ${describeValue(dtype)} in ${describeValue(data)}`,
-    });
-  }
+  const tagged = taggedFloats(key, value);
+  if (tagged) return tagged;
   const isOnDevice =
     value !== null &&
     typeof value === 'object' &&
@@ -94,6 +81,28 @@ function* floatData(
     expected: 'dtype float32 (Float32Array), { data, dtype }, Float64Array or numbers',
     received: isOnDevice ? 'memory of a device' : describeValue(value),
     hint: isOnDevice ? 'upload() and update() accept it' : undefined,
+  });
+}
+
+/** Floats and their dtype. */
+export interface TaggedFloats {
+  data: Float32Array | Uint16Array;
+  dtype: keyof typeof DTYPE_CODES;
+}
+
+/**
+ * Reads a column of the form { data, dtype }. Returns undefined if the value is not an object with these keys.
+ * @throws LossError `ERR_INVALID_INPUT` if the array does not have the type for the dtype.
+ */
+export function taggedFloats(key: string, value: unknown): TaggedFloats | undefined {
+  if (value === null || typeof value !== 'object' || !('data' in value && 'dtype' in value)) return undefined;
+  const { data, dtype } = value;
+  if (dtype === 'float32' && types.isFloat32Array(data)) return { data, dtype };
+  if ((dtype === 'float16' || dtype === 'bfloat16') && types.isUint16Array(data)) return { data, dtype };
+  throw new LossError('ERR_INVALID_INPUT', {
+    key,
+    expected: 'dtype float16 or bfloat16 in a Uint16Array, or float32 in a Float32Array',
+    received: `dtype ${describeValue(dtype)} in ${describeValue(data)}`,
   });
 }
 

@@ -1,8 +1,7 @@
 // Reads the layout of a batch: how many rows it has, how long they are, and where each one begins.
-import { types } from 'node:util';
-import { checkAttached } from './arrays.js';
 import { type Batch, find } from './batch.js';
-import { allocate, describeValue, LossError } from './errors.js';
+import { describeValue, LossError } from './errors.js';
+import { copyIntegers } from './integers.js';
 import { inSlices, type Sliced } from './slices.js';
 
 /** The layout of a batch's rows, which are padded to one length or packed without padding. */
@@ -77,7 +76,8 @@ function describeList(value: unknown): string {
 }
 
 function* packedLayout(value: unknown): Sliced<Layout> {
-  const offsets = yield* copyOffsets(value);
+  // A copy, because native code computes memory addresses from the offsets.
+  const offsets = yield* copyIntegers('cuSeqlens', value, 0);
   if (offsets.length === 0 || offsets[0] !== 0)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'cuSeqlens',
@@ -106,40 +106,6 @@ function longestRow(offsets: Int32Array, begin: number, end: number): number {
     if (length > longest) longest = length;
   }
   return longest;
-}
-
-// Copies the offsets. Native code computes memory addresses from them, so they must not change after they were checked.
-function* copyOffsets(value: unknown): Sliced<Int32Array> {
-  if (types.isInt32Array(value)) {
-    checkAttached('cuSeqlens', value);
-    return allocate('cuSeqlens', () => new Int32Array(value));
-  }
-  if (!Array.isArray(value)) throw notOffsets(value);
-  const { length } = value;
-  // All elements are checked before the copy is allocated, because a sparse array can have a huge length.
-  yield* inSlices(length, (begin, end) => checkOffsets(value, begin, end));
-  const offsets = allocate('cuSeqlens', () => new Int32Array(length));
-  yield* inSlices(length, (begin, end) => {
-    checkOffsets(value, begin, end);
-    for (let i = begin; i < end; i++) offsets[i] = value[i] as number;
-  });
-  return offsets;
-}
-
-// Uses a loop, because every() skips the holes of a sparse array and is slow on such arrays.
-function checkOffsets(value: readonly unknown[], begin: number, end: number): void {
-  for (let i = begin; i < end; i++) {
-    const n = value[i];
-    if (!Number.isInteger(n) || (n as number) < 0 || (n as number) >= 2 ** 31) throw notOffsets(value);
-  }
-}
-
-function notOffsets(value: unknown): LossError {
-  return new LossError('ERR_INVALID_INPUT', {
-    key: 'cuSeqlens',
-    expected: 'an Int32Array or whole numbers',
-    received: describeValue(value),
-  });
 }
 
 /** Describes the required length of an array with one value per token, for error messages. */

@@ -11,6 +11,7 @@
 #include "addon/devices.h"
 #include "addon/dlpack.h"
 #include "addon/keep.h"
+#include "addon/logits.h"
 #include "addon/pinned.h"
 #include "addon/tasks.h"
 #include "loss/sapo.h"
@@ -245,6 +246,8 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("advantageValueNames", advantage_names);
   add("advantages", later<compute_advantages>);
   add("advantagesSync", [](const Napi::CallbackInfo& info) { return compute_advantages(info, false); });
+  add("logits", later<logits>);
+  add("logitsSync", [](const Napi::CallbackInfo& info) { return logits(info, false); });
   add("softGate", soft_gate);
   add("setThreads", set_threads);
   add("cpu", cpu_device);

@@ -10,6 +10,7 @@
 #include "addon/read.h"
 #include "cpu/advantages.h"
 #include "cpu/engine.h"
+#include "cpu/logits.h"
 
 namespace policy_loss::addon {
 
@@ -42,6 +43,10 @@ inline double result_of(Napi::Env env, const cpu::AdvantageEvaluation& task) {
   if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
   if (task.aborted()) return -1.0;
   return static_cast<double>(task.not_finite().input);
+}
+inline double result_of(Napi::Env env, const cpu::LogitsEvaluation& task) {
+  if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
+  return task.aborted() ? -1.0 : 0.0;
 }
 
 // Runs a task and returns its result. A large task runs on the pool's threads as well as on this thread.

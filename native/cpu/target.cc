@@ -6,6 +6,7 @@
 
 #include "cpu/advantage_passes.h"
 #include "cpu/kl_pass.h"
+#include "cpu/logits_pass.h"
 #include "cpu/loops.h"
 #include "cpu/program_pass.h"
 #include "cpu/row_sums.h"
@@ -46,8 +47,19 @@ cpu::RowPart row_pass(const BatchView& batch, int loss_index, const void* loss, 
 namespace policy_loss::cpu {
 
 extern const Target PL_JOIN(target_, POLICY_LOSS_TARGET);
-const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {
-    PL_TEXT(POLICY_LOSS_TARGET), row_pass,  token_pass, program_pass, program_batch, kl_pass,
-    find_row_statistics,         broadcast, measure,    recur,        distill,       subtract_baselines};
+const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET),
+                                                     row_pass,
+                                                     token_pass,
+                                                     program_pass,
+                                                     program_batch,
+                                                     kl_pass,
+                                                     find_row_statistics,
+                                                     broadcast,
+                                                     measure,
+                                                     recur,
+                                                     distill,
+                                                     subtract_baselines,
+                                                     sum_logits,
+                                                     logits_gradient};
 
 }  // namespace policy_loss::cpu

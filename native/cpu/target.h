@@ -8,6 +8,7 @@
 #include "engine/advantages.h"
 #include "engine/exact_sums.h"
 #include "engine/function.h"
+#include "logits/softmax.h"
 #include "program/program.h"
 
 namespace policy_loss::cpu {
@@ -128,6 +129,22 @@ struct BaselineRows {
   double* to_go;  // for the tokens of the longest row
 };
 
+// The logits of one row that take part in its softmax: all of them, or those of the support's tokens.
+struct LogitsRow {
+  const void* data;  // the row's logits
+  DType dtype;
+  int64_t vocabulary;
+  const int32_t* token_ids;  // the support; null if all tokens take part
+  int64_t length;            // the number of logits that take part
+  int64_t target;            // the target's index among them
+  float softcap;             // 0 for none
+  double temperature;
+};
+
+// The logits that are computed at a time, so that they stay in the L1 cache. Rows are divided into such tiles
+// from their start on.
+constexpr int kLogitsTile = 4096;
+
 struct Target {
   const char* name;
   // Counts the unmasked tokens in [first, last) of a row. If `sum` is set, also computes the row sum that the
@@ -154,6 +171,13 @@ struct Target {
   void (*distill)(const AdvantagePass& pass, const Chunk& chunk, double* part);
   // Writes the advantages of a group for a function with a baseline per token.
   void (*subtract_baselines)(const AdvantagePass& pass, const BaselineRows& group, NonFiniteValue* bad);
+  // Sums over the logits [first, last) of a row, where `first` is the start of a tile, and adds the result to
+  // *sums. If the target is among these logits, sets *target to its capped logit.
+  void (*sum_logits)(const LogitsRow& row, int64_t first, int64_t last, SoftmaxSums* sums, double* target);
+  // Writes the gradient with respect to the logits [first, last) of a row to the same indices of `out`, which
+  // has the dtype out_dtype. It may be the logits themselves.
+  void (*logits_gradient)(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy,
+                          int64_t first, int64_t last, void* out, DType out_dtype);
 };
 
 // Returns the table for the widest instruction set that the processor and the operating system support. If

@@ -1,4 +1,6 @@
-// Exact conversions of float16 and bfloat16 to float32, without branches.
+// Conversions between float32 and the 16-bit formats float16 and bfloat16, without branches. Conversions to
+// float32 are exact. Those to 16 bits round to the nearest number, and to the even one of two that are
+// equally near.
 #pragma once
 
 #include <cstdint>
@@ -35,5 +37,26 @@ PL_FN float float_of_half(uint16_t x) {
   return bits_float(rebased | special | sign);
 }
 #endif
+
+// Rounds to bfloat16. A NaN stays a NaN if its low 15 bits are 0, as those of NaNs are that arithmetic
+// returns for 16-bit inputs.
+PL_FN uint16_t bfloat16_of_float(float x) {
+  const uint32_t bits = static_cast<uint32_t>(float_bits(x));
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// Rounds to float16. Every NaN becomes the same quiet NaN.
+PL_FN uint16_t half_of_float(float x) {
+  const uint32_t bits = static_cast<uint32_t>(float_bits(x));
+  const uint32_t magnitude = bits & 0x7fffffff;
+  // 65536, from which on all numbers become Infinity.
+  const uint32_t bounded = magnitude < 0x47800000 ? magnitude : 0x47800000;
+  const uint32_t normal = ((bounded + 0xfff + (bounded >> 13 & 1)) >> 13) - 0x1c000;
+  // From 1/2 to 1, the distance of float32 numbers is that of subnormal float16 numbers.
+  const float shifted = bits_float(static_cast<int32_t>(bounded)) + 0.5f;
+  const uint32_t subnormal = static_cast<uint32_t>(float_bits(shifted)) - 0x3f000000;
+  const uint32_t rounded = bounded < 0x38800000 ? subnormal : normal;
+  return static_cast<uint16_t>((x == x ? rounded : 0x7e00) | (bits >> 16 & 0x8000));
+}
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -154,6 +154,23 @@ PL_FN float exp_flushed(float x) {
   return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent);
 }
 
+// Returns scale·2^(x·factor) for x·factor from −126 to 127, but 0 at −126. Its relative error is 3e-7, and
+// 2^0 is exactly 1. It needs fewer instructions than exp_flushed(), above all if `scale` is constant in a
+// loop.
+PL_FN float exp2_of_product(float x, float factor, float scale) {
+  const float round_to_integer = 12582912.0f + 126.0f;  // as in reduce()
+  const float shifted = fma(x, factor, round_to_integer);
+  const float r = fma(x, factor, -(shifted - round_to_integer));
+  const float twice = 2.0f * scale;
+  float p = twice * 0.00132647273f;
+  p = fma(p, r, twice * 0.00967151299f);
+  p = fma(p, r, twice * 0.0555073358f);
+  p = fma(p, r, twice * 0.240222424f);
+  p = fma(p, r, twice * 0.693147004f);
+  p = fma(p, r, twice);
+  return p * power_of_two(float_bits(shifted));
+}
+
 // Returns e^x, where r is the remainder that reduce(x, 126) returned, for x in [−104, 89]. If x is so small
 // that the power of two would not be a normal number, multiplies by two factors instead of one, so that
 // subnormal results are correct. A caller may add a small number to the remainder to get e^(x + this number).

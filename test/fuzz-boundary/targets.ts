@@ -109,7 +109,30 @@ const METHODS: Record<string, () => Anything[]> = {
   objective: () => [config()],
 };
 
+const fromLogits = (): Anything => ({
+  shape: [ROWS, COLUMNS],
+  targets: new Int32Array([1, -100]),
+  temperature: new Float64Array([0.5, 2]),
+  softcap: 30,
+  support: { tokenIds: new Int32Array([1, 2, 0]), offsets: new Int32Array([0, 2, 3]) },
+  rowStride: COLUMNS,
+  device: 'cpu',
+  entropy: true,
+});
+const toLogits = (): Anything => ({
+  ...fromLogits(),
+  gradLogprob: new Float64Array(ROWS),
+  gradEntropy: new Float32Array(ROWS),
+  logsumexp: new Float64Array(ROWS),
+  entropy: new Float32Array(ROWS),
+  out: column(0),
+});
+
 const FUNCTIONS: Record<string, () => Anything[]> = {
+  logprobs: () => [column(1), { ...fromLogits(), signal: CONTROLLER.signal }],
+  logprobsSync: () => [column(1), fromLogits()],
+  logprobsBackward: () => [column(1), { ...toLogits(), signal: CONTROLLER.signal }],
+  logprobsBackwardSync: () => [column(1), toLogits()],
   devices: () => [],
   setThreads: () => [2],
   sumCounts: () => [[counts(), counts()]],
@@ -410,7 +433,9 @@ export const KEYS: readonly string[] = [
     'part',
     'advantage',
     ...Object.keys(options()),
-    'gradEntropy',
+    ...Object.keys(toLogits()),
+    'tokenIds',
+    'offsets',
     'normalizer',
     'lossAggMode',
     'algorithm',

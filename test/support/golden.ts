@@ -73,6 +73,24 @@ export interface FrameworkLossCase extends Case {
     grad_entropy?: Tensor;
   };
 }
+/** Logits, and the gradients with respect to the results. The bits of 16-bit logits are integers. */
+export interface LogitsGoldenCase {
+  id: string;
+  args: {
+    dtype: 'float32' | 'float16' | 'bfloat16';
+    temperature: number | number[] | null;
+    softcap: number | null;
+    support?: { token_ids: number[]; offsets: number[] };
+  };
+  inputs: {
+    /** JSON has no −Infinity, so it is a text. */
+    logits: { shape: number[]; data: (number | string)[] };
+    targets: Tensor;
+    grad_logprob: Tensor;
+    grad_entropy: Tensor;
+  };
+  expected: { logprob: Tensor; logsumexp: Tensor; entropy: Tensor; grad_logits: Tensor };
+}
 /** A case of a framework other than Trinity-RFT. */
 export type FrameworkCase =
   | FrameworkLossCase
@@ -95,6 +113,7 @@ export const expressionCases = read<ExpressionCase>('beyond/expressions');
 /** Preference losses have no reference yet. */
 export const trlCases = read<FrameworkLossCase | (Case & { kind: 'preference_loss' })>('beyond/trl');
 export const othersCases = read<FrameworkLossCase>('beyond/others');
+export const logitsCases = read<LogitsGoldenCase>('beyond/logits');
 export const verlCases = read<FrameworkCase>('beyond/verl');
 /** The cases of all advantage functions, under the functions' registry names. */
 export const advantageCases: AdvantageCase[] = [

@@ -1,0 +1,340 @@
+// Reads and checks the arguments of the calls that compute from logits.
+import { types } from 'node:util';
+import type { NativeLogits } from '../../binding.js';
+import {
+  bitsOfFloat16Array,
+  checkAttached,
+  type Float16ArrayLike,
+  fixedLength,
+  isResizable,
+  overlapOf,
+} from '../core/arrays.js';
+import type { HalfColumn, RowNumbers } from '../core/batch.js';
+import { DTYPE_CODES, readRowNumbers, type TaggedFloats, taggedFloats } from '../core/columns.js';
+import { allocate, describeValue, LossError } from '../core/errors.js';
+import { copyIntegers } from '../core/integers.js';
+import { inSlices, SLICE, type Sliced } from '../core/slices.js';
+
+/** Logits, or their gradient, as float32, float16 or bfloat16. They are read in place. */
+export type Logits = Float32Array | HalfColumn | Float16ArrayLike;
+
+/** The tokens of each row that take part in its softmax, such as those that top-p or top-k sampling kept. */
+export interface LogitsSupport {
+  /** The token ids of all rows, row after row, each at most once per row. An Int32Array is read in place. */
+  tokenIds: Int32Array | readonly number[];
+  /** Shape [N + 1]: the ids of row i are those from offsets[i] up to, but not including, offsets[i + 1]. */
+  offsets: Int32Array | readonly number[];
+}
+
+/** Options that all calls share that compute from logits. */
+export interface LogitsOptions {
+  /** [N, V]: the number of rows, and the number of logits per row (the size of the vocabulary). */
+  shape: readonly [rows: number, vocabulary: number];
+  /** Shape [N]: the token id of each row whose log-probability is computed. −100 ignores the row. */
+  targets: Int32Array | readonly number[];
+  /** What the logits are divided by, as a positive number or one per row: shape [N]. The default is 1. */
+  temperature?: number | RowNumbers | undefined;
+  /** Replaces each logit x by softcap·tanh(x/softcap), before the temperature. The default is no softcap. */
+  softcap?: number | undefined;
+  /** The tokens that take part. All others have probability 0 and gradient 0. The default is all tokens. */
+  support?: LogitsSupport | undefined;
+  /** The distance between the first logits of two rows, in numbers. The default is V. */
+  rowStride?: number | undefined;
+  /** The device that computes the call: only 'cpu', which is the default. */
+  device?: string | undefined;
+}
+
+const IGNORED = -100;
+const MOST_TOKENS = 2 ** 31 - 1;
+
+/** The inputs that all calls share, for native code. */
+export type NativeLogitsInput = Omit<NativeLogits, 'logprob' | 'logsumexp' | 'entropy'>;
+
+/**
+ * Reads the inputs that all calls share.
+ * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ */
+export function* readLogits(logits: unknown, options: LogitsOptions): Sliced<NativeLogitsInput> {
+  // All options are read before the first yield, because the caller may change them afterwards.
+  const { shape, targets: given, rowStride, temperature, softcap, support, device } = options;
+  const { tokenIds, offsets } = support ?? {};
+  if ((device ?? 'cpu') !== 'cpu')
+    throw new LossError('ERR_DEVICE_UNAVAILABLE', {
+      option: 'device',
+      expected: "'cpu', because only the CPU computes from logits",
+      received: describeValue(device),
+    });
+  const [rows, vocabulary] = readShape(shape);
+  const stride = readStride(rowStride, vocabulary);
+  const { data, dtype } = floatsOf('logits', logits);
+  checkLength(data.length, rows, vocabulary, stride);
+  const targets = yield* copyIntegers('targets', given, IGNORED);
+  yield* checkTargets(targets, rows, vocabulary);
+  return {
+    rows,
+    vocabulary,
+    rowStride: stride,
+    data: fixedLength(data),
+    dtype: DTYPE_CODES[dtype],
+    targets,
+    ...(yield* readTemperature(temperature ?? 1, targets)),
+    softcap: softcap == null ? 0 : checkSoftcap(softcap),
+    ...(support != null && (yield* readSupport(tokenIds, offsets, targets, vocabulary))),
+  };
+}
+
+function readShape(shape: unknown): [rows: number, vocabulary: number] {
+  const isShape =
+    Array.isArray(shape) &&
+    shape.length === 2 &&
+    shape.every((n) => Number.isSafeInteger(n) && n >= 0) &&
+    shape[1] <= MOST_TOKENS;
+  if (isShape) return shape as [number, number];
+  throw new LossError(shape == null ? 'ERR_MISSING_INPUT' : 'ERR_INVALID_INPUT', {
+    key: 'shape',
+    expected: '[N, V], the numbers of rows and of logits per row',
+    received:
+      Array.isArray(shape) && shape.length === 2 ? `[${shape.map(describe).join(', ')}]` : describe(shape),
+  });
+}
+
+const describe = (value: unknown) => (typeof value === 'number' ? String(value) : describeValue(value));
+
+function readStride(rowStride: number | undefined, vocabulary: number): number {
+  if (rowStride == null) return vocabulary;
+  if (Number.isSafeInteger(rowStride) && rowStride >= vocabulary) return rowStride;
+  throw new LossError('ERR_INVALID_INPUT', {
+    key: 'rowStride',
+    expected: `a whole number of at least ${vocabulary}`,
+    received: describe(rowStride),
+  });
+}
+
+function floatsOf(key: string, value: unknown): TaggedFloats {
+  const bits = bitsOfFloat16Array(value);
+  const floats: TaggedFloats | undefined = types.isFloat32Array(value)
+    ? { data: value, dtype: 'float32' }
+    : bits
+      ? { data: bits, dtype: 'float16' }
+      : taggedFloats(key, value);
+  if (!floats)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: 'a Float32Array, a Float16Array or { data: Uint16Array, dtype }',
+      received: describeValue(value),
+    });
+  checkAttached(key, floats.data);
+  return floats;
+}
+
+// The last row need not be followed by the numbers between two rows.
+function checkLength(length: number, rows: number, vocabulary: number, stride: number): void {
+  const least = rows === 0 ? 0 : (rows - 1) * stride + vocabulary;
+  const most = rows === 0 ? 0 : least + stride - vocabulary;
+  if (length >= least && length <= most) return;
+  throw new LossError('ERR_SHAPE_MISMATCH', {
+    key: 'logits',
+    expected:
+      stride === vocabulary
+        ? `[${rows}, ${vocabulary}] = ${least} values`
+        : `${rows} rows of ${vocabulary} values that begin every ${stride}: ${least} to ${most} values`,
+    received: String(length),
+  });
+}
+
+function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Sliced<void> {
+  if (targets.length !== rows)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key: 'targets',
+      expected: `[${rows}], one token id per row`,
+      received: String(targets.length),
+    });
+  yield* inSlices(rows, (begin, end) => {
+    for (let row = begin; row < end; row++) {
+      const target = targets[row]!;
+      if (target !== IGNORED && (target < 0 || target >= vocabulary))
+        throw new LossError('ERR_INVALID_INPUT', {
+          key: 'targets',
+          index: row,
+          expected: `a token id from 0 to ${vocabulary - 1}, or ${IGNORED} to ignore the row`,
+          received: String(target),
+        });
+    }
+  });
+}
+
+function* readTemperature(
+  value: number | RowNumbers,
+  targets: Int32Array,
+): Sliced<Pick<NativeLogits, 'temperature' | 'temperatures'>> {
+  if (typeof value === 'number') {
+    checkTemperature(value);
+    return { temperature: value, temperatures: undefined };
+  }
+  const temperatures = yield* readRowNumbers('temperature', value, targets.length);
+  yield* inSlices(targets.length, (begin, end) => {
+    for (let row = begin; row < end; row++)
+      if (targets[row] !== IGNORED) checkTemperature(temperatures[row]!, row);
+  });
+  return { temperature: 1, temperatures };
+}
+
+// The inverse of a temperature must be a float32 number.
+function checkTemperature(temperature: number, index?: number): void {
+  const inverse = Math.fround(1 / temperature);
+  if (inverse > 0 && inverse < Infinity && Number.isFinite(temperature)) return;
+  throw new LossError('ERR_INVALID_OPTION', {
+    key: 'temperature',
+    index,
+    expected: 'a positive number',
+    received: String(temperature),
+  });
+}
+
+function checkSoftcap(softcap: number): number {
+  if (typeof softcap === 'number' && Math.fround(softcap) > 0 && Math.fround(softcap) < Infinity)
+    return softcap;
+  throw new LossError('ERR_INVALID_OPTION', {
+    key: 'softcap',
+    expected: 'a positive number',
+    received: describe(softcap),
+  });
+}
+
+function* readSupport(
+  ids: unknown,
+  starts: unknown,
+  targets: Int32Array,
+  vocabulary: number,
+): Sliced<{ tokenIds: Int32Array; offsets: Int32Array }> {
+  const rows = targets.length;
+  if (types.isInt32Array(ids)) checkAttached('support.tokenIds', ids);
+  const tokenIds = types.isInt32Array(ids)
+    ? fixedLength(ids)
+    : yield* copyIntegers('support.tokenIds', ids, -MOST_TOKENS);
+  const offsets = yield* copyIntegers('support.offsets', starts, 0);
+  if (offsets.length !== rows + 1)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key: 'support.offsets',
+      expected: `[${rows} + 1], the places in tokenIds where rows begin, and the end of the last row`,
+      received: String(offsets.length),
+    });
+  yield* checkSupportOffsets(offsets, tokenIds.length);
+  yield* checkTokenIds(tokenIds, offsets, targets, vocabulary);
+  return { tokenIds, offsets };
+}
+
+function* checkSupportOffsets(offsets: Int32Array, count: number): Sliced<void> {
+  const rows = offsets.length - 1;
+  const wrong = (index: number, expected: string) =>
+    new LossError('ERR_SHAPE_MISMATCH', {
+      key: 'support.offsets',
+      index,
+      expected,
+      received: String(offsets[index]),
+    });
+  if (offsets[0] !== 0) throw wrong(0, '0');
+  yield* inSlices(rows, (begin, end) => {
+    for (let row = begin; row < end; row++)
+      if (offsets[row + 1]! < offsets[row]!)
+        throw wrong(row + 1, `at least ${offsets[row]}, as offsets must not decrease`);
+  });
+  if (offsets[rows] !== count) throw wrong(rows, `${count}, the length of tokenIds`);
+}
+
+function* checkTokenIds(
+  tokenIds: Int32Array,
+  offsets: Int32Array,
+  targets: Int32Array,
+  vocabulary: number,
+): Sliced<void> {
+  // The last row, counted from 1, that had each token.
+  const lastRow = allocate(`the support of ${vocabulary} tokens`, () => new Int32Array(vocabulary));
+  let inSlice = 0;
+  for (let row = 0; row < targets.length; row++) {
+    const target = targets[row]!;
+    const [begin, end] = [offsets[row]!, offsets[row + 1]!];
+    if (target !== IGNORED) {
+      for (let at = begin; at < end; at++) {
+        const id = tokenIds[at]!;
+        if (!(id >= 0 && id < vocabulary) || lastRow[id] === row + 1) {
+          const repeated = id >= 0 && id < vocabulary;
+          throw new LossError('ERR_INVALID_INPUT', {
+            key: 'support.tokenIds',
+            index: at,
+            expected: repeated
+              ? `each token at most once in row ${row}`
+              : `a token id from 0 to ${vocabulary - 1} in row ${row}`,
+            received: repeated ? `${id} twice` : String(id),
+          });
+        }
+        lastRow[id] = row + 1;
+        if (++inSlice % SLICE === 0) yield;
+      }
+      if (lastRow[target] !== row + 1)
+        throw new LossError('ERR_INVALID_INPUT', {
+          key: 'targets',
+          index: row,
+          expected: `one of the ${end - begin} tokens in the support of row ${row}`,
+          received: String(target),
+        });
+    }
+    if (++inSlice % SLICE === 0) yield;
+  }
+}
+
+/** The array that receives a gradient, for native code. */
+export interface NativeOut {
+  out: Float32Array | Uint16Array;
+  outDtype: number;
+  outStride: number;
+}
+
+/**
+ * Returns the array to which the gradient is written: a new Float32Array, or the caller's own.
+ * @throws LossError `ERR_INVALID_INPUT` if the array has another dtype, is resizable or overlaps with an input;
+ * `ERR_SHAPE_MISMATCH` if its length is wrong; `ERR_OUT_OF_MEMORY`.
+ */
+export function readOut(out: unknown, input: NativeLogitsInput): NativeOut {
+  const { rows, vocabulary, rowStride, data, dtype } = input;
+  const size = rows * vocabulary;
+  if (out === undefined) {
+    const grad = allocate(`a gradient of ${size} values`, () => new Float32Array(size));
+    return { out: grad, outDtype: DTYPE_CODES.float32, outStride: vocabulary };
+  }
+  const floats = floatsOf('out', out);
+  const outDtype = DTYPE_CODES[floats.dtype];
+  const wrong = (expected: string, received: string) =>
+    new LossError('ERR_INVALID_INPUT', { key: 'out', expected, received });
+  if (outDtype !== dtype && outDtype !== DTYPE_CODES.float32)
+    throw wrong('dtype float32 or that of the logits', `dtype ${floats.dtype}`);
+  if (isResizable(floats.data))
+    throw wrong('an array whose ArrayBuffer has a fixed length', 'a resizable one');
+  const inPlace = outDtype === dtype && overlapOf(floats.data, data) === 'same';
+  if (!inPlace && overlapOf(floats.data, data) !== 'none')
+    throw wrong(
+      "exactly the logits' memory and dtype, or other memory",
+      'memory that overlaps with the logits',
+    );
+  if (!inPlace && floats.data.length !== size)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key: 'out',
+      expected: `[${rows}, ${vocabulary}] = ${size} values`,
+      received: String(floats.data.length),
+    });
+  return { out: floats.data, outDtype, outStride: inPlace ? rowStride : vocabulary };
+}
+
+/**
+ * Checks that a gradient's memory is apart from that of the other inputs.
+ * @throws LossError `ERR_INVALID_INPUT`
+ */
+export function checkApart(out: ArrayBufferView, inputs: Record<string, ArrayBufferView | undefined>): void {
+  for (const [key, array] of Object.entries(inputs))
+    if (array && overlapOf(out, array) !== 'none')
+      throw new LossError('ERR_INVALID_INPUT', {
+        key: 'out',
+        expected: `other memory than ${key}`,
+        received: `memory that overlaps with ${key}`,
+      });
+}

@@ -1,0 +1,96 @@
+#include "addon/logits.h"
+
+#include "addon/tasks.h"
+
+namespace policy_loss::addon {
+
+namespace {
+
+// Limits on sizes. JavaScript represents every integer up to the first one exactly.
+constexpr int64_t kMostLogits = int64_t{1} << 53;
+constexpr int64_t kMostTokens = (int64_t{1} << 31) - 1;
+
+int64_t size_in(const Napi::Object& object, const char* name, int64_t most) {
+  const int64_t size = object.Get(name).ToNumber().Int64Value();
+  if (size < 0 || size > most) refuse(object.Env(), std::string(name) + " is out of range");
+  return size;
+}
+
+// Returns the elements of an array of logits, of which the last row may lack the numbers after its logits.
+void* matrix(const Napi::Value& value, DType dtype, const cpu::LogitsCall& call, int64_t stride,
+             const char* what) {
+  if (!value.IsTypedArray()) refuse(value.Env(), std::string(what) + " is missing");
+  const auto length = static_cast<int64_t>(value.As<Napi::TypedArray>().ElementLength());
+  if (stride < call.vocabulary || (stride > 0 && call.rows > kMostLogits / stride) ||
+      (call.rows > 0 && length < (call.rows - 1) * stride + call.vocabulary))
+    refuse(value.Env(), std::string(what) + " is too short");
+  return elements(value, dtype == DType::kFloat32 ? napi_float32_array : napi_uint16_array, length, what);
+}
+
+template <class T>
+T* elements_if_any(const Napi::Object& object, const char* name, napi_typedarray_type type, int64_t length) {
+  const Napi::Value value = object.Get(name);
+  return value.IsUndefined() ? nullptr : static_cast<T*>(elements(value, type, length, name));
+}
+
+DType dtype_in(const Napi::Object& object, const char* name) {
+  return view_of(object.Env(), object.Get(name).ToNumber().Int32Value() & 3).dtype;
+}
+
+void read_support(const Napi::Object& object, cpu::LogitsCall* call) {
+  const Napi::Value ids = object.Get("tokenIds");
+  if (ids.IsUndefined()) return;
+  const Napi::Env env = object.Env();
+  if (!ids.IsTypedArray()) refuse(env, "tokenIds is not an array");
+  const auto count = static_cast<int64_t>(ids.As<Napi::TypedArray>().ElementLength());
+  call->token_ids = static_cast<const int32_t*>(elements(ids, napi_int32_array, count, "tokenIds"));
+  call->offsets = static_cast<const int32_t*>(
+      elements(object.Get("offsets"), napi_int32_array, call->rows + 1, "offsets"));
+  if (call->offsets[0] != 0 || call->offsets[call->rows] != count)
+    refuse(env, "offsets do not match tokenIds");
+  for (int64_t row = 0; row < call->rows; ++row)
+    if (call->offsets[row] > call->offsets[row + 1]) refuse(env, "offsets must not decrease");
+}
+
+cpu::LogitsCall read_logits_call(const Napi::Object& object) {
+  cpu::LogitsCall call;
+  call.rows = size_in(object, "rows", kMostLogits);
+  call.vocabulary = size_in(object, "vocabulary", kMostTokens);
+  call.row_stride = size_in(object, "rowStride", kMostLogits);
+  call.dtype = dtype_in(object, "dtype");
+  call.data = matrix(object.Get("data"), call.dtype, call, call.row_stride, "data");
+  call.targets = elements_if_any<int32_t>(object, "targets", napi_int32_array, call.rows);
+  call.temperature = number_or_zero(object.Get("temperature"));
+  call.temperatures = elements_if_any<double>(object, "temperatures", napi_float64_array, call.rows);
+  call.softcap = number_or_zero(object.Get("softcap"));
+  read_support(object, &call);
+  call.logprob = elements_if_any<float>(object, "logprob", napi_float32_array, call.rows);
+  call.logsumexp = elements_if_any<double>(object, "logsumexp", napi_float64_array, call.rows);
+  call.entropy = elements_if_any<float>(object, "entropy", napi_float32_array, call.rows);
+  const Napi::Value out = object.Get("out");
+  if (!out.IsUndefined()) {
+    call.out_stride = size_in(object, "outStride", kMostLogits);
+    call.out_dtype = dtype_in(object, "outDtype");
+    call.out = matrix(out, call.out_dtype, call, call.out_stride, "out");
+    call.grad_logprob = elements_if_any<double>(object, "gradLogprob", napi_float64_array, call.rows);
+    call.grad_entropy = elements_if_any<double>(object, "gradEntropy", napi_float64_array, call.rows);
+    if (!call.grad_logprob) refuse(object.Env(), "gradLogprob is missing");
+  }
+  if (!call.targets) refuse(object.Env(), "targets is missing");
+  return call;
+}
+
+}  // namespace
+
+Napi::Value logits(const Napi::CallbackInfo& info, bool later) {
+  return guarded(info, [&]() -> Napi::Value {
+    const Napi::Object object = info[0].As<Napi::Object>();
+    const cpu::LogitsCall call = read_logits_call(object);
+    if (!later) return run_now(info.Env(), std::make_shared<cpu::LogitsEvaluation>(call));
+    auto task = std::make_shared<Reporting<cpu::LogitsEvaluation>>(call);
+    task->set_abort_flag(flag_if_any(object.Get("abort")));
+    return run_later(info, task);
+  });
+}
+
+}  // namespace policy_loss::addon

@@ -1,0 +1,182 @@
+#include "cpu/logits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "cpu/engine.h"
+#include "math/half.h"
+
+namespace policy_loss::cpu {
+namespace {
+
+constexpr int64_t kSegment = 16 * kLogitsTile;
+// The logits that a thread computes at least before it takes the next piece.
+constexpr int64_t kPiece = 2 * kSegment;
+// Fewer rows than these are split, if they are longer than a segment.
+constexpr int64_t kManyRows = 256;
+// The calling thread computes so few logits faster alone.
+constexpr int64_t kFewLogits = 8192;
+
+void store(float x, DType dtype, void* out, int64_t index) {
+  if (dtype == DType::kFloat32)
+    static_cast<float*>(out)[index] = x;
+  else
+    static_cast<uint16_t*>(out)[index] = dtype == DType::kFloat16 ? half_of_float(x) : bfloat16_of_float(x);
+}
+
+char* at(const void* data, DType dtype, int64_t index) {
+  return const_cast<char*>(static_cast<const char*>(data)) + index * size_of(dtype);
+}
+
+}  // namespace
+
+LogitsEvaluation::LogitsEvaluation(const LogitsCall& call)
+    : call_(call),
+      sums_(!call.out || !call.logsumexp || (call.grad_entropy && !call.entropy)),
+      rows_per_piece_(std::max<int64_t>(1, kPiece / std::max<int64_t>(1, call.vocabulary))),
+      segments_per_row_((call.vocabulary + kSegment - 1) / kSegment) {
+  // The gradient over a support is written to the whole row at once, so these rows are not split.
+  if (call.rows < kManyRows && segments_per_row_ > 1 && !call.token_ids)
+    segments_.resize(call.rows * segments_per_row_);
+  if (!call.out || !sums_) return;
+  logsumexp_.resize(call.rows);
+  call_.logsumexp = logsumexp_.data();
+  if (!call.grad_entropy) return;
+  entropy_.resize(call.rows);
+  call_.entropy = entropy_.data();
+}
+
+bool LogitsEvaluation::is_small() const {
+  return call_.rows <= kFewLogits && call_.rows * call_.vocabulary <= kFewLogits;
+}
+
+bool LogitsEvaluation::check_abort() {
+  // The flag lies in shared memory, so JavaScript may set it at any time. It is therefore loaded atomically.
+  if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) abort();
+  return aborted();
+}
+
+int64_t LogitsEvaluation::next_phase() {
+  const int64_t pieces =
+      splits_rows() ? call_.rows * segments_per_row_ : (call_.rows + rows_per_piece_ - 1) / rows_per_piece_;
+  if (pieces == 0 || check_abort()) return 0;
+  if (phase_ == Phase::kBegin && sums_) {
+    phase_ = Phase::kSums;
+    return pieces;
+  }
+  if (phase_ == Phase::kSums && splits_rows())
+    for (int64_t row = 0; row < call_.rows; ++row) {
+      Segment total;
+      for (int64_t i = 0; i < segments_per_row_; ++i) {
+        const Segment& segment = segments_[row * segments_per_row_ + i];
+        add_sums(segment.sums, 1 / row_of(row).temperature, &total.sums);
+        total.target += segment.target;
+      }
+      finish(row, total);
+    }
+  if (phase_ == Phase::kGradient || !call_.out) return 0;
+  phase_ = Phase::kGradient;
+  return pieces;
+}
+
+void LogitsEvaluation::run(int64_t piece) {
+  if (check_abort()) return;
+  if (splits_rows()) {
+    const int64_t row = piece / segments_per_row_;
+    const int64_t segment = piece % segments_per_row_;
+    const int64_t first = segment * kSegment;
+    if (phase_ == Phase::kGradient)
+      write_gradient(row, first, std::min(first + kSegment, call_.vocabulary));
+    else if (has_target(row))
+      sum(row_of(row), segment, &segments_[piece]);
+    return;
+  }
+  const int64_t first = piece * rows_per_piece_;
+  const int64_t last = std::min(first + rows_per_piece_, call_.rows);
+  for (int64_t row = first; row < last; ++row) {
+    if (phase_ == Phase::kGradient)
+      write_gradient(row, 0, call_.vocabulary);
+    else
+      sum_row(row);
+  }
+}
+
+LogitsRow LogitsEvaluation::row_of(int64_t row) const {
+  LogitsRow view{at(call_.data, call_.dtype, row * call_.row_stride),
+                 call_.dtype,
+                 call_.vocabulary,
+                 nullptr,
+                 call_.vocabulary,
+                 call_.targets[row],
+                 static_cast<float>(call_.softcap),
+                 call_.temperatures ? call_.temperatures[row] : call_.temperature};
+  if (!call_.token_ids || !has_target(row)) return view;
+  view.token_ids = call_.token_ids + call_.offsets[row];
+  view.length = call_.offsets[row + 1] - call_.offsets[row];
+  view.target = std::find(view.token_ids, view.token_ids + view.length, call_.targets[row]) - view.token_ids;
+  return view;
+}
+
+void LogitsEvaluation::sum(const LogitsRow& view, int64_t segment, Segment* into) const {
+  const int64_t first = segment * kSegment;
+  target()->sum_logits(view, first, std::min(first + kSegment, view.length), &into->sums, &into->target);
+}
+
+void LogitsEvaluation::sum_row(int64_t row) {
+  Segment total;
+  if (has_target(row)) {
+    const LogitsRow view = row_of(row);
+    for (int64_t i = 0; i * kSegment < view.length; ++i) {
+      Segment segment;
+      sum(view, i, &segment);
+      add_sums(segment.sums, 1 / view.temperature, &total.sums);
+      total.target += segment.target;
+    }
+  }
+  finish(row, total);
+}
+
+void LogitsEvaluation::finish(int64_t row, const Segment& total) {
+  SoftmaxRow result;
+  if (has_target(row)) result = softmax_row(total.sums, 1 / row_of(row).temperature, total.target);
+  if (call_.logprob) call_.logprob[row] = static_cast<float>(result.logprob);
+  if (call_.logsumexp) call_.logsumexp[row] = result.logsumexp;
+  if (call_.entropy) call_.entropy[row] = static_cast<float>(result.entropy);
+}
+
+void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last) {
+  char* const out = at(call_.out, call_.out_dtype, row * call_.out_stride);
+  if (!has_target(row)) {
+    std::memset(at(out, call_.out_dtype, first), 0, (last - first) * size_of(call_.out_dtype));
+    return;
+  }
+  const LogitsRow view = row_of(row);
+  const SoftmaxGradient gradient =
+      softmax_gradient(view.temperature, call_.logsumexp[row], call_.entropy ? call_.entropy[row] : 0,
+                       call_.grad_logprob[row], call_.grad_entropy ? call_.grad_entropy[row] : 0);
+  if (view.token_ids) return write_gradient_of_support(row, view, gradient);
+  target()->logits_gradient(view, gradient, call_.grad_entropy, first, last, out, call_.out_dtype);
+}
+
+void LogitsEvaluation::write_gradient_of_support(int64_t row, const LogitsRow& view,
+                                                 const SoftmaxGradient& gradient) {
+  const std::unique_ptr<float[]> grad(new (std::nothrow) float[view.length]);
+  if (!grad) {
+    // The pool's threads do not catch exceptions.
+    out_of_memory_.store(true, std::memory_order_relaxed);
+    return abort();
+  }
+  target()->logits_gradient(view, gradient, call_.grad_entropy, 0, view.length, grad.get(), DType::kFloat32);
+  char* const out = at(call_.out, call_.out_dtype, row * call_.out_stride);
+  std::memset(out, 0, call_.vocabulary * size_of(call_.out_dtype));
+  for (int64_t i = 0; i < view.length; ++i) {
+    // lib/ has checked the ids, but the caller may change them during the call.
+    const uint32_t id = static_cast<uint32_t>(view.token_ids[i]);
+    if (id < view.vocabulary) store(grad[i], call_.out_dtype, out, id);
+  }
+}
+
+}  // namespace policy_loss::cpu

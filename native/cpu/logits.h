@@ -1,0 +1,96 @@
+// Computes log-probabilities, entropies and gradients from logits on the CPU.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "cpu/pool.h"
+#include "cpu/target.h"
+
+namespace policy_loss::cpu {
+
+constexpr int32_t kIgnoredTarget = -100;
+
+// Views of the inputs and outputs of a call. Arrays per row have `rows` elements. Row r of the logits begins
+// at r·row_stride.
+struct LogitsCall {
+  int64_t rows = 0, vocabulary = 0, row_stride = 0;
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  const int32_t* targets = nullptr;  // token ids, or kIgnoredTarget
+  double temperature = 1;
+  const double* temperatures = nullptr;  // per row; replaces `temperature` if it is not null
+  double softcap = 0;                    // 0 for none
+  // The support of row r: token_ids[offsets[r]] to token_ids[offsets[r + 1] − 1]. Null if all tokens take
+  // part.
+  const int32_t* token_ids = nullptr;
+  const int32_t* offsets = nullptr;
+
+  // Of a call that computes log-probabilities: the outputs, of which entropy may be null. Of a call that
+  // computes the gradient: what an earlier call computed, where a null array is computed again.
+  float* logprob = nullptr;
+  double* logsumexp = nullptr;
+  float* entropy = nullptr;
+
+  // The gradient, or null. Its rows begin at r·out_stride. It may be the logits themselves.
+  void* out = nullptr;
+  DType out_dtype = DType::kFloat32;
+  int64_t out_stride = 0;
+  const double* grad_logprob = nullptr;
+  const double* grad_entropy = nullptr;  // may be null
+};
+
+// Computes a call, as a task of the thread pool. Threads take whole rows or, if rows are few and long,
+// segments of a row. Sums over a row are added up tile by tile within a segment, and then segment by segment.
+// So their bits depend neither on the other rows nor on the threads.
+class LogitsEvaluation : public Task {
+ public:
+  explicit LogitsEvaluation(const LogitsCall& call);
+
+  // Sets the flag that stops the evaluation: it stops soon after *flag becomes non-zero.
+  void set_abort_flag(const int32_t* flag) { abort_ = flag; }
+  void abort() { aborted_.store(true, std::memory_order_relaxed); }
+  bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+  // If memory runs out, the evaluation is aborted.
+  bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
+  bool is_small() const;
+
+  int64_t next_phase() override;
+  void run(int64_t piece) override;
+  void done() override {}
+
+ private:
+  enum class Phase { kBegin, kSums, kGradient };
+
+  // The sums over a segment of a row.
+  struct Segment {
+    SoftmaxSums sums;
+    double target = 0;
+  };
+
+  bool check_abort();
+  bool has_target(int64_t row) const { return call_.targets[row] != kIgnoredTarget; }
+  bool splits_rows() const { return !segments_.empty(); }
+  LogitsRow row_of(int64_t row) const;
+  void sum(const LogitsRow& view, int64_t segment, Segment* into) const;
+  void finish(int64_t row, const Segment& total);
+  void sum_row(int64_t row);
+  void write_gradient(int64_t row, int64_t first, int64_t last);
+  void write_gradient_of_support(int64_t row, const LogitsRow& view, const SoftmaxGradient& gradient);
+
+  LogitsCall call_;
+  const int32_t* abort_ = nullptr;
+  std::atomic<bool> aborted_{false};
+  std::atomic<bool> out_of_memory_{false};
+
+  Phase phase_ = Phase::kBegin;
+  bool sums_;               // whether logsumexp and entropy must be computed
+  int64_t rows_per_piece_;  // if rows are not split
+  int64_t segments_per_row_;
+  std::vector<Segment> segments_;  // of all rows, if rows are split
+  std::vector<double> logsumexp_;  // those of a call that computes the gradient and was not given them
+  std::vector<float> entropy_;
+};
+
+}  // namespace policy_loss::cpu

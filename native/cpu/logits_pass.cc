@@ -1,0 +1,262 @@
+#include "cpu/logits_pass.h"
+
+#include "cpu/tile.h"
+
+// Keeps code that several functions share from being repeated in each of them.
+#define PL_SHARED __attribute__((noinline))
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+namespace {
+
+using cpu::kLogitsTile;
+using cpu::LogitsRow;
+
+// Loops without sums compute one vector per step.
+constexpr int kVector = kVectorBytes / sizeof(float);
+constexpr int kWide = 2 * kVector;
+
+// Logits of one tile, followed by −Infinity up to a whole block. The buffer itself is padded like
+// TileReader's buffers, because loops read one and write another.
+struct alignas(64) Buffer {
+  float of[kLogitsTile + 48];
+};
+
+// The memory that follows a tile. The loops over a tile prefetch it, so that memory is read while the
+// processor computes.
+class Ahead {
+ public:
+  Ahead(const void* data, int64_t first, int64_t size)
+      : begin_(static_cast<const char*>(data) + (first + kLogitsTile) * size), size_(size) {}
+  // Prefetches the cache line of the next tile's logit at an index.
+  PL_FN void read(int index) const { __builtin_prefetch(begin_ + index * size_); }
+
+ private:
+  const char* begin_;
+  int64_t size_;
+};
+
+PL_FN int padded(int n) {
+  return (n + kBlock - 1) / kBlock * kBlock;
+}
+
+// Converts n numbers, a multiple of kBlock, to float32.
+PL_SHARED void widen_blocks(const uint16_t* in, int n, DType dtype, float* out) {
+  if (dtype == DType::kFloat16) {
+    for (int at = 0; at < n; at += kWide) {
+      PL_FOR_LANES
+      for (int l = 0; l < kWide; ++l) out[at + l] = float_of_half(in[at + l]);
+    }
+  } else {
+    for (int at = 0; at < n; at += kWide) {
+      PL_FOR_LANES
+      for (int l = 0; l < kWide; ++l) out[at + l] = float_of_bfloat16(in[at + l]);
+    }
+  }
+}
+
+// Converts n numbers, a multiple of kBlock, to 16 bits.
+PL_SHARED void narrow_blocks(const float* in, int n, DType dtype, uint16_t* out) {
+  if (dtype == DType::kFloat16) {
+    for (int at = 0; at < n; at += kWide) {
+      PL_FOR_LANES
+      for (int l = 0; l < kWide; ++l) out[at + l] = half_of_float(in[at + l]);
+    }
+  } else {
+    for (int at = 0; at < n; at += kWide) {
+      PL_FOR_LANES
+      for (int l = 0; l < kWide; ++l) out[at + l] = bfloat16_of_float(in[at + l]);
+    }
+  }
+}
+
+// Returns the logits of the row's data, of type T, with the given indices of the support.
+template <class T>
+void gather(const LogitsRow& row, int64_t first, int n, T* out) {
+  const T* const data = static_cast<const T*>(row.data);
+  for (int i = 0; i < n; ++i) {
+    // lib/ has checked the ids, but the caller may change them during the call.
+    const uint32_t id = static_cast<uint32_t>(row.token_ids[first + i]);
+    out[i] = data[id < row.vocabulary ? id : 0];
+  }
+}
+
+PL_SHARED void pad(int n, float* out) {
+  for (int i = n; i < padded(n); ++i) out[i] = -kInfinity;
+}
+
+// Returns the logits [first, first + n). Reads them in place if possible, otherwise converts or copies them
+// to the buffer.
+PL_SHARED const float* read(const LogitsRow& row, int64_t first, int n, Buffer* buffer) {
+  float* const out = buffer->of;
+  if (row.dtype == DType::kFloat32) {
+    const float* const in = static_cast<const float*>(row.data) + first;
+    if (!row.token_ids && n % kBlock == 0) return in;
+    if (row.token_ids)
+      gather(row, first, n, out);
+    else
+      memcpy(out, in, n * sizeof(float));
+  } else {
+    const uint16_t* in = static_cast<const uint16_t*>(row.data) + first;
+    alignas(64) uint16_t bits[kLogitsTile];
+    int in_place = 0;
+    if (row.token_ids)
+      gather(row, first, n, bits);
+    else
+      in_place = n / kBlock * kBlock;
+    if (in_place > 0) widen_blocks(in, in_place, row.dtype, out);
+    if (in_place < n) {
+      if (!row.token_ids) memcpy(bits, in + in_place, (n - in_place) * sizeof *bits);
+      memset(bits + n - in_place, 0, (padded(n) - n) * sizeof *bits);
+      widen_blocks(bits, padded(n) - in_place, row.dtype, out + in_place);
+    }
+  }
+  pad(n, out);
+  return out;
+}
+
+PL_SHARED const float* cap(const float* x, int n, float softcap, Buffer* buffer) {
+  const float inverse = 1.0f / softcap;
+  for (int at = 0; at < padded(n); at += kVector) {
+    PL_FOR_LANES_COMPACTLY
+    for (int l = 0; l < kVector; ++l) buffer->of[at + l] = softcapped(x[at + l], softcap, inverse);
+  }
+  pad(n, buffer->of);
+  return buffer->of;
+}
+
+float largest(const float* z, int n) {
+  // The loop has twice the usual number of lanes, because each step only waits for the one before.
+  constexpr int kLanes = 2 * kSumLanes;
+  static_assert(kBlock % kLanes == 0);
+  alignas(64) float most[kLanes];
+  for (float& each : most) each = -kInfinity;
+  for (int at = 0; at < n; at += kLanes) {
+    PL_FOR_LANES
+    for (int l = 0; l < kLanes; ++l) most[l] = z[at + l] > most[l] ? z[at + l] : most[l];
+  }
+  for (int width = kLanes / 2; width >= kVector; width /= 2) {
+    for (int at = 0; at < width; at += kVector) {
+      PL_FOR_LANES_COMPACTLY
+      for (int l = at; l < at + kVector; ++l) most[l] = most[l + width] > most[l] ? most[l + width] : most[l];
+    }
+  }
+  float result = most[0];
+  for (int l = 1; l < kVector; ++l) result = most[l] > result ? most[l] : result;
+  return result;
+}
+
+// Sums over n logits, none of which is larger than `max`. The sum of the terms may include that of the
+// largest logit.
+PL_SHARED SoftmaxSums sum_terms(const float* z, int n, float max, float log2_factor, const Ahead& ahead) {
+  const float least = least_distance(log2_factor);
+  LaneSum<float> totals, weights;
+  alignas(64) float total[kSumLanes] = {}, weighted[kSumLanes] = {};
+  for (int at = 0; at < n; at += kSumLanes) {
+    ahead.read(at);
+    ahead.read(at + kSumLanes / 2);
+    PL_FOR_LANES
+    for (int l = 0; l < kSumLanes; ++l) {
+      const float distance = softmax_distance(z[at + l], max, least);
+      const float e = exp2_of_product(distance, log2_factor, 1.0f);
+      total[l] += e;
+      weighted[l] = fma(e, distance, weighted[l]);
+    }
+  }
+  totals.load(total);
+  weights.load(weighted);
+  return {max, static_cast<double>(totals.take()) - 1,
+          static_cast<double>(weights.take()) * log2_factor / kLog2E};
+}
+
+SoftmaxSums sum_tile(const float* z, int n, float inverse_temperature, const Ahead& ahead) {
+  const float max = largest(z, n);
+  const float log2_factor = static_cast<float>(kLog2E) * inverse_temperature;
+  // If all logits are −Infinity, the sum of the terms is 0, or NaN if there is a NaN.
+  const float center = max > -kInfinity ? max : 0.0f;
+  SoftmaxSums sums = sum_terms(z, n, center, log2_factor, ahead);
+  sums.max = max;
+  if (!(sums.rest < 1) || max == -kInfinity) return sums;
+  // The other logits' sum lost digits when it was added to the largest logit's 1, so it is computed again
+  // without it.
+  Buffer others;
+  int count = 0;
+  for (int at = 0; at < n; at += kVector) {
+    PL_FOR_LANES_COMPACTLY
+    for (int l = at; l < at + kVector; ++l) others.of[l] = z[l] == max ? -kInfinity : z[l];
+    for (int l = at; l < at + kVector; ++l) count += z[l] == max ? 1 : 0;
+  }
+  sums.rest = sum_terms(others.of, n, max, log2_factor, ahead).rest + count;
+  return sums;
+}
+
+template <bool with_entropy>
+PL_SHARED void gradient_tile(const SoftmaxGradient& shared, const float* z, int n, float* out,
+                             const Ahead& ahead) {
+  const SoftmaxGradient gradient = shared;
+  const float least = least_distance(gradient.log2_factor);
+  for (int at = 0; at < n; at += kVector) {
+    ahead.read(at);
+    PL_FOR_LANES_COMPACTLY
+    for (int l = at; l < at + kVector; ++l) out[l] = gradient_of<with_entropy>(gradient, least, z[l]);
+  }
+}
+
+PL_SHARED void multiply_by_softcap_derivative(const float* x, int n, float softcap, float* grad) {
+  const float inverse = 1.0f / softcap;
+  for (int at = 0; at < n; at += kVector) {
+    PL_FOR_LANES_COMPACTLY
+    for (int l = 0; l < kVector; ++l) grad[at + l] *= softcap_derivative(x[at + l], inverse);
+  }
+}
+
+void write(const float* grad, int n, void* out, DType dtype, int64_t first) {
+  if (dtype == DType::kFloat32) {
+    memcpy(static_cast<float*>(out) + first, grad, n * sizeof(float));
+    return;
+  }
+  uint16_t* const bits = static_cast<uint16_t*>(out) + first;
+  const int whole = n / kBlock * kBlock;
+  if (whole > 0) narrow_blocks(grad, whole, dtype, bits);
+  if (whole == n) return;
+  alignas(64) uint16_t last[kBlock];
+  narrow_blocks(grad + whole, kBlock, dtype, last);
+  memcpy(bits + whole, last, (n - whole) * sizeof *bits);
+}
+
+}  // namespace
+
+void sum_logits(const LogitsRow& row, int64_t first, int64_t last, SoftmaxSums* sums, double* target) {
+  Buffer wide, capped;
+  const double inverse_temperature = 1 / row.temperature;
+  for (int64_t at = first; at < last; at += kLogitsTile) {
+    const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
+    const float* z = read(row, at, n, &wide);
+    if (row.softcap > 0) z = cap(z, n, row.softcap, &capped);
+    const Ahead ahead(row.data, at, size_of(row.dtype));
+    add_sums(sum_tile(z, padded(n), static_cast<float>(inverse_temperature), ahead), inverse_temperature,
+             sums);
+    if (row.target >= at && row.target < at + n) *target = z[row.target - at];
+  }
+}
+
+void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy, int64_t first,
+                     int64_t last, void* out, DType out_dtype) {
+  Buffer wide, capped, buffer;
+  for (int64_t at = first; at < last; at += kLogitsTile) {
+    const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
+    const float* const x = read(row, at, n, &wide);
+    const float* const z = row.softcap > 0 ? cap(x, n, row.softcap, &capped) : x;
+    // A gradient in place of the logits must not overwrite logits that are still needed.
+    const bool direct = out_dtype == DType::kFloat32 && n % kBlock == 0 && z == x;
+    float* const grad = direct ? static_cast<float*>(out) + at : buffer.of;
+    const bool has_target = row.target >= at && row.target < at + n;
+    const float of_target = has_target ? gradient_of_target(gradient, z[row.target - at]) : 0.0f;
+    const Ahead ahead(row.data, at, size_of(row.dtype));
+    (with_entropy ? gradient_tile<true> : gradient_tile<false>)(gradient, z, padded(n), grad, ahead);
+    if (has_target) grad[row.target - at] = of_target;
+    if (row.softcap > 0) multiply_by_softcap_derivative(x, padded(n), row.softcap, grad);
+    if (!direct) write(grad, n, out, out_dtype, at);
+  }
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,12 @@
+// The passes over the logits of a row (see target.h).
+#pragma once
+
+#include "cpu/target.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+void sum_logits(const cpu::LogitsRow& row, int64_t first, int64_t last, SoftmaxSums* sums, double* target);
+void logits_gradient(const cpu::LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy,
+                     int64_t first, int64_t last, void* out, DType out_dtype);
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET
