@@ -68,13 +68,14 @@ export function* readLogits(logits: unknown, options: LogitsOptions): Sliced<Nat
   const stride = readStride(rowStride, vocabulary);
   const { data, dtype } = floatsOf('logits', logits);
   checkLength(data.length, rows, vocabulary, stride);
+  const fixed = fixedLength(data);
   const targets = yield* copyIntegers('targets', given, IGNORED);
   yield* checkTargets(targets, rows, vocabulary);
   return {
     rows,
     vocabulary,
     rowStride: stride,
-    data: fixedLength(data),
+    data: fixed,
     dtype: DTYPE_CODES[dtype],
     targets,
     ...(yield* readTemperature(temperature ?? 1, targets)),

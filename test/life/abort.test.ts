@@ -10,6 +10,8 @@ import {
   ENTROPY_LOSS_FN,
   KL_FN,
   LossError,
+  logprobs,
+  logprobsBackward,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
 import { flatBatch } from './support.js';
@@ -24,6 +26,15 @@ const batch = {
 const { advantages: _, ...rewarded } = batch;
 const reason = new Error('no longer wanted');
 
+const logits = new Float32Array(64 * 100_000);
+const out = new Float32Array(64 * 100_000);
+const fromLogits = {
+  shape: [64, 100_000],
+  targets: new Int32Array(64),
+  logsumexp: new Float64Array(64),
+  gradLogprob: new Float64Array(64),
+} as const;
+
 type Call = (signal: AbortSignal) => Promise<unknown>;
 const CALLS: Record<string, Call> = {
   'a policy loss': (signal) => POLICY_LOSS_FN.create('ppo').compute(batch, { grad: true, signal }),
@@ -32,6 +43,10 @@ const CALLS: Record<string, Call> = {
   'an advantage function': (signal) => ADVANTAGE_FN.create('grpo').compute(batch, { signal }),
   'an objective': (signal) =>
     ALGORITHM_TYPE.get('grpo').objective().compute(rewarded, { grad: true, signal }),
+  'log-probabilities from logits': (signal) => logprobs(logits, { ...fromLogits, signal }),
+  'a gradient with respect to logits': async (signal) => ({
+    grad: await logprobsBackward(logits, { ...fromLogits, out, signal }),
+  }),
 };
 
 const isAbort = (error: unknown) => {

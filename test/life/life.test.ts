@@ -65,6 +65,7 @@ describe('life', function () {
       playsWell('memory', ['masked in a program']));
     it('in the offsets, without an effect', () => playsWell('memory', ['offsets']));
     it('in the group ids, without an effect', () => playsWell('memory', ['groups']));
+    it('in the support of logits', () => playsWell('memory', ['support']));
     it('in their length, if they are resizable', () => playsWell('memory', ['shrunk']));
     describe('by a transfer', () => {
       before(function () {
@@ -72,6 +73,7 @@ describe('life', function () {
         if (process.platform === 'win32') this.skip();
       });
       it('and garbage collection', () => playsWell('memory', ['transferred']));
+      it('and garbage collection, if they are logits', () => playsWell('memory', ['logits, transferred']));
       it('to a worker that then ends', () => playsWell('memory', ['sent away']));
     });
   });

@@ -3,7 +3,14 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
-import { ADVANTAGE_FN, LossError, lossFromExpression, POLICY_LOSS_FN } from '../../../lib/index.js';
+import {
+  ADVANTAGE_FN,
+  LossError,
+  logprobs,
+  logprobsBackward,
+  lossFromExpression,
+  POLICY_LOSS_FN,
+} from '../../../lib/index.js';
 import { flatBatch } from '../support.js';
 
 const [what] = process.argv.slice(2);
@@ -63,6 +70,39 @@ for (let time = 0; time < TIMES; time++) {
       while (performance.now() < until);
       groupIds.fill(2 ** 31 - 1);
       await promise;
+      break;
+    }
+    case 'support': {
+      const tokenIds = Int32Array.from({ length: ROWS * COLUMNS }, (_, i) => i % COLUMNS);
+      const offsets = Int32Array.from({ length: ROWS + 1 }, (_, row) => row * COLUMNS);
+      const targets = new Int32Array(ROWS);
+      const options = { shape: [ROWS, COLUMNS], targets, support: { tokenIds, offsets } } as const;
+      const gradLogprob = new Float64Array(ROWS).fill(1);
+      const calls = [
+        logprobs(other.logprob, options),
+        logprobsBackward(other.logprob, { ...options, gradLogprob }),
+      ];
+      // The first turns of the event loop check the ids.
+      for (let turn = 0; turn < 20 * time; turn++) await new Promise(setImmediate);
+      for (const array of [tokenIds, offsets, targets]) array.fill(2 ** 31 - 1);
+      // The checks may still be going on.
+      for (const { status, reason } of (await Promise.allSettled(calls)) as PromiseRejectedResult[])
+        assert.ok((status as string) === 'fulfilled' || reason instanceof LossError, String(reason));
+      break;
+    }
+    case 'logits, transferred': {
+      const [logits, out] = [new Float32Array(ROWS * COLUMNS), new Float32Array(ROWS * COLUMNS)];
+      const options = { shape: [ROWS, COLUMNS], targets: new Int32Array(ROWS) } as const;
+      const calls = [
+        logprobs(logits, options),
+        logprobsBackward(logits, { ...options, gradLogprob: new Float64Array(ROWS), out }),
+      ] as const;
+      for (const { buffer } of [logits, out]) structuredClone(buffer, { transfer: [buffer] });
+      collect();
+      collect();
+      const { logprob } = await calls[0];
+      await calls[1];
+      for (const each of logprob) assert.ok(Math.abs(each + Math.log(COLUMNS)) < 1e-5, `${each}`);
       break;
     }
     case 'shrunk': {
