@@ -28,7 +28,7 @@ export interface LogitsSupport {
 
 /** Options that all calls share that compute from logits. */
 export interface LogitsOptions {
-  /** [N, V]: the number of rows, and the number of logits per row (the size of the vocabulary). */
+  /** The number of rows N, and the number of logits per row V (the size of the vocabulary). */
   shape: readonly [rows: number, vocabulary: number];
   /** Shape [N]: the token id of each row whose log-probability is computed. −100 ignores the row. */
   targets: Int32Array | readonly number[];

@@ -26,10 +26,11 @@ const batch = {
 const { advantages: _, ...rewarded } = batch;
 const reason = new Error('no longer wanted');
 
-const logits = new Float32Array(64 * 100_000);
-const out = new Float32Array(64 * 100_000);
+const logits = new Float32Array(64 * 200_000);
+const out = new Float32Array(64 * 200_000);
 const fromLogits = {
-  shape: [64, 100_000],
+  shape: [64, 200_000],
+  softcap: 30,
   targets: new Int32Array(64),
   logsumexp: new Float64Array(64),
   gradLogprob: new Float64Array(64),
