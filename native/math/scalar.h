@@ -154,9 +154,9 @@ PL_FN float exp_flushed(float x) {
   return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent);
 }
 
-// Returns scale·2^(x·factor) for x·factor from −126 to 127, but 0 at −126. Its relative error is 3e-7, and
-// 2^0 is exactly 1. It needs fewer instructions than exp_flushed(), above all if `scale` is constant in a
-// loop.
+// Returns scale·2^(x·factor) for x·factor from −126 to 127, but 0 below −125.5. 2^0 is exactly 1. The power's
+// error is below 3 ulp, or 46 ulp on processors without fused multiply-adds. It needs fewer instructions than
+// exp_flushed(), above all if `scale` is constant in a loop.
 PL_FN float exp2_of_product(float x, float factor, float scale) {
   const float round_to_integer = 12582912.0f + 126.0f;  // as in reduce()
   const float shifted = fma(x, factor, round_to_integer);
