@@ -72,7 +72,7 @@ int64_t LogitsEvaluation::next_phase() {
       Segment total;
       for (int64_t i = 0; i < segments_per_row_; ++i) {
         const Segment& segment = segments_[row * segments_per_row_ + i];
-        add_sums(segment.sums, 1 / row_of(row).temperature, &total.sums);
+        add_sums(segment.sums, 1 / temperature(row), &total.sums);
         total.target += segment.target;
       }
       finish(row, total);
@@ -112,7 +112,7 @@ LogitsRow LogitsEvaluation::row_of(int64_t row) const {
                  call_.vocabulary,
                  call_.targets[row],
                  static_cast<float>(call_.softcap),
-                 call_.temperatures ? call_.temperatures[row] : call_.temperature};
+                 temperature(row)};
   if (!call_.token_ids || !has_target(row)) return view;
   view.token_ids = call_.token_ids + call_.offsets[row];
   view.length = call_.offsets[row + 1] - call_.offsets[row];
@@ -141,7 +141,7 @@ void LogitsEvaluation::sum_row(int64_t row) {
 
 void LogitsEvaluation::finish(int64_t row, const Segment& total) {
   SoftmaxRow result;
-  if (has_target(row)) result = softmax_row(total.sums, 1 / row_of(row).temperature, total.target);
+  if (has_target(row)) result = softmax_row(total.sums, 1 / temperature(row), total.target);
   if (call_.logprob) call_.logprob[row] = static_cast<float>(result.logprob);
   if (call_.logsumexp) call_.logsumexp[row] = result.logsumexp;
   if (call_.entropy) call_.entropy[row] = static_cast<float>(result.entropy);

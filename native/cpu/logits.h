@@ -72,6 +72,9 @@ class LogitsEvaluation : public Task {
   bool check_abort();
   bool has_target(int64_t row) const { return call_.targets[row] != kIgnoredTarget; }
   bool splits_rows() const { return !segments_.empty(); }
+  double temperature(int64_t row) const {
+    return call_.temperatures ? call_.temperatures[row] : call_.temperature;
+  }
   LogitsRow row_of(int64_t row) const;
   void sum(const LogitsRow& view, int64_t segment, Segment* into) const;
   void finish(int64_t row, const Segment& total);

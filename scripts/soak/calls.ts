@@ -11,6 +11,10 @@ import {
   ENTROPY_LOSS_FN,
   KL_FN,
   LossError,
+  logprobs,
+  logprobsBackward,
+  logprobsBackwardSync,
+  logprobsSync,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
 import { requiredArgs } from '../../test/support/draw.js';
@@ -106,7 +110,7 @@ export async function drawCall(random: Random): Promise<void> {
   }
   const options = { grad, ...(controller && { signal: controller.signal }) };
   try {
-    switch (random.integer(0, 8)) {
+    switch (random.integer(0, 9)) {
       case 0:
       case 1: {
         // Each call uses a new object, to test that its native function is freed together with the object.
@@ -156,6 +160,18 @@ export async function drawCall(random: Random): Promise<void> {
         const fn = CORRECTION_FN.create(name, 'rolloutIs' in own ? { rollout_is: 'token' } : {});
         if (sync) fn.computeSync(batch);
         else await fn.compute(batch, controller ? { signal: controller.signal } : {});
+        break;
+      }
+      case 8: {
+        const vocabulary = random.integer(1, random.uniform() < 0.9 ? 512 : MOST);
+        const rows = random.integer(0, 3);
+        const logits = pool.slice(0, rows * vocabulary);
+        const shared = { shape: [rows, vocabulary], targets: new Int32Array(rows) } as const;
+        const forward = { ...shared, entropy: true, ...(controller && { signal: controller.signal }) };
+        const { logsumexp } = sync ? logprobsSync(logits, forward) : await logprobs(logits, forward);
+        const backward = { ...shared, logsumexp, gradLogprob: logsumexp, ...(grad && { out: logits }) };
+        if (sync) logprobsBackwardSync(logits, backward);
+        else await logprobsBackward(logits, backward);
         break;
       }
       default: {

@@ -1,5 +1,6 @@
 // Fuzzes the CPU engine with libFuzzer. The bytes of an input determine a function with options, or a program
-// of a user-defined loss, a batch of any layout, dtype and mask, and the results to compute. The fuzzer
+// of a user-defined loss, a batch of any layout, dtype and mask, and the results to compute. Some inputs
+// determine rows of logits instead. The fuzzer
 // checks for every input:
 //
 // - Nothing is read or written out of bounds (AddressSanitizer), and no behaviour is undefined
@@ -32,7 +33,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   fuzz::Bytes in(bytes, size);
   const int first = in.byte();
   const int kind = first % 8;
-  if (kind < 4)
+  // This byte stands for another call of an advantage function otherwise.
+  if (first == 255)
+    fuzz::fuzz_logits(in);
+  else if (kind < 4)
     fuzz::fuzz_evaluation(in, first >= 128);
   else if (kind == 4)
     fuzz::fuzz_kl_values(in);

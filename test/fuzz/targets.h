@@ -10,5 +10,6 @@ namespace fuzz {
 void fuzz_evaluation(Bytes& in, bool of_program);
 void fuzz_kl_values(Bytes& in);
 void fuzz_advantages(Bytes& in);
+void fuzz_logits(Bytes& in);
 
 }  // namespace fuzz
