@@ -1,5 +1,5 @@
 // Compares one column of two dumps.
-import { ExactSum } from '../doctor/sums.js';
+import { ExactSum } from '../core/exact-sum.js';
 import type { Place } from '../rollouts/index.js';
 import type { DumpRow } from './rows.js';
 

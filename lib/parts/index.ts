@@ -1,13 +1,9 @@
 // Evaluates policy losses and algorithms on files of any size, which are read and computed part by part.
-export {
-  type EvaluationProgress,
-  type EvaluationSettings,
-  evaluateFiles,
-  type FilesEvaluation,
-} from './evaluate-files.js';
+export { evaluateFiles, type FilesEvaluation, mergeResults } from './evaluate-files.js';
 export { compareMicroBatches, type MicroBatchComparison, type Weighing } from './micro-batches.js';
 export type { NonFiniteRow } from './non-finite.js';
 export type { OnNonFinite, PartResult, PartWatcher } from './part-computer.js';
+export type { EvaluationProgress, EvaluationSettings } from './shard.js';
 export {
   type AlgorithmFunctions,
   lossSubject,
@@ -15,4 +11,4 @@ export {
   policyLossSubject,
   type Subject,
 } from './subject.js';
-export type { SubjectEvaluation } from './total.js';
+export type { SubjectEvaluation } from './subject-result.js';

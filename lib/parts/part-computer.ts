@@ -3,12 +3,12 @@ import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import type { Batch } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { perToken } from './advantage-step.js';
-import type { EvaluationSettings } from './evaluate-files.js';
 import { firstNonFiniteRow, type NonFiniteRow } from './non-finite.js';
 import { inTermsOfFiles } from './row-errors.js';
+import type { EvaluationSettings } from './shard.js';
 import type { Subject, SubjectOptions } from './subject.js';
-import type { Whole } from './survey.js';
-import type { SubjectTotal } from './total.js';
+import type { SubjectTotal } from './subject-result.js';
+import type { Whole } from './whole.js';
 
 /** A subject's results for one part. Its arrays are valid only until the next part is computed. */
 export interface PartResult {
@@ -69,13 +69,11 @@ export class PartComputer {
       };
       const normalizer = whole.normalizer(subject);
       if (normalizer) Object.assign(options, { normalizer, part: true });
-      const { computed, result } = await this.#inTermsOfFiles(subject, part, async () => {
+      const { computed, result } = await termsOfFiles(this.#files, subject, part, async () => {
         const computed = await whole.advantagesOf(subject, part);
         return { computed, result: await subject.compute(batch, computed, options) };
       });
-      // A policy loss that is evaluated without an algorithm reports only its own metrics, not the advantages' metrics.
-      const advantageMetrics = subject.functions ? whole.advantageMetrics(subject) : {};
-      total.add(result, normalizer, computed !== undefined, advantageMetrics);
+      total.add(result, batch.cuSeqlens, normalizer, computed !== undefined);
       if (!total.isFinite) await this.#explain(subject, result.loss, part, computed, options);
       onShare((i + 1) / this.#totals.length);
       if (!this.#watch) continue;
@@ -89,20 +87,6 @@ export class PartComputer {
       });
     }
     await this.#watch?.(part, results);
-  }
-
-  /**
-   * Computes every subject on an empty batch that has the part's columns. This reports a missing column before the
-   * other parts are read.
-   */
-  async check(part: RolloutPart): Promise<void> {
-    const batch = withoutRows(part.batch);
-    for (const { subject } of this.#totals)
-      await this.#inTermsOfFiles(subject, part, async () => {
-        const { advantages: step } = subject;
-        const made = step?.appliesTo(batch) ? await step.compute(batch) : undefined;
-        await subject.compute(batch, made?.computed, { grad: new Float32Array(0) });
-      });
   }
 
   /** Reports the row that makes a part's loss or gradient NaN or infinite, unless a row was reported before. */
@@ -125,13 +109,37 @@ export class PartComputer {
     this.#arrays[slot] = made;
     return made;
   }
+}
 
-  async #inTermsOfFiles<T>(subject: Subject, part: RolloutPart, compute: () => Promise<T>): Promise<T> {
-    try {
-      return await compute();
-    } catch (error) {
-      throw inTermsOfFiles(error, subject, part, this.#files);
-    }
+/**
+ * Computes every subject on an empty batch that has a part's columns. This reports a missing column before the other
+ * parts are read.
+ * @throws LossError about the columns.
+ */
+export async function checkColumns(
+  part: RolloutPart,
+  subjects: readonly Subject[],
+  files: readonly string[],
+): Promise<void> {
+  const batch = withoutRows(part.batch);
+  for (const subject of subjects)
+    await termsOfFiles(files, subject, part, async () => {
+      const { advantages: step } = subject;
+      const made = step?.appliesTo(batch) ? await step.compute(batch) : undefined;
+      await subject.compute(batch, made?.computed, { grad: new Float32Array(0) });
+    });
+}
+
+async function termsOfFiles<T>(
+  files: readonly string[],
+  subject: Subject,
+  part: RolloutPart,
+  compute: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await compute();
+  } catch (error) {
+    throw inTermsOfFiles(error, subject, part, files);
   }
 }
 

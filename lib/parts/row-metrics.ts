@@ -1,50 +1,81 @@
-// Combines the metrics of several parts into metrics over the rows of all parts.
+// The metrics of advantage functions and KL penalties, from one number per row. However the rows are divided into parts
+// and shards, the metrics over all of them have the same bits.
 import type { Metrics } from '../index.js';
+import { type PackedRows, type RolloutPart, rowsFrom } from '../rollouts/index.js';
+
+/** One number per row of each metric. */
+export type RowValues = Record<string, Float64Array>;
 
 /**
- * Merges the metrics of several parts into metrics over the rows of all parts. A metric must be a mean over rows, a
- * standard deviation over rows (`…/std`, together with its mean `…/mean`), or a coefficient that all parts share.
+ * Collects the metrics of rows, one by one. A metric must be a mean over rows, a standard deviation over rows (`…/std`,
+ * together with its mean `…/mean`), or a coefficient that all rows share.
  */
 export class RowMetrics {
-  #rows = 0;
-  #means: Metrics = {};
-  // For each standard deviation, the sum of the squared distances from the mean, over all rows so far.
-  readonly #squares: Metrics = {};
+  #values: Record<string, number[]> = {};
 
   /**
-   * Adds the metrics of a part.
-   * @param rows the number of rows in the part.
+   * Adds the rows of a part.
+   * @param metrics the metrics of the part as a whole. Nothing is computed if there are none.
+   * @param of computes the metrics of a batch that is a single row.
    */
-  add(metrics: Metrics, rows: number): void {
-    const all = this.#rows + rows;
-    const before = this.#means;
-    this.#means = {};
-    for (const [name, value] of Object.entries(metrics)) {
-      if (!name.endsWith('/std')) {
-        const mean = before[name] ?? value;
-        // This form of the mean adds exactly 0 if the value equals the mean so far, so a coefficient does not change.
-        this.#means[name] = all > 0 ? mean + ((value - mean) * rows) / all : mean;
-        continue;
-      }
-      const ofMean = name.replace(/std$/, 'mean');
-      const difference = metrics[ofMean]! - (before[ofMean] ?? metrics[ofMean]!);
-      this.#squares[name] =
-        (this.#squares[name] ?? 0) +
-        value * value * Math.max(rows - 1, 0) +
-        (all > 0 ? (difference * difference * this.#rows * rows) / all : 0);
-      this.#means[name] = 0;
+  async add(
+    metrics: Metrics,
+    { batch, rows }: Pick<RolloutPart, 'batch' | 'rows'>,
+    of: (row: PackedRows) => Promise<Metrics>,
+  ): Promise<void> {
+    const names = Object.keys(metrics);
+    if (names.length === 0) return;
+    for (const name of names) this.#values[name] ??= [];
+    for (let row = 0; row < rows; row++) {
+      const ofRow = await of(rowsFrom(batch as PackedRows, row, row + 1));
+      for (const name of names) this.#values[name]!.push(ofRow[name]!);
     }
-    this.#rows = all;
   }
 
-  /** The metrics over the rows of all parts that were added so far. */
-  get whole(): Metrics {
+  get values(): RowValues {
     return Object.fromEntries(
-      Object.entries(this.#means).map(([name, mean]) => {
-        const squares = this.#squares[name];
-        if (squares === undefined) return [name, mean];
-        return [name, this.#rows > 1 ? Math.sqrt(squares / (this.#rows - 1)) : 0];
-      }),
+      Object.entries(this.#values).map(([name, values]) => [name, Float64Array.from(values)]),
     );
   }
+}
+
+/** Joins the values of consecutive rows. */
+export function joinRowValues(all: readonly RowValues[]): RowValues {
+  const names = [...new Set(all.flatMap((values) => Object.keys(values)))];
+  return Object.fromEntries(
+    names.map((name) => [name, concat(all.map((values) => values[name] ?? new Float64Array(0)))]),
+  );
+}
+
+function concat(arrays: readonly Float64Array[]): Float64Array {
+  const joined = new Float64Array(arrays.reduce((sum, { length }) => sum + length, 0));
+  let at = 0;
+  for (const array of arrays) {
+    joined.set(array, at);
+    at += array.length;
+  }
+  return joined;
+}
+
+/** Returns the metrics over all rows. */
+export function metricsOver(values: RowValues): Metrics {
+  return Object.fromEntries(
+    Object.entries(values).map(([name, ofRows]) => {
+      if (!name.endsWith('/std')) return [name, meanOver(ofRows)];
+      return [name, deviationOver(values[name.replace(/std$/, 'mean')]!)];
+    }),
+  );
+}
+
+function meanOver(values: Float64Array): number {
+  const [first] = values;
+  // The mean of equal numbers may be rounded, but a coefficient must not change.
+  if (first !== undefined && values.every((x) => x === first)) return first;
+  return values.length > 0 ? values.reduce((sum, x) => sum + x, 0) / values.length : 0;
+}
+
+function deviationOver(values: Float64Array): number {
+  const mean = meanOver(values);
+  const squares = values.reduce((sum, x) => sum + (x - mean) * (x - mean), 0);
+  return values.length > 1 ? Math.sqrt(squares / (values.length - 1)) : 0;
 }

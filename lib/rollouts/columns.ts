@@ -221,7 +221,7 @@ class RowFlags extends RowBuilder<number> {
  * Collects a column with one id of a group or run per row, and numbers the ids in order of appearance. The numbering
  * continues from part to part, so equal ids get equal numbers in all parts.
  */
-class RowIds extends RowBuilder<Id> {
+export class RowIds extends RowBuilder<Id> {
   readonly #ids = new Map<number | string, Id>();
   #numbered = 0;
   #characters = 0;
@@ -238,6 +238,13 @@ class RowIds extends RowBuilder<Id> {
       id.number ??= this.#numbered++;
       return id.number;
     });
+  }
+
+  /** Returns the ids that have numbers, in the order of their numbers. */
+  numbered(): (number | string)[] {
+    const ids: (number | string)[] = [];
+    for (const [id, { number }] of this.#ids) if (number !== undefined) ids[number] = id;
+    return ids;
   }
 
   #add(id: number | string, makeError: MakeError): Id {
@@ -348,8 +355,11 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   step: number('step'),
 };
 
+/** A column that identifies a group or a run. */
+export type IdColumn = 'task_id' | 'run_id';
+
 /** Returns whether a column identifies a group or a run. Its values are read exactly. */
-export function isIdColumn(column: RolloutColumn | undefined): boolean {
+export function isIdColumn(column: RolloutColumn | undefined): column is IdColumn {
   return column === 'task_id' || column === 'run_id';
 }
 

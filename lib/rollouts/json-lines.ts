@@ -5,6 +5,7 @@ import type { ColumnNames } from './column-names.js';
 import { COLUMNS, isIdColumn } from './columns.js';
 import { JsonObjectReader } from './json-object.js';
 import { arrayHint, exactNumber, type JsonContext, parseJson } from './json-value.js';
+import type { RowLimits } from './limits.js';
 import { checkUtf8, readRecords, type TextRecord } from './records.js';
 import {
   emptyRow,
@@ -23,8 +24,19 @@ import { type LineLayout, layoutOf } from './trainers/lines.js';
  */
 export const readJsonLines: ReadRows = async function* (file, names, onBytes, settings) {
   const reader = new RowReader(names, settings);
-  for await (const records of readRecords(file, 'line', onBytes, settings)) yield rowsOf(records, reader);
+  for await (const records of readRecords(file, 'line', onBytes, settings, settings.piece))
+    yield rowsOf(records, reader);
 };
+
+/** Returns whether each line of a file is a row, as its first line shows. The lines of trainers can be several rows. */
+export async function hasPlainLines(file: string, limits: RowLimits): Promise<boolean> {
+  for await (const records of readRecords(file, 'line', () => {}, limits))
+    for (const { place, bytes } of records) {
+      const keys = keysOf(new JsonObjectReader(), bytes);
+      return keys !== undefined && layoutOf(keys, place) === undefined;
+    }
+  return false;
+}
 
 function* rowsOf(records: Iterable<TextRecord>, reader: RowReader): Generator<FileRow> {
   for (const { place, bytes } of records) yield* reader.rowsIn(bytes, place);
@@ -39,7 +51,7 @@ class RowReader {
   readonly #names: ColumnNames;
   readonly #settings: ReadSettings;
   // A trainer's layout, which the first line that is an object shows. The keys to parse are those of its columns to read.
-  #isRecognised = false;
+  #isRecognised: boolean;
   #malformed = 0;
   #layout: LineLayout | undefined;
   #layoutKeys = new Set<string>();
@@ -47,6 +59,8 @@ class RowReader {
   constructor(names: ColumnNames, settings: ReadSettings) {
     this.#names = names;
     this.#settings = settings;
+    // Only a file of plain lines is read in pieces.
+    this.#isRecognised = settings.piece !== undefined;
   }
 
   /**
@@ -63,7 +77,7 @@ class RowReader {
   }
 
   #recognise(bytes: () => Buffer, place: Place): void {
-    const keys = this.#keysOf(bytes);
+    const keys = keysOf(this.#entries, bytes);
     this.#isRecognised = keys !== undefined || ++this.#malformed === MOST_MALFORMED;
     if (!keys) return;
     const layout = layoutOf(keys, place);
@@ -72,19 +86,6 @@ class RowReader {
     this.#layoutKeys = new Set(layout.needs);
     for (const [ours, theirs] of Object.entries(layout.columns))
       if (this.#names.isRead(ours)) this.#layoutKeys.add(theirs);
-  }
-
-  /** Returns the keys of a line; undefined if it is malformed, which its row reports. */
-  #keysOf(bytes: () => Buffer): string[] | undefined {
-    const keys: string[] = [];
-    try {
-      this.#entries.begin(bytes());
-      while (this.#entries.next()) keys.push(this.#entries.key);
-    } catch (error) {
-      if (error instanceof SyntaxError || error instanceof LossError) return undefined;
-      throw error;
-    }
-    return keys;
   }
 
   /** Returns a row with a trainer's values under the names of columns, in addition to their own names. */
@@ -165,6 +166,19 @@ class RowReader {
       hint: arrayHint(json, place),
     });
   }
+}
+
+/** Returns the keys of a line; undefined if it is malformed, which its row reports. */
+function keysOf(entries: JsonObjectReader, bytes: () => Buffer): string[] | undefined {
+  const keys: string[] = [];
+  try {
+    entries.begin(bytes());
+    while (entries.next()) keys.push(entries.key);
+  } catch (error) {
+    if (error instanceof SyntaxError || error instanceof LossError) return undefined;
+    throw error;
+  }
+  return keys;
 }
 
 function beginsObject(line: Buffer): boolean {

@@ -3,7 +3,15 @@
 import type { BatchWith } from '../core/batch.js';
 import { describeValue, type LossError } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
-import { COLUMNS, type ColumnBuilder, type MakeError, type RolloutColumn, type Slot } from './columns.js';
+import {
+  COLUMNS,
+  type ColumnBuilder,
+  type IdColumn,
+  type MakeError,
+  type RolloutColumn,
+  RowIds,
+  type Slot,
+} from './columns.js';
 import { type RowLimits, tooManyRows, tooManyTokens } from './limits.js';
 import {
   describeColumns,
@@ -42,6 +50,11 @@ export interface RolloutPart extends Rollouts {
   kept: Record<string, unknown>[];
   /** The place of each row in its file, for error messages. */
   places: Place[];
+  /**
+   * Returns the ids of a column that have numbers so far, in the order of their numbers. Numbers begin at 0. The list is
+   * empty if the rows have no such column.
+   */
+  idsOf(column: IdColumn): (number | string)[];
 }
 
 interface Column {
@@ -261,6 +274,10 @@ export class PartBuilder {
       first: this.#first,
       kept: this.#kept.splice(0, rows),
       places: this.#places.splice(0, rows),
+      idsOf: (column) => {
+        const builder = this.#columns.find(({ name }) => name === column)?.builder;
+        return builder instanceof RowIds ? builder.numbered() : [];
+      },
     };
     this.#starts = this.#starts.slice(rows).map((start) => start - from.start);
     this.#end -= from.start;

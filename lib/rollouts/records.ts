@@ -7,7 +7,15 @@ import { createGunzip } from 'node:zlib';
 import type { LossError } from '../core/errors.js';
 import { isBlank, NEWLINE, QUOTE, RETURN } from './ascii.js';
 import { maxRowBytes, type RowLimits } from './limits.js';
-import { badFile, cannotRead, type DetailsAtPlace, errorAt, type Place, STDIN } from './source.js';
+import {
+  badFile,
+  cannotRead,
+  type DetailsAtPlace,
+  errorAt,
+  type FilePiece,
+  type Place,
+  STDIN,
+} from './source.js';
 
 /** A record of a text file. Blank records are skipped. */
 export interface TextRecord {
@@ -28,6 +36,7 @@ export type RecordEnd = 'line' | 'line outside of quotes';
  * @param file the name of a file, or '-' for standard input.
  * @param onBytes is called after each chunk, with the number of bytes just read from the file. For a compressed file
  * these are compressed bytes.
+ * @param piece the lines to read, if not all. The file must not be compressed.
  * @throws LossError if the file cannot be read, or if a quote is not closed.
  */
 export async function* readRecords(
@@ -35,18 +44,25 @@ export async function* readRecords(
   end: RecordEnd,
   onBytes: (bytes: number) => void,
   limits: RowLimits,
+  piece?: FilePiece,
 ): AsyncGenerator<Iterable<TextRecord>> {
-  const splitter = new Splitter(file, end === 'line outside of quotes', maxRowBytes(limits));
+  const splitter = new Splitter(file, end === 'line outside of quotes', maxRowBytes(limits), piece?.line);
   try {
-    for await (const chunk of chunksOf(file, onBytes)) yield splitter.push(chunk);
+    for await (const chunk of chunksOf(file, onBytes, piece)) yield splitter.push(chunk);
   } catch (error) {
     throw cannotRead(file, error);
   }
   yield splitter.finish();
 }
 
-async function* chunksOf(file: string, onBytes: (bytes: number) => void): AsyncGenerator<Buffer> {
-  const source = file === STDIN ? openStdin() : createReadStream(file, { highWaterMark: CHUNK_BYTES });
+async function* chunksOf(
+  file: string,
+  onBytes: (bytes: number) => void,
+  piece: FilePiece | undefined,
+): AsyncGenerator<Buffer> {
+  const bytes = piece && { start: piece.start, end: piece.end - 1 };
+  const source =
+    file === STDIN ? openStdin() : createReadStream(file, { highWaterMark: CHUNK_BYTES, ...bytes });
   // pipeline() needs a callback, but it can be empty: an error also destroys the last stream, and then the loop below
   // throws the error.
   const chunks: Readable = file.endsWith('.gz')
@@ -81,19 +97,22 @@ class Splitter {
   // A record that is too long has no pieces; #isReported tells whether it was already yielded as an error.
   #pieces: Buffer[] = [];
   #length = 0;
-  #begin = 1;
-  #line = 1;
+  #begin: number;
+  #line: number;
   #open = false;
   #isReported = false;
 
   /**
    * @param quotes whether a line break inside double quotes is part of the record instead of ending it.
    * @param maxBytes the maximum length of a record. Longer ones are not held in memory.
+   * @param line the number of the first line.
    */
-  constructor(file: string, quotes: boolean, maxBytes: number) {
+  constructor(file: string, quotes: boolean, maxBytes: number, line = 1) {
     this.#file = file;
     this.#quotes = quotes;
     this.#maxBytes = maxBytes;
+    this.#begin = line;
+    this.#line = line;
   }
 
   /** Yields the records that end in the given chunk, and keeps the rest of the chunk for the next record. */

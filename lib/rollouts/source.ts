@@ -51,10 +51,23 @@ export function emptyRow(): RowValues {
   return new (Row as unknown as new () => RowValues)();
 }
 
+/** Some consecutive rows of a file: those in the bytes from `start` to before `end`. */
+export interface FilePiece {
+  file: string;
+  start: number;
+  end: number;
+  /** For JSON lines: the number of the line that begins at `start`. */
+  line?: number;
+  /** For Parquet: the first row group, and the one after the last. */
+  groups?: readonly [first: number, end: number];
+}
+
 /** How to read the rows of a file. */
 export interface ReadSettings extends RowLimits {
   /** The maximum number of rows in all files. */
   maxRows: number;
+  /** The rows to read, if not all. Only JSON lines without compression and Parquet files can be read in pieces. */
+  piece?: FilePiece | undefined;
   /**
    * Reports a flaw that leaves the row usable. With `StreamOptions.strict`, throws an error instead.
    * @param consequence how the reader deals with the flaw, as a sentence without its full stop.

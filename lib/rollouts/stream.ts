@@ -7,7 +7,7 @@ import { splitTable } from './file-name.js';
 import { readerOf } from './format.js';
 import { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
-import { badFile, errorAt, type ReadSettings } from './source.js';
+import { badFile, errorAt, type FilePiece, type ReadSettings } from './source.js';
 import { type OnBadRow, Units } from './units.js';
 
 /** Options of {@link readRollouts}. */
@@ -76,6 +76,8 @@ export interface StreamOptions extends ReadOptions {
    * on, across all files.
    */
   evenRows?: boolean;
+  /** Whether skipBadRows may skip all rows. By default, that is an error. */
+  mayLackRows?: boolean;
 }
 
 /**
@@ -101,6 +103,7 @@ export interface StreamOptions extends ReadOptions {
  * none. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size
  * of the files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice.
  *
+ * @param files the names of the files. A piece of a file, as cutFile() returns it, stands for some of its rows.
  * @throws LossError if the rollouts cannot be read. For a bad value, the message names the file, the line or row, the
  * column, what was expected and what was given. The codes:
  * - `ERR_INVALID_INPUT`: a file is unreadable or empty, a row is malformed, or a value has the wrong type.
@@ -110,7 +113,7 @@ export interface StreamOptions extends ReadOptions {
  * - `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME`: an option is invalid.
  */
 export async function* streamRollouts(
-  files: readonly string[],
+  files: readonly (string | FilePiece)[],
   {
     columns,
     rename,
@@ -124,6 +127,7 @@ export async function* streamRollouts(
     onWarning = ({ message }) => process.emitWarning(message, { type: 'PolicyLossWarning' }),
     maxTokens = Number.POSITIVE_INFINITY,
     evenRows = false,
+    mayLackRows = false,
     onProgress,
     logprobs = 'required',
   }: StreamOptions = {},
@@ -139,10 +143,13 @@ export async function* streamRollouts(
     bytes += more;
     onProgress?.({ bytes, totalBytes, rows: builder.rows, tokens: builder.tokens });
   };
-  for (const file of files) {
-    let empty = true;
+  for (const source of files) {
+    const piece = typeof source === 'string' ? undefined : source;
+    const file = piece?.file ?? (source as string);
+    let empty = piece === undefined;
     const warn = strict ? raise : once(onWarning);
-    for await (const block of (await readerOf(file))(file, names, onBytes, { maxRowTokens, maxRows, warn }))
+    const settings: ReadSettings = { maxRowTokens, maxRows, warn, piece };
+    for await (const block of (await readerOf(file))(file, names, onBytes, settings))
       for (const row of block) {
         empty = false;
         const part = units.add(row);
@@ -152,7 +159,7 @@ export async function* streamRollouts(
   }
   const part = units.end();
   if (part) yield part;
-  if (units.firstBad && builder.rows === 0)
+  if (units.firstBad && builder.rows === 0 && !mayLackRows)
     throw new LossError(
       'ERR_INVALID_INPUT',
       {
@@ -198,14 +205,16 @@ function checkLimit(option: string, value: unknown): void {
     });
 }
 
-async function totalSize(files: readonly string[]): Promise<number> {
+async function totalSize(files: readonly (string | FilePiece)[]): Promise<number> {
   const sizes = await Promise.all(
     files.map((file) =>
-      stat(splitTable(file).file).then(
-        ({ size }) => size,
-        // An unreadable file counts as 0 bytes here. Its reader will report the reason later.
-        () => 0,
-      ),
+      typeof file === 'string'
+        ? stat(splitTable(file).file).then(
+            ({ size }) => size,
+            // An unreadable file counts as 0 bytes here. Its reader will report the reason later.
+            () => 0,
+          )
+        : file.end - file.start,
     ),
   );
   return sizes.reduce((sum, size) => sum + size, 0);

@@ -47,7 +47,7 @@ async function expected(lines: string) {
     metrics,
     rows: rows.length,
     tokens: actionMask.reduce((sum, m) => sum + m, 0),
-    gradNorm: norm(grad!),
+    gradNorm: norm(grad!, rows),
     advantages: 'given',
   };
 }

@@ -18,11 +18,6 @@ import { modesOf, requiredArgs } from '../support/draw.js';
 import { generator } from '../support/random.js';
 import { EXAMPLE, Files, fails, run, runJson } from './support.js';
 
-// The metrics of advantage functions and of KL penalties are float64 means over rows. They are merged from the means over
-// the rows of each part, so their last bits differ. All other results must be equal.
-const OF_ADVANTAGES = /^(group_advantages|kl_penalty|kl|jsd|advantages)\//;
-const RELATIVE = 1e-13;
-
 type Columns = Record<string, unknown>;
 
 /**
@@ -87,11 +82,6 @@ async function evaluated(file: string, subjects: readonly Subject[], batchTokens
   return { ...result, gradients };
 }
 
-function assertClose(actual: number, expected: number, what: string): void {
-  const most = RELATIVE * Math.max(Math.abs(expected), 0.1);
-  assert.ok(Math.abs(actual - expected) <= most, `${what}: ${actual}, and ${expected} for all rows at once`);
-}
-
 /** Returns the metrics of a subject that are there when the rows are computed in parts. */
 function metricsOfParts({ subject, metrics }: { subject: Subject; metrics: object }): string[] {
   const { policyLoss } = subject.policyLossFn;
@@ -115,11 +105,8 @@ async function assertPartsAddUp(file: string, subjects: readonly Subject[], toke
       assert.equal(actual.loss, expected.loss, `${what}: loss`);
       assert.equal(actual.gradNorm, expected.gradNorm, `${what}: gradient norm`);
       assert.equal(actual.gradEntropyNorm, expected.gradEntropyNorm, `${what}: entropy norm`);
-      for (const name of names) {
-        const value = expected.metrics[name];
-        if (OF_ADVANTAGES.test(name)) assertClose(actual.metrics[name]!, value!, `${what}: ${name}`);
-        else assert.equal(actual.metrics[name], value, `${what}: ${name}`);
-      }
+      for (const name of names)
+        assert.equal(actual.metrics[name], expected.metrics[name], `${what}: ${name}`);
       for (const name of ['grad', 'gradEntropy', 'advantages'] as const) {
         const [ours, theirs] = [parted.gradients[i]![name], whole.gradients[i]![name]];
         assert.equal(ours.length, theirs.length);

@@ -145,7 +145,27 @@ export function batchOf(rows: readonly Row[]) {
   };
 }
 
-export const norm = (values: Float32Array) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
+/**
+ * Returns the norm that the program prints for the gradient of some rows: the sum of squares of each row is rounded, the
+ * sum over the rows only once.
+ */
+export function norm(values: Float32Array, rows: readonly { logprobs: ArrayLike<number> }[] = ROWS): number {
+  let start = 0;
+  let total = 0n;
+  for (const { logprobs } of rows) {
+    const row = values.subarray(start, start + logprobs.length);
+    total += scaled(row.reduce((sum, x) => sum + x * x, 0));
+    start += row.length;
+  }
+  return Math.sqrt(Number(total) / 2 ** 400);
+}
+
+/** Returns a sum of squares of float32 numbers, multiplied by 2 ** 400. */
+function scaled(x: number): bigint {
+  if (x === 0) return 0n;
+  const bits = new BigUint64Array(Float64Array.of(x).buffer)[0]!;
+  return ((bits & (2n ** 52n - 1n)) + 2n ** 52n) << ((bits >> 52n) - 1075n + 400n);
+}
 
 /** Computes a loss with the library. The advantages are GRPO's, unless `more` contains others. */
 export async function computedLoss(
@@ -171,7 +191,7 @@ export async function fromLibrary(
   more: Partial<Batch> = {},
 ) {
   const { loss, metrics, grad } = await computedLoss(name, args, rows, more);
-  return { name, loss, metrics, rows: rows.length, tokens: grad.length, gradNorm: norm(grad) };
+  return { name, loss, metrics, rows: rows.length, tokens: grad.length, gradNorm: norm(grad, rows) };
 }
 
 /** Returns the result that `evaluate --algorithm` must print. The library computes it. */
@@ -192,8 +212,8 @@ export async function fromObjective(
     metrics,
     rows: rows.length,
     tokens: batch.actionMask.length,
-    gradNorm: norm(grad!),
-    ...('entropy_loss' in metrics && { gradEntropyNorm: norm(gradEntropy!) }),
+    gradNorm: norm(grad!, rows),
+    ...('entropy_loss' in metrics && { gradEntropyNorm: norm(gradEntropy!, rows) }),
   };
 }
 

@@ -192,6 +192,7 @@ function partOf(rows: readonly DumpRow[], first: number): RolloutPart {
     first,
     kept: rows.map(() => ({})),
     places: rows.map(({ file = 'dump.jsonl' }, i) => ({ file, line: first + i + 1 })),
+    idsOf: () => [],
   };
 }
 

@@ -55,6 +55,7 @@ export function partOf(rows: readonly MadeRow[], file = 'made.jsonl', first = 0)
     first,
     kept: rows.map(({ kept }) => kept ?? {}),
     places: rows.map((_, i) => ({ file, line: first + i + 1 })),
+    idsOf: () => [],
   };
 }
 

@@ -1,8 +1,9 @@
 // Rewards and advantages, within groups and over the batch.
+
+import { ExactSum } from '../../core/exact-sum.js';
 import type { Check } from '../check.js';
 import type { Row } from '../row.js';
-
-import { ExactSum, meanOf } from '../sums.js';
+import { meanOf } from '../sums.js';
 
 /** The sums of one group over its rows. */
 interface Group {

@@ -1,9 +1,11 @@
 // The divergence from the reference policy, by the estimators k1, k2 and k3.
+
+import { ExactSum } from '../../core/exact-sum.js';
 import type { Check, Need } from '../check.js';
 import { Equality } from '../equality.js';
 import { differences, type Row } from '../row.js';
 import { RowSet } from '../row-table.js';
-import { ExactSum, TokenMean } from '../sums.js';
+import { TokenMean } from '../sums.js';
 
 const NEEDS: readonly Need[] = ['ref_logprobs', ['old_logprobs', 'logprobs']];
 

@@ -1,9 +1,11 @@
 // The ratios of the current policy to the old one: how much of the batch they leave, and how much clipping cuts.
+
+import { ExactSum } from '../../core/exact-sum.js';
 import { type Check, LONG_ENOUGH, type Need } from '../check.js';
 import { Equality } from '../equality.js';
 import { differences, type Row } from '../row.js';
 import { RowSet } from '../row-table.js';
-import { ExactSum, meanOf } from '../sums.js';
+import { meanOf } from '../sums.js';
 
 const NEEDS: readonly Need[] = ['logprobs', 'old_logprobs'];
 

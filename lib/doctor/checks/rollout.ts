@@ -1,10 +1,12 @@
 // The trainer's log-probabilities against those that the rollout engine reported for the same tokens and weights.
+
+import { ExactSum } from '../../core/exact-sum.js';
 import { Growing } from '../../parts/growing.js';
 import { type Check, LONG_ENOUGH, type Need } from '../check.js';
 import { Equality } from '../equality.js';
 import { differences, equal, type Row, sizesOf } from '../row.js';
 import { RowSet } from '../row-table.js';
-import { ExactSum, meanOf, sumOf, TokenMean } from '../sums.js';
+import { meanOf, sumOf, TokenMean } from '../sums.js';
 
 const NEEDS: readonly Need[] = ['rollout_logprobs', ['old_logprobs', 'logprobs']];
 

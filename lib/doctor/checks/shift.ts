@@ -1,9 +1,11 @@
 // Pairs of columns of which one is a token ahead of the other.
+
+import { ExactSum } from '../../core/exact-sum.js';
 import type { RolloutColumn } from '../../rollouts/index.js';
 import { type Check, LONG_ENOUGH } from '../check.js';
 import { differences, type Row, sizesOf } from '../row.js';
 import { RowSet } from '../row-table.js';
-import { ExactSum, meanOf } from '../sums.js';
+import { meanOf } from '../sums.js';
 
 // Below this mean |difference|, the columns agree as they are.
 const AGREES = 0.1;

@@ -16,7 +16,7 @@ export const readRows: ReadRows = async function* (name, names, onBytes, limits)
   let file: ParquetFile | undefined;
   try {
     file = new ParquetFile(name);
-    const { size, rows } = file;
+    const { size } = file;
     const wanted = columnsToRead(
       name,
       file.columns.map(({ element }) => element.name),
@@ -33,8 +33,13 @@ export const readRows: ReadRows = async function* (name, names, onBytes, limits)
       leaves.push(reader);
       return reader;
     };
-    let row = 1;
-    for (const group of file.groups) {
+    const [from, to] = limits.piece?.groups ?? [0, file.groups.length];
+    const before = file.groups.slice(0, from).reduce((sum, group) => sum + group.rows, 0);
+    const groups = file.groups.slice(from, to);
+    const bytes = limits.piece ? limits.piece.end - limits.piece.start : size;
+    const rows = groups.reduce((sum, group) => sum + group.rows, 0);
+    let row = before + 1;
+    for (const group of groups) {
       leaves = [];
       const readers = columns.map((column) => columnReader(column, limits, open(group)));
       for (let left = group.rows; left > 0; ) {
@@ -48,7 +53,7 @@ export const readRows: ReadRows = async function* (name, names, onBytes, limits)
         const first = row;
         row += block.length;
         yield block.map((cells, i) => tableRow(cells, names, limits, { file: name, row: first + i }));
-        onBytes((size * block.length) / rows);
+        onBytes((bytes * block.length) / rows);
       }
       for (const reader of readers) reader.end();
     }

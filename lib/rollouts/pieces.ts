@@ -1,0 +1,233 @@
+// Cuts files into pieces that can be read one by one, and finds out whether a piece has changed since.
+import { createHash, type Hash } from 'node:crypto';
+import { createReadStream, type Stats } from 'node:fs';
+import { stat } from 'node:fs/promises';
+import { isBlank, NEWLINE } from './ascii.js';
+import { ColumnNames } from './column-names.js';
+import { splitTable } from './file-name.js';
+import { readerOf } from './format.js';
+import { hasPlainLines, readJsonLines } from './json-lines.js';
+import { MAX_ROW_TOKENS } from './limits.js';
+import { readParquet } from './parquet.js';
+import { badFile, cannotRead, type FilePiece, STDIN } from './source.js';
+
+/** A piece of a file, or the whole file, with what is needed to find out whether it has changed. */
+export interface HashedPiece extends FilePiece {
+  /** Whether the piece is the whole file. */
+  whole: boolean;
+  /** The SHA-256 of the piece's bytes, in hexadecimal. */
+  sha256: string;
+  /** The number of rows, good or bad; absent if it is unknown. */
+  rows?: number;
+}
+
+/** A file in pieces. Together they have all bytes of the file, in order. */
+export interface CutFile {
+  file: string;
+  size: number;
+  pieces: HashedPiece[];
+}
+
+/**
+ * Cuts a file into pieces of about equal size, and reads it once for the digests of the pieces. JSON lines and Parquet
+ * files are cut, at the ends of lines and of row groups. Compressed files, other formats and the files of trainers are
+ * one piece.
+ * @param bytes the size from which on a piece ends.
+ * @param countRows whether the rows must be counted in every file, which takes longer for some formats.
+ * @param canEnd returns whether a piece may end after this many rows of the file. Only called with countRows.
+ * @throws LossError `ERR_INVALID_INPUT` if the file cannot be read, or only once.
+ */
+export async function cutFile(
+  file: string,
+  bytes: number,
+  countRows: boolean,
+  canEnd: (rows: number) => boolean = () => true,
+): Promise<CutFile> {
+  const { file: path } = splitTable(file);
+  const { size } = await regularFile(file, path);
+  if (size === 0) throw badFile(file, { expected: 'rollouts', received: 'an empty file' });
+  const reader = await readerOf(file);
+  const canBeCut = size > bytes || countRows;
+  const isText = reader === readJsonLines && !path.toLowerCase().endsWith('.gz');
+  try {
+    if (canBeCut && isText && (await hasPlainLines(path, { maxRowTokens: MAX_ROW_TOKENS })))
+      return { file, size, pieces: await cutLines(path, bytes, canEnd) };
+    if (canBeCut && reader === readParquet) {
+      const { boundsOfGroups } = await import('./parquet/groups.js');
+      const bounds = boundsOfGroups(path);
+      if (bounds) return { file, size, pieces: await cutGroups(path, size, bounds, bytes, canEnd) };
+    }
+    const rows = countRows ? { rows: await rowsIn(file) } : {};
+    const sha256 = await digestOf(path, 0, size);
+    return { file, size, pieces: [{ file, start: 0, end: size, whole: true, sha256, ...rows }] };
+  } catch (error) {
+    throw cannotRead(file, error);
+  }
+}
+
+/**
+ * Checks that a piece is the same as when its file was cut.
+ * @param size the size of the file when it was cut.
+ * @throws LossError `ERR_INVALID_INPUT` if it has changed.
+ */
+export async function checkPiece(piece: HashedPiece, size: number): Promise<void> {
+  const { file: path } = splitTable(piece.file);
+  const before = await regularFile(piece.file, path);
+  if (before.size !== size)
+    throw changed(piece.file, `${size} bytes, as when it was planned`, `${before.size} bytes`);
+  let sha256: string;
+  try {
+    sha256 = await digestOf(path, piece.start, piece.end);
+  } catch (error) {
+    throw cannotRead(piece.file, error);
+  }
+  if (sha256 !== piece.sha256)
+    throw changed(
+      piece.file,
+      `bytes ${piece.start} to ${piece.end} as when they were planned, with the SHA-256 ${piece.sha256}`,
+      sha256,
+    );
+}
+
+function changed(file: string, expected: string, received: string) {
+  return badFile(file, {
+    expected,
+    received,
+    hint: 'The file has changed since the plan was made. Make a new plan',
+  });
+}
+
+async function regularFile(file: string, path: string): Promise<Stats> {
+  if (file === STDIN)
+    throw badFile(file, { expected: 'a file, which every worker can read', received: 'standard input' });
+  const status = await stat(path).catch((error: unknown) => {
+    throw cannotRead(file, error);
+  });
+  if (!status.isFile())
+    throw badFile(file, {
+      expected: 'a regular file, which can be read more than once',
+      received: 'another',
+    });
+  // SQLite keeps recent changes in a file of their own, which the digest would not cover.
+  const log = await stat(`${path}-wal`).catch(() => undefined);
+  if (log && log.size > 0)
+    throw badFile(file, {
+      expected: 'a database without a write-ahead log',
+      received: `one in ${path}-wal`,
+      hint: 'PRAGMA wal_checkpoint(TRUNCATE) moves its changes into the database',
+    });
+  return status;
+}
+
+/** Ends pieces, and computes the digest of each. */
+class Pieces {
+  readonly pieces: HashedPiece[] = [];
+  readonly #file: string;
+  #hash: Hash = createHash('sha256');
+  #start = 0;
+
+  constructor(file: string) {
+    this.#file = file;
+  }
+
+  /** The size of the piece that is not ended, if it ended here. */
+  sizeAt(end: number): number {
+    return end - this.#start;
+  }
+
+  add(bytes: Uint8Array): void {
+    this.#hash.update(bytes);
+  }
+
+  end(end: number, about: Pick<HashedPiece, 'line' | 'groups' | 'rows'>): void {
+    const sha256 = this.#hash.digest('hex');
+    this.pieces.push({ file: this.#file, start: this.#start, end, whole: false, sha256, ...about });
+    this.#hash = createHash('sha256');
+    this.#start = end;
+  }
+}
+
+async function cutLines(
+  file: string,
+  bytes: number,
+  canEnd: (rows: number) => boolean,
+): Promise<HashedPiece[]> {
+  const pieces = new Pieces(file);
+  let position = 0;
+  // The numbers of lines and of rows before the current line, and before the current piece. A blank line is no row.
+  let [lines, rows] = [0, 0];
+  let [linesBefore, rowsBefore] = [0, 0];
+  let hasText = false;
+  const end = (at: number) => {
+    pieces.end(at, { line: linesBefore + 1, rows: rows - rowsBefore });
+    [linesBefore, rowsBefore] = [lines, rows];
+  };
+  for await (const chunk of createReadStream(file, { highWaterMark: CHUNK_BYTES }) as AsyncIterable<Buffer>) {
+    let added = 0;
+    for (let from = 0; from < chunk.length; ) {
+      const newline = chunk.indexOf(NEWLINE, from);
+      const to = newline < 0 ? chunk.length : newline;
+      for (let at = from; !hasText && at < to; at++) hasText = !isBlank(chunk[at]);
+      if (newline < 0) break;
+      lines++;
+      if (hasText) rows++;
+      hasText = false;
+      from = newline + 1;
+      if (pieces.sizeAt(position + from) < bytes || !canEnd(rows)) continue;
+      pieces.add(chunk.subarray(added, from));
+      added = from;
+      end(position + from);
+    }
+    pieces.add(chunk.subarray(added));
+    position += chunk.length;
+  }
+  if (hasText) rows++;
+  if (pieces.sizeAt(position) > 0) end(position);
+  return pieces.pieces;
+}
+
+/** The first byte of a row group, and its number of rows. */
+export interface GroupBounds {
+  start: number;
+  rows: number;
+}
+
+async function cutGroups(
+  file: string,
+  size: number,
+  groups: readonly GroupBounds[],
+  bytes: number,
+  canEnd: (rows: number) => boolean,
+): Promise<HashedPiece[]> {
+  const pieces: HashedPiece[] = [];
+  let [first, start, rows, before] = [0, 0, 0, 0];
+  for (const [i, group] of groups.entries()) {
+    rows += group.rows;
+    const isLast = i === groups.length - 1;
+    const end = isLast ? size : groups[i + 1]!.start;
+    if (!isLast && (end - start < bytes || !canEnd(rows))) continue;
+    const sha256 = await digestOf(file, start, end);
+    pieces.push({ file, start, end, whole: false, sha256, groups: [first, i + 1], rows: rows - before });
+    [first, start, before] = [i + 1, end, rows];
+  }
+  return pieces;
+}
+
+/** Counts the rows of a file, without reading their values where the format allows it. */
+async function rowsIn(file: string): Promise<number> {
+  let rows = 0;
+  const names = new ColumnNames([], {}, undefined, [], false);
+  const settings = { maxRowTokens: MAX_ROW_TOKENS, maxRows: Number.MAX_SAFE_INTEGER, warn: () => {} };
+  for await (const block of (await readerOf(file))(file, names, () => {}, settings))
+    for (const _ of block) rows++;
+  return rows;
+}
+
+async function digestOf(file: string, start: number, end: number): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const chunk of createReadStream(file, { start, end: end - 1, highWaterMark: CHUNK_BYTES }))
+    hash.update(chunk as Buffer);
+  return hash.digest('hex');
+}
+
+const CHUNK_BYTES = 2 ** 20;
