@@ -9,10 +9,23 @@ import { addGradients } from './gradients.js';
 import { addIdentify } from './identify.js';
 import { addList } from './list.js';
 import { registerLossFiles } from './loss-file.js';
+import { addMerge } from './merge.js';
+import { addPlan } from './plan.js';
+import { addRun } from './run.js';
 import { addSweep } from './sweep.js';
 
 /** The commands that have the option `--loss-file`. */
-const TAKING_LOSS_FILES = ['evaluate', 'compare', 'sweep', 'gradients', 'diff', 'list'];
+const TAKING_LOSS_FILES = [
+  'evaluate',
+  'compare',
+  'sweep',
+  'gradients',
+  'diff',
+  'plan',
+  'run',
+  'merge',
+  'list',
+];
 
 /**
  * Adds all commands except `build` to the command-line program.
@@ -25,7 +38,10 @@ export async function addCommands(program: Command, words: readonly string[]): P
   // The losses of these files have options, which the commands must know to read their arguments.
   if (TAKING_LOSS_FILES.includes(words[0]!)) await registerLossFiles(words);
   let left = words;
-  for (const add of [addEvaluate, addCompare, addSweep, addGradients, addDiff]) left = add(program, left);
+  for (const add of [addEvaluate, addCompare, addSweep, addGradients, addDiff, addPlan])
+    left = add(program, left);
+  addRun(program);
+  addMerge(program);
   addDoctor(program);
   addIdentify(program);
   addList(program);

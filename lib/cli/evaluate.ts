@@ -13,13 +13,7 @@ import {
 import { EXPRESSION_HELP } from './expression-options.js';
 import { csv, type Printable, readable, styled, table, twoColumns, type Value } from './output.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
-import {
-  parseCount,
-  type RolloutsOptions,
-  type RolloutsRun,
-  rolloutsCommand,
-  runOnRollouts,
-} from './rollouts-command.js';
+import { parseCount, type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss evaluate`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
@@ -91,7 +85,7 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
         watchers.length > 0 ? watch : undefined,
       );
       await report?.write(result.subjects);
-      return printable(result, divided?.result, run, options.quiet === true);
+      return printable(result, divided?.result, run.skipped, options.quiet === true);
     });
   });
   return left;
@@ -154,15 +148,19 @@ const EXAMPLES = [
   'evaluate rollouts.jsonl --loss-file my-loss.mjs --loss my_loss',
 ];
 
-function printable(
+/**
+ * Returns the result of `evaluate` in its printed forms.
+ * @param skipped the number of invalid rows that were skipped; undefined without --skip-bad-rows.
+ */
+export function printable(
   result: FilesEvaluation<TitledSubject>,
   microBatches: MicroBatchComparison | undefined,
-  run: RolloutsRun,
+  skipped: number | undefined,
   quiet: boolean,
 ): Printable {
   const [evaluated] = result.subjects as [SubjectEvaluation<TitledSubject>];
   const evaluation: Evaluation = {
-    ...evaluationOf(evaluated, result, run),
+    ...evaluationOf(evaluated, result, skipped),
     ...(microBatches && { microBatches }),
   };
   return {
@@ -179,7 +177,7 @@ function printable(
 function evaluationOf(
   { subject, loss, metrics, gradNorm, gradEntropyNorm, advantages }: SubjectEvaluation,
   { rows, tokens, parts }: FilesEvaluation,
-  { skipped }: RolloutsRun,
+  skipped: number | undefined,
 ): Evaluation {
   return {
     name: subject.name,

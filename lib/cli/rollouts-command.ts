@@ -185,6 +185,27 @@ export type WantedColumns = Pick<EvaluationSettings['read'], 'columns' | 'keep'>
  */
 export async function runOnRollouts(
   patterns: readonly string[],
+  options: RolloutsOptions,
+  subjects: readonly TypedSubject[],
+  wanted: WantedColumns,
+  compute: (run: RolloutsRun) => Promise<Printable>,
+): Promise<void> {
+  // Throws an error for an unknown device before any file is read.
+  cudaIndex(options.device);
+  const files = await expandFiles(patterns);
+  const configurations = subjects.filter(({ choice }) => choice === '--config').map(({ name }) => name);
+  const { out, report, lossFile = [] } = options;
+  refuseInputs({ '--out': out, '--report': report }, [...files, ...configurations, ...lossFile]);
+  await runOnFiles(files, options, wanted, compute);
+}
+
+/**
+ * Runs a command over files whose names are known, and prints its result.
+ * @param wanted the columns that the command needs in addition to the columns of its losses.
+ * @param compute computes the result from the files.
+ */
+export async function runOnFiles(
+  files: readonly string[],
   {
     column,
     backend,
@@ -195,20 +216,11 @@ export async function runOnRollouts(
     maxRows,
     device = 'cpu',
     quiet = false,
-    lossFile = [],
-    out,
-    report,
     ...output
   }: RolloutsOptions,
-  subjects: readonly TypedSubject[],
   wanted: WantedColumns,
   compute: (run: RolloutsRun) => Promise<Printable>,
 ): Promise<void> {
-  // Throws an error for an unknown device before any file is read.
-  cudaIndex(device);
-  const files = await expandFiles(patterns);
-  const configurations = subjects.filter(({ choice }) => choice === '--config').map(({ name }) => name);
-  refuseInputs({ '--out': out, '--report': report }, [...files, ...configurations, ...lossFile]);
   const progress = new ProgressBar(quiet);
   const skipped = new SkippedRows(quiet, progress);
   const run: RolloutsRun = {

@@ -44,6 +44,8 @@ export interface TypedSubject {
   options: readonly Option[];
   /** The options that the command line sets for this loss or algorithm. */
   typed: readonly TypedOption[];
+  /** The text of a configuration that was read before, instead of the file `name`. */
+  config?: string | undefined;
 }
 
 /**
@@ -128,12 +130,12 @@ export function typedSubject(
 
 /** Creates the loss or algorithm that the command line names, with the options that it sets. */
 export async function makeSubject(
-  { choice, name, options, typed }: TypedSubject,
+  { choice, name, options, typed, config }: TypedSubject,
   command: Command,
 ): Promise<TitledSubject> {
   const values = valuesOf(wordsOf(typed), options, command);
   const given = Object.fromEntries(typed.map((one) => [settingOf(one).name, valueOfSetting(one, values)]));
-  const subject = await subjectOf(choice, name, values);
+  const subject = await subjectOf(choice, name, values, config);
   const title = [choice === '--config' ? `${choice} ${name}` : subject.name, ...typed.map(shownOption)];
   return { ...subject, title: title.join(' '), given };
 }
@@ -142,9 +144,12 @@ async function subjectOf(
   choice: Choice,
   name: string,
   values: Readonly<Record<string, unknown>>,
+  given: string | undefined,
 ): Promise<Subject> {
-  if (choice === '--config')
-    return objectiveSubject(await configured(name, values.framework as ConfigFramework | undefined));
+  if (choice === '--config') {
+    const text = given ?? (await readConfiguration(name));
+    return objectiveSubject(configured(name, text, values.framework as ConfigFramework | undefined));
+  }
   if (choice === '--loss') return lossSubject(name, values);
   if (choice === '--loss-expr') return expressionSubject(name, values);
   const { config, seed } = algorithmArguments(name, values);
@@ -205,16 +210,22 @@ function functionOptions(
   return choice === '--loss' ? lossOptions(name, own) : algorithmOptions(name, words, own);
 }
 
-async function configured(file: string, framework: ConfigFramework | undefined) {
-  let text: string;
+/**
+ * Reads the text of a configuration.
+ * @throws LossError `ERR_INVALID_INPUT`
+ */
+export async function readConfiguration(file: string): Promise<string> {
   try {
     // One character more than the limit is enough to find that the text is too long.
     const chunks = createReadStream(file, { encoding: 'utf8', end: 4 * MAX_CONFIG_CHARACTERS });
-    text = (await chunks.toArray()).join('');
+    return (await chunks.toArray()).join('');
   } catch (error) {
     const details = { expected: 'a readable configuration', received: describeFailure(error) };
     throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
   }
+}
+
+function configured(file: string, text: string, framework: ConfigFramework | undefined) {
   try {
     return fromConfig(text, { framework });
   } catch (error) {

@@ -13,6 +13,8 @@ export interface FilesEvaluation<S extends Subject = Subject> {
   tokens: number;
   /** The number of parts into which the rows were divided. */
   parts: number;
+  /** The number of bad rows that were skipped. */
+  skipped: number;
 }
 
 /**
@@ -54,5 +56,6 @@ export function mergeResults<S extends Subject>(
     rows: sum(({ rows }) => rows),
     tokens: sum(({ tokens }) => tokens),
     parts: sum(({ parts }) => parts),
+    skipped: sum(({ skipped }) => skipped),
   };
 }

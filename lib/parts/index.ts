@@ -1,8 +1,23 @@
 // Evaluates policy losses and algorithms on files of any size, which are read and computed part by part.
+
 export { evaluateFiles, type FilesEvaluation, mergeResults } from './evaluate-files.js';
 export { compareMicroBatches, type MicroBatchComparison, type Weighing } from './micro-batches.js';
 export type { NonFiniteRow } from './non-finite.js';
 export type { OnNonFinite, PartResult, PartWatcher } from './part-computer.js';
+export { checkColumns } from './part-computer.js';
+export {
+  cutIntoShards,
+  GRADIENT_ENDINGS,
+  makePlan,
+  PHASES,
+  type Phase,
+  type Plan,
+  type PlannedConfiguration,
+  type PlannedFunction,
+  readPlan,
+  writePlan,
+} from './plan.js';
+export { mergePlan, PlanRun, type ShardRun } from './run-plan.js';
 export type { EvaluationProgress, EvaluationSettings } from './shard.js';
 export {
   type AlgorithmFunctions,

@@ -48,6 +48,8 @@ export interface ShardResult {
   tokens: number;
   /** The number of parts in which the rows were computed. */
   parts: number;
+  /** The number of bad rows that were skipped. */
+  skipped: number;
   /** The results of each subject; empty if there are no rows. */
   subjects: readonly ShardSubject[];
 }
@@ -72,8 +74,8 @@ export async function countShard(
 ): Promise<ShardCounts> {
   const counter = new ShardCounter(subjects);
   settings.progress.begin('reading');
-  for await (const part of streamRollouts(sources, readingOptions(subjects, settings, true)))
-    await counter.add(part);
+  const options = { ...readingOptions(subjects, settings, true), mayLackRows: true };
+  for await (const part of streamRollouts(sources, options)) await counter.add(part);
   return counter.finish();
 }
 
@@ -95,9 +97,13 @@ export async function computeShard(
   const totals = subjects.map((subject) => new SubjectTotal(subject));
   const computer = new PartComputer(filesOf(sources), totals, settings, watch);
   // The first pass has already reported bad rows and warnings, so this one does not report them again.
-  const silent = { onBadRow: () => {}, onWarning: () => {}, mayLackRows: true };
-  const options: StreamOptions = { ...readingOptions(subjects, settings, false), ...silent };
-  let [parts, rows, tokens] = [0, 0, 0];
+  let [parts, rows, tokens, skipped] = [0, 0, 0, 0];
+  const options: StreamOptions = {
+    ...readingOptions(subjects, settings, false),
+    onBadRow: () => skipped++,
+    onWarning: () => {},
+    mayLackRows: true,
+  };
   settings.progress.begin('computing');
   for await (const part of streamRollouts(sources, options)) {
     if (part.first + part.rows > counted.rows) break;
@@ -116,7 +122,13 @@ export async function computeShard(
       received: 'other rows',
       hint: (spell) => `A file that cannot be read twice must fit into ${spell('batchTokens')}`,
     });
-  return { rows, tokens, parts, subjects: rows > 0 ? totals.map((total) => total.finish(whole)) : [] };
+  return {
+    rows,
+    tokens,
+    parts,
+    skipped,
+    subjects: rows > 0 ? totals.map((total) => total.finish(whole)) : [],
+  };
 }
 
 /**
@@ -135,7 +147,14 @@ export async function evaluateShard(
   const { batchTokens, progress } = settings;
   const counter = new ShardCounter(subjects);
   progress.begin('reading');
-  const stream = streamRollouts(sources, readingOptions(subjects, settings, true));
+  let skipped = 0;
+  const stream = streamRollouts(sources, {
+    ...readingOptions(subjects, settings, true),
+    onBadRow(error, place) {
+      skipped++;
+      settings.read.onBadRow?.(error, place);
+    },
+  });
   const first: RolloutPart = (await stream.next()).value;
   const second = await stream.next();
   const files = filesOf(sources);
@@ -159,7 +178,7 @@ export async function evaluateShard(
   const totals = subjects.map((subject) => new SubjectTotal(subject));
   const computer = new PartComputer(files, totals, settings, watch);
   await computer.compute(first, whole, (share) => progress.advance(share, rows, tokens));
-  return { rows, tokens, parts: 1, subjects: totals.map((total) => total.finish(whole)) };
+  return { rows, tokens, parts: 1, skipped, subjects: totals.map((total) => total.finish(whole)) };
 }
 
 /** Returns the options of streamRollouts() that read the rows of a shard. */

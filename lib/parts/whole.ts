@@ -3,9 +3,9 @@ import { readStep } from '../core/batch-reader.js';
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import { type Counts, LossError, type Metrics } from '../index.js';
-import type { RolloutPart } from '../rollouts/index.js';
+import { describePlace, type RolloutPart } from '../rollouts/index.js';
 import type { RowValues } from './row-metrics.js';
-import type { ShardCounts } from './shard-counts.js';
+import { isOverGroups, type ShardCounts } from './shard-counts.js';
 import type { Subject } from './subject.js';
 import { groupAdvantages, onlyAdvantages, rowAdvantages, type WholeAdvantages } from './whole-advantages.js';
 
@@ -49,9 +49,11 @@ export class Whole {
       if (!step || whole.#advantages.has(step.key)) continue;
       const inputs = counts.inputs[step.key];
       if (inputs) whole.#advantages.set(step.key, await groupAdvantages(step, counts, inputs));
-      else if (step.scope !== 'row' || step.adaptsPenalty)
-        whole.#advantages.set(step.key, onlyAdvantages(step));
-      else whole.#advantages.set(step.key, rowAdvantages(step));
+      // Without inputs, the rows have advantages, so that the step is not needed.
+      else if (isOverGroups(step)) continue;
+      else if (step.scope === 'row' && !step.adaptsPenalty)
+        whole.#advantages.set(step.key, rowAdvantages(step));
+      else whole.#advantages.set(step.key, onlyAdvantages(step));
     }
     return whole;
   }
@@ -67,7 +69,14 @@ export class Whole {
     if (!step?.appliesTo(part.batch)) return undefined;
     if (this.#part !== part) this.#ofPart.clear();
     this.#part = part;
-    const computed = this.#ofPart.get(step.key) ?? (await this.#advantages.get(step.key)!.of(part));
+    const advantages = this.#advantages.get(step.key);
+    if (!advantages)
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: describePlace(part.places[0]!),
+        expected: 'rows with the same columns as when they were counted',
+        received: 'rows without advantages',
+      });
+    const computed = this.#ofPart.get(step.key) ?? (await advantages.of(part));
     this.#ofPart.set(step.key, computed);
     return computed;
   }

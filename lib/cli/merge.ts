@@ -1,0 +1,40 @@
+// `policy-loss merge`: merges the parts of a plan into the result of `policy-loss evaluate`.
+import type { Command } from 'commander';
+import { mergePlan, readPlan } from '../parts/index.js';
+import { version } from './about.js';
+import { printable } from './evaluate.js';
+import { EXIT_CODES, examplesHelp } from './help.js';
+import { LOSS_FILE_OPTION } from './loss-file.js';
+import { type OutputOptions, print } from './output.js';
+import { plannedSubjects } from './plan.js';
+import { OUTPUT_OPTIONS } from './rollouts-command.js';
+
+/** Adds the command `merge` to the command-line program. */
+export function addMerge(program: Command): void {
+  const command = program
+    .command('merge')
+    .summary('merge the parts of a plan into one result')
+    .description(
+      "Merges the parts that 'policy-loss run' has written. Prints what 'policy-loss evaluate' would print for all " +
+        'files, with the same bits.',
+    )
+    .argument('<plan>', 'the plan')
+    .argument('<parts...>', 'folders with part files, or part files');
+  for (const option of [LOSS_FILE_OPTION(), ...OUTPUT_OPTIONS()]) command.addOption(option);
+  command.addHelpText('after', `\n${[HELP, EXIT_CODES, examplesHelp(EXAMPLES)].join('\n\n')}`);
+  command.action(
+    async (file: string, parts: string[], { quiet, ...form }: OutputOptions & { quiet?: boolean }) => {
+      const plan = await readPlan(file, version);
+      const subjects = await plannedSubjects(file, plan, program);
+      const result = await mergePlan(plan, subjects, parts);
+      const skipped = plan.configuration.skipBadRows ? result.skipped : undefined;
+      await print(form, printable(result, undefined, skipped, quiet === true));
+    },
+  );
+}
+
+const HELP = `\
+A part that is missing, is there twice, is damaged or belongs to another plan is an error that names it. 'batches' is the
+number of parts in which the rows of all shards were computed.`;
+
+const EXAMPLES = ['merge plan.json parts/', 'merge plan.json parts-of-a/ parts-of-b/ --json'];

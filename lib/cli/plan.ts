@@ -1,0 +1,278 @@
+// `policy-loss plan`: cuts rollout files into shards that any number of workers can compute, and writes them to a file.
+import { createHash } from 'node:crypto';
+import { type Command, InvalidArgumentError, Option } from 'commander';
+import { LossError } from '../index.js';
+import {
+  checkColumns,
+  cutIntoShards,
+  GRADIENT_ENDINGS,
+  makePlan,
+  type Plan,
+  type PlannedConfiguration,
+  type PlannedFunction,
+  type Subject,
+  writePlan,
+} from '../parts/index.js';
+import { streamRollouts } from '../rollouts/index.js';
+import { version } from './about.js';
+import { csv, type Printable, twoColumns } from './output.js';
+import {
+  type RolloutsOptions,
+  type RolloutsRun,
+  rolloutsCommand,
+  runOnRollouts,
+} from './rollouts-command.js';
+import {
+  makeSubject,
+  readConfiguration,
+  type TitledSubject,
+  type TypedSubject,
+  typedSubject,
+} from './typed-subjects.js';
+import { wordsOf } from './words.js';
+
+/** The result of `policy-loss plan`, as `--json` prints it. */
+export interface Planned {
+  /** The file of the plan. */
+  file: string;
+  /** The SHA-256 that tells which plan a part belongs to. */
+  hash: string;
+  /** The name of the policy loss or algorithm. */
+  name: string;
+  files: number;
+  /** The size of all files. */
+  bytes: number;
+  shards: number;
+  /** The phases in which each shard must be run. */
+  phases: readonly string[];
+}
+
+interface PlanOptions extends RolloutsOptions {
+  out: string;
+  shardSize: number;
+  gradients?: (typeof GRADIENT_ENDINGS)[number];
+  ids: string[];
+  padded?: boolean;
+}
+
+// A shard takes seconds, which is long compared to the start of a process, and short enough to be repeated.
+const SHARD_BYTES = 2 ** 28;
+
+/**
+ * Adds the command `plan` to the command-line program.
+ * @param words the arguments of the command line.
+ * @returns the arguments that commander must parse.
+ * @throws LossError if the arguments name an unknown loss, algorithm or option, or not exactly one loss or algorithm.
+ */
+export function addPlan(program: Command, words: readonly string[]): readonly string[] {
+  const command = planCommand(program);
+  if (words[0] !== command.name()) return words;
+  const { typed, left } = typedSubject(command, words);
+  for (const option of typed?.options ?? []) command.addOption(option);
+  command.action(async (patterns: string[], options: PlanOptions) => {
+    const config = typed!.choice === '--config' ? await readConfiguration(typed!.name) : undefined;
+    const subject = await makeSubject({ ...typed!, config }, command);
+    // The plan may be for another machine, so its device need not be one of this machine.
+    const { device = 'cpu', ...here } = options;
+    checkDevice(device);
+    const wanted = options.gradients ? { keep: options.ids } : {};
+    await runOnRollouts(patterns, here, [typed!], wanted, async (run) => {
+      const configuration = configurationOf(plannedFunction(typed!, subject, config), { ...options, device });
+      const plan = await planFor(run, subject, options.shardSize, configuration);
+      await writePlan(options.out, plan);
+      return printable(options.out, subject, plan);
+    });
+  });
+  return left;
+}
+
+function planCommand(program: Command): Command {
+  return rolloutsCommand(program, {
+    name: 'plan',
+    summary: 'cut rollout files into shards for any number of workers',
+    description:
+      'Cuts rollout files into shards for any number of processes or machines, and writes the plan to a file. ' +
+      "'policy-loss run' computes a shard, and 'policy-loss merge' prints what 'policy-loss evaluate' would print.",
+    options: [
+      new Option('-o, --out <file>', 'the file to write, such as plan.json').makeOptionMandatory(),
+      new Option(
+        '--shard-size <bytes>',
+        'the size from which on a shard ends, such as 64M; K, M and G are powers of 1024',
+      )
+        .default(SHARD_BYTES, '256M')
+        .argParser(parseSize),
+      new Option('--gradients <format>', 'also write the gradients, one file per shard').choices(
+        GRADIENT_ENDINGS,
+      ),
+      new Option('--ids <columns>', 'columns to write with the gradients, separated by commas')
+        .default(['id', 'task_id', 'run_id'], 'id,task_id,run_id')
+        .argParser((text) => text.split(',').map((name) => name.trim())),
+      new Option('--padded', 'write padded tensors [B, T] instead of packed rows with cu_seqlens'),
+    ],
+    help: HELP,
+    examples: EXAMPLES,
+  });
+}
+
+const HELP = `\
+JSON lines are cut at the ends of lines and Parquet files at row groups. Compressed files and other formats are not cut.
+The files are read once, for the SHA-256 of each piece, so that 'run' notices if one has changed. Their names are kept
+as they are given: a relative name is relative to the folder in which 'run' is called.
+
+The options of a loss or an algorithm are those of 'policy-loss evaluate'. A plan has no code: a loss from --loss-file
+is named, and 'run' and 'merge' need the same --loss-file.`;
+
+const EXAMPLES = [
+  "plan 'rollouts/*.jsonl' --algorithm grpo --out plan.json",
+  'plan rollouts.parquet --loss ppo --clip-range 0.3 --shard-size 64M --out plan.json',
+  'plan rollouts/ --loss gspo --gradients parquet --ids uid --out plan.json',
+];
+
+function parseSize(text: string): number {
+  const [, digits, unit = ''] = /^(\d+)([KMG]?)$/i.exec(text) ?? [];
+  const size = Number(digits) * 1024 ** ['', 'K', 'M', 'G'].indexOf(unit.toUpperCase());
+  if (!Number.isSafeInteger(size) || size < 1)
+    throw new InvalidArgumentError('Expected a number of bytes of at least 1, such as 64M.');
+  return size;
+}
+
+function checkDevice(device: string): void {
+  if (!/^(cpu|cuda(:\d+)?)$/.test(device))
+    throw new LossError('ERR_INVALID_OPTION', {
+      option: 'device',
+      expected: "'cpu', 'cuda' or a device such as 'cuda:1'",
+      received: `'${device}'`,
+    });
+}
+
+function configurationOf(planned: PlannedFunction, options: PlanOptions & { device: string }) {
+  const {
+    column = {},
+    backend,
+    skipBadRows = false,
+    strict = false,
+    gradients,
+    ids,
+    padded = false,
+  } = options;
+  const { maxRowTokens, maxRows, batchTokens, device } = options;
+  return {
+    functions: [planned],
+    ...{ column, backend, skipBadRows, strict, maxRowTokens, maxRows, batchTokens, device },
+    ...(gradients && { gradients: { ending: gradients, ids, padded } }),
+  } satisfies PlannedConfiguration;
+}
+
+async function planFor(
+  { files, settings }: RolloutsRun,
+  subject: Subject,
+  shardSize: number,
+  configuration: PlannedConfiguration,
+): Promise<Plan> {
+  const { progress, read } = settings;
+  // Finds missing columns and unreadable files before all of them are read.
+  const options = { ...read, columns: [...subject.columns], maxTokens: 1, onBadRow: () => {} };
+  progress.begin('checking');
+  for await (const part of streamRollouts(files, options)) {
+    await checkColumns(part, [subject], files);
+    const obstacle = subject.obstacle(part.batch);
+    progress.begin('reading');
+    const { shards, files: sizes } = await cutIntoShards(files, shardSize, subject.pairs, (done) =>
+      progress.advance(done / files.length, 0, 0),
+    );
+    if (obstacle !== undefined && shards.length > 1)
+      throw new LossError('ERR_INVALID_OPTION', {
+        at: obstacle,
+        option: 'shardSize',
+        expected: 'one shard, to compute all rows at once',
+        received: `${shards.length} shards`,
+        hint: (spell) => `Raise ${spell('shardSize')} and ${spell('batchTokens')}`,
+      });
+    return makePlan({ program: version, configuration, files: sizes, shards });
+  }
+  throw new Error('a stream of rollouts has at least one part');
+}
+
+/** Returns what a plan states of a loss or algorithm. */
+function plannedFunction(
+  { choice, name, typed }: TypedSubject,
+  subject: TitledSubject,
+  config: string | undefined,
+): PlannedFunction {
+  const program = programOf(subject);
+  return {
+    choice,
+    name,
+    options: wordsOf(typed),
+    ...(config !== undefined && { config }),
+    ...(program !== undefined && { program }),
+  };
+}
+
+/** Returns the SHA-256 of a user-defined loss's program; undefined for a loss that is built in. */
+function programOf({ policyLossFn: { policyLoss } }: Subject): string | undefined {
+  if (!('program' in policyLoss)) return undefined;
+  return createHash('sha256').update(JSON.stringify(policyLoss)).digest('hex');
+}
+
+/**
+ * Makes the losses and algorithms of a plan.
+ * @param command the command that runs the plan, for the settings of its output.
+ * @throws LossError if a function is unknown, or is not the one that was planned.
+ */
+export async function plannedSubjects(
+  file: string,
+  { configuration }: Plan,
+  program: Command,
+): Promise<TitledSubject[]> {
+  const command = planCommand(program.createCommand().copyInheritedSettings(program));
+  return Promise.all(
+    configuration.functions.map(async ({ choice, name, options, config, program }) => {
+      const { typed } = typedSubject(command, ['plan', `${choice}=${name}`, ...options]);
+      if (typed?.choice !== choice || (choice === '--config') !== (config !== undefined))
+        throw new LossError('ERR_INVALID_INPUT', {
+          at: file,
+          key: 'functions',
+          expected: 'a policy loss, an algorithm, or a configuration with its text',
+          received: `'${choice}'`,
+        });
+      const subject = await makeSubject({ ...typed, config }, command);
+      if (programOf(subject) !== program)
+        throw new LossError('ERR_INVALID_INPUT', {
+          at: `${file}: ${name}`,
+          expected: 'the same program as when the plan was made',
+          received: 'another',
+        });
+      return subject;
+    }),
+  );
+}
+
+function printable(file: string, { name }: Subject, { hash, files, shards }: Plan): Printable {
+  const planned: Planned = {
+    file,
+    hash,
+    name,
+    files: files.length,
+    bytes: files.reduce((sum, { size }) => sum + size, 0),
+    shards: shards.length,
+    phases: shards.length > 1 ? ['count', 'compute'] : ['compute'],
+  };
+  return {
+    json: () => planned,
+    csv: () => {
+      const { phases: _, ...cells } = planned;
+      return csv(Object.keys(cells), [Object.values(cells)]);
+    },
+    text: () =>
+      twoColumns([
+        ['function', name],
+        ['files', String(planned.files)],
+        ['bytes', String(planned.bytes)],
+        ['shards', String(planned.shards)],
+        ['phases', planned.phases.join(', then ')],
+        ['hash', hash],
+        ['file', file],
+      ]),
+  };
+}

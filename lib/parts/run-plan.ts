@@ -1,0 +1,211 @@
+// Runs the phases of a plan, and merges the parts that they write.
+import { readdir, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { LossError } from '../index.js';
+import { checkPiece, writeGradients } from '../rollouts/index.js';
+import { describeFailure } from '../rollouts/source.js';
+import { type FilesEvaluation, mergeResults } from './evaluate-files.js';
+import { mergeCounts } from './merge-counts.js';
+import type { PartWatcher } from './part-computer.js';
+import {
+  numberOf,
+  PART_ENDING,
+  partName,
+  readCounts,
+  readHeader,
+  readResult,
+  readWholeCounts,
+  type WholeCounts,
+  writeCounts,
+  writeResult,
+  writeWholeCounts,
+} from './part-file.js';
+import type { Phase, Plan } from './plan.js';
+import {
+  computeShard,
+  countShard,
+  type EvaluationSettings,
+  evaluateShard,
+  type ShardResult,
+  type Sources,
+} from './shard.js';
+import type { Subject } from './subject.js';
+import { Whole } from './whole.js';
+
+/** What a phase has done for a shard. */
+export interface ShardRun {
+  rows: number;
+  /** The number of unmasked tokens. */
+  tokens: number;
+  /** The files that it has written. */
+  files: string[];
+}
+
+/** Runs the phases of a plan for one shard or several. The parts are files of one folder. */
+export class PlanRun {
+  readonly #plan: Plan;
+  readonly #folder: string;
+  readonly #subjects: readonly Subject[];
+  readonly #settings: EvaluationSettings;
+  #whole: (Pick<WholeCounts, 'shards'> & { whole: Whole }) | undefined;
+
+  constructor(plan: Plan, folder: string, subjects: readonly Subject[], settings: EvaluationSettings) {
+    this.#plan = plan;
+    this.#folder = folder;
+    this.#subjects = subjects;
+    this.#settings = settings;
+  }
+
+  /**
+   * Runs a phase for a shard.
+   * @throws LossError about the files or the functions, if a file has changed since the plan was made, and in the phase
+   * 'compute' if a shard was not counted.
+   */
+  async run(phase: Phase, shard: number): Promise<ShardRun> {
+    const sources = await this.#sourcesOf(shard);
+    if (phase === 'count') {
+      const counts = await countShard(sources, this.#subjects, this.#settings);
+      const file = await writeCounts(this.#folder, this.#plan, shard, counts);
+      return { rows: counts.rows, tokens: counts.tokens, files: [file] };
+    }
+    const { gradients } = this.#plan.configuration;
+    if (!gradients) return this.#compute(sources, shard);
+    const { ending, ids, padded } = gradients;
+    const file = join(this.#folder, `gradients-${numberOf(shard)}.${ending}`);
+    const writer = writeGradients(file, { ids, layout: padded ? 'padded' : 'packed' });
+    try {
+      return await this.#compute(sources, shard, {
+        watch: (part, [given]) => writer.add(part, given!.grad, given!.gradEntropy),
+        async end() {
+          await writer.close();
+          return file;
+        },
+      });
+    } finally {
+      await writer.abort();
+    }
+  }
+
+  /** @param output receives the gradients. Its end() is called before the part is written, and returns its file. */
+  async #compute(
+    sources: Sources,
+    shard: number,
+    output?: { watch: PartWatcher; end(): Promise<string> },
+  ): Promise<ShardRun> {
+    const result = await this.#resultOf(sources, shard, output?.watch);
+    const written = output && result.rows > 0 ? [await output.end()] : [];
+    const file = await writeResult(this.#folder, this.#plan, shard, result);
+    return { rows: result.rows, tokens: result.tokens, files: [file, ...written] };
+  }
+
+  async #resultOf(sources: Sources, shard: number, watch: PartWatcher | undefined): Promise<ShardResult> {
+    if (this.#plan.shards.length === 1) return evaluateShard(sources, this.#subjects, this.#settings, watch);
+    const { whole, shards } = await this.#counted();
+    return computeShard(sources, this.#subjects, this.#settings, whole, shards[shard]!, watch);
+  }
+
+  /** Returns the pieces of a shard, which must not have changed. */
+  async #sourcesOf(shard: number): Promise<Sources> {
+    const sizes = new Map(this.#plan.files.map(({ file, size }) => [file, size]));
+    const pieces = this.#plan.shards[shard]!;
+    for (const piece of pieces) await checkPiece(piece, sizes.get(piece.file)!);
+    return pieces.map((piece) => (piece.whole ? piece.file : piece));
+  }
+
+  /** Returns what is needed of all rows. The first worker that needs it merges the counts of all shards. */
+  async #counted() {
+    this.#whole ??= await this.#readCounted();
+    return this.#whole;
+  }
+
+  async #readCounted() {
+    const file = join(this.#folder, partName({ phase: 'whole' }));
+    let counted: WholeCounts;
+    if (await exists(file)) counted = await readWholeCounts(file, this.#plan);
+    else {
+      const files = await findParts(this.#plan, 'count', [this.#folder]);
+      const counts = [];
+      for (const each of files) counts.push(await readCounts(each, this.#plan));
+      counted = mergeCounts(counts, this.#plan.configuration.maxRows);
+      // Several workers may do the same at the same time. They write the same file.
+      await writeWholeCounts(this.#folder, this.#plan, counted);
+    }
+    const { counts, shards } = counted;
+    return { whole: await Whole.of(this.#subjects, counts, undefined, this.#settings.batchTokens), shards };
+  }
+}
+
+/**
+ * Merges the results of all shards.
+ * @param places the part files, or folders that have them.
+ * @throws LossError `ERR_INVALID_INPUT` if a part is missing, is there twice, or belongs to another plan.
+ */
+export async function mergePlan<S extends Subject>(
+  plan: Plan,
+  subjects: readonly S[],
+  places: readonly string[],
+): Promise<FilesEvaluation<S>> {
+  const files = await findParts(plan, 'compute', places);
+  const results: ShardResult[] = [];
+  for (const file of files) results.push(await readResult(file, plan));
+  if (results.every(({ rows }) => rows === 0))
+    throw new LossError('ERR_INVALID_INPUT', { expected: 'at least one good row', received: 'none' });
+  return mergeResults(subjects, results);
+}
+
+/**
+ * Returns the part file of each shard.
+ * @param places part files, or folders that have them.
+ */
+async function findParts(plan: Plan, phase: Phase, places: readonly string[]): Promise<string[]> {
+  const found: string[] = [];
+  for (const place of places)
+    for (const file of await partsIn(place)) {
+      const header = await readHeader(file, plan);
+      if (header.phase !== phase) continue;
+      const other = found[header.shard!];
+      if (other !== undefined)
+        throw new LossError('ERR_INVALID_INPUT', {
+          at: file,
+          expected: `one part of shard ${header.shard} in the phase '${phase}'`,
+          received: `a second one after ${other}`,
+        });
+      found[header.shard!] = file;
+    }
+  const missing = plan.shards.flatMap((_, shard) => (found[shard] === undefined ? [shard] : []));
+  if (missing.length > 0) {
+    const shown = missing.slice(0, SHOWN).join(', ') + (missing.length > SHOWN ? ', …' : '');
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: places.join(', '),
+      expected: `the parts of all ${plan.shards.length} shards in the phase '${phase}'`,
+      received: `none of shard${missing.length > 1 ? 's' : ''} ${shown}`,
+      hint: (spell) =>
+        `Run ${missing.length > 1 ? 'them' : 'it'} with ${spell('phase')} ${phase}; the first would write ` +
+        partName({ phase, shard: missing[0]! }),
+    });
+  }
+  return found;
+}
+
+const SHOWN = 10;
+
+async function partsIn(place: string): Promise<string[]> {
+  try {
+    if (!(await stat(place)).isDirectory()) return [place];
+    const names = await readdir(place);
+    return names
+      .filter((name) => name.endsWith(PART_ENDING) && !name.startsWith('.'))
+      .sort()
+      .map((name) => join(place, name));
+  } catch (error) {
+    const details = { at: place, expected: 'a part, or a folder of parts', received: describeFailure(error) };
+    throw new LossError('ERR_INVALID_INPUT', details, { cause: error });
+  }
+}
+
+async function exists(file: string): Promise<boolean> {
+  return stat(file).then(
+    () => true,
+    () => false,
+  );
+}
