@@ -4,8 +4,8 @@ import { LossError } from '../core/errors.js';
 import { splitTable } from '../rollouts/file-name.js';
 import { describePlace, STDIN } from '../rollouts/source.js';
 
-/** The flags of a command's output options, with the files that they name; undefined for an option that is not set. */
-export type OutputFiles = Readonly<Record<string, string | undefined>>;
+/** The flag of an output option, with a file that it names; undefined for an option that is not set. */
+export type OutputFile = readonly [flag: string, file: string | undefined];
 
 /**
  * Checks that a command does not write to a file that it reads, under whatever name: files are the same if they have
@@ -13,19 +13,24 @@ export type OutputFiles = Readonly<Record<string, string | undefined>>;
  * @param inputs the files that the command reads.
  * @throws LossError `ERR_INVALID_OPTION` if an output is one of the inputs.
  */
-export function refuseInputs(outputs: OutputFiles, inputs: readonly string[]): void {
-  for (const [flag, output] of Object.entries(outputs)) {
-    const written = output === undefined ? undefined : inodeOf(output);
-    if (written === undefined) continue;
-    for (const input of inputs)
-      for (const file of filesOf(input))
-        if (inodeOf(file) === written)
-          throw new LossError('ERR_INVALID_OPTION', {
-            at: `${flag} ${output}`,
-            expected: 'a file other than the files that are read',
-            received: file === output ? 'one of them' : `the same file as ${describePlace({ file })}`,
-          });
+export function refuseInputs(outputs: readonly OutputFile[], inputs: readonly string[]): void {
+  const written = new Map<string, OutputFile>();
+  for (const output of outputs) {
+    const inode = output[1] === undefined ? undefined : inodeOf(output[1]);
+    if (inode !== undefined) written.set(inode, output);
   }
+  if (written.size === 0) return;
+  for (const input of inputs)
+    for (const file of filesOf(input)) {
+      const found = written.get(inodeOf(file) ?? '');
+      if (!found) continue;
+      const [flag, output] = found;
+      throw new LossError('ERR_INVALID_OPTION', {
+        at: `${flag} ${output}`,
+        expected: 'a file other than the files that are read',
+        received: file === output ? 'one of them' : `the same file as ${describePlace({ file })}`,
+      });
+    }
 }
 
 /** Returns the names of all files to which an input belongs. SQLite keeps recent changes in files of their own. */

@@ -195,7 +195,11 @@ export async function runOnRollouts(
   const files = await expandFiles(patterns);
   const configurations = subjects.filter(({ choice }) => choice === '--config').map(({ name }) => name);
   const { out, report, lossFile = [] } = options;
-  refuseInputs({ '--out': out, '--report': report }, [...files, ...configurations, ...lossFile]);
+  const outputs = [
+    ['--out', out],
+    ['--report', report],
+  ] as const;
+  refuseInputs(outputs, [...files, ...configurations, ...lossFile]);
   await runOnFiles(files, options, wanted, compute);
 }
 

@@ -2,11 +2,20 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { cudaIndex } from '../core/device.js';
 import { LossError } from '../index.js';
-import { PHASES, type Phase, type Plan, PlanRun, readPlan, type ShardRun } from '../parts/index.js';
+import {
+  gradientsFiles,
+  PHASES,
+  type Phase,
+  type Plan,
+  PlanRun,
+  readPlan,
+  type ShardRun,
+} from '../parts/index.js';
 import { version } from './about.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
 import { csv, type OutputOptions, type Printable, twoColumns } from './output.js';
+import { refuseInputs } from './output-file.js';
 import { plannedSubjects } from './plan.js';
 import { OUTPUT_OPTIONS, type RolloutsOptions, runOnFiles } from './rollouts-command.js';
 
@@ -70,6 +79,11 @@ export function addRun(program: Command): void {
     };
     const wanted = configuration.gradients ? { keep: configuration.gradients.ids } : {};
     const files = plan.files.map(({ file }) => file);
+    const outputs = gradientsFiles(plan, options.out);
+    refuseInputs(
+      outputs.map((output) => ['--out', output]),
+      files,
+    );
     await runOnFiles(files, settings, wanted, async (run) => {
       const planRun = new PlanRun(plan, options.out, subjects, run.settings);
       const runs: PlanProgress['runs'] = [];

@@ -17,7 +17,7 @@ export {
   readPlan,
   writePlan,
 } from './plan.js';
-export { mergePlan, PlanRun, type ShardRun } from './run-plan.js';
+export { gradientsFiles, mergePlan, PlanRun, type ShardRun } from './run-plan.js';
 export type { EvaluationProgress, EvaluationSettings } from './shard.js';
 export {
   type AlgorithmFunctions,

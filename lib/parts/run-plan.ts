@@ -47,6 +47,7 @@ export class PlanRun {
   readonly #folder: string;
   readonly #subjects: readonly Subject[];
   readonly #settings: EvaluationSettings;
+  readonly #sizes: ReadonlyMap<string, number>;
   #whole: (Pick<WholeCounts, 'shards'> & { whole: Whole }) | undefined;
 
   constructor(plan: Plan, folder: string, subjects: readonly Subject[], settings: EvaluationSettings) {
@@ -54,6 +55,7 @@ export class PlanRun {
     this.#folder = folder;
     this.#subjects = subjects;
     this.#settings = settings;
+    this.#sizes = new Map(plan.files.map(({ file, size }) => [file, size]));
   }
 
   /**
@@ -62,54 +64,57 @@ export class PlanRun {
    * 'compute' if a shard was not counted.
    */
   async run(phase: Phase, shard: number): Promise<ShardRun> {
-    const sources = await this.#sourcesOf(shard);
+    const { sources, checkAgain } = await this.#sourcesOf(shard);
     if (phase === 'count') {
       const counts = await countShard(sources, this.#subjects, this.#settings);
+      await checkAgain();
       const file = await writeCounts(this.#folder, this.#plan, shard, counts);
       return { rows: counts.rows, tokens: counts.tokens, files: [file] };
     }
     const { gradients } = this.#plan.configuration;
-    if (!gradients) return this.#compute(sources, shard);
-    const { ending, ids, padded } = gradients;
-    const file = join(this.#folder, `gradients-${numberOf(shard)}.${ending}`);
+    if (!gradients) {
+      const result = await this.#resultOf(sources, shard);
+      await checkAgain();
+      return this.#write(shard, result, []);
+    }
+    const file = gradientsFile(this.#folder, gradients.ending, shard);
+    const { ids, padded } = gradients;
     const writer = writeGradients(file, { ids, layout: padded ? 'padded' : 'packed' });
     try {
-      return await this.#compute(sources, shard, {
-        watch: (part, [given]) => writer.add(part, given!.grad, given!.gradEntropy),
-        async end() {
-          await writer.close();
-          return file;
-        },
-      });
+      const result = await this.#resultOf(sources, shard, (part, [given]) =>
+        writer.add(part, given!.grad, given!.gradEntropy),
+      );
+      await checkAgain();
+      if (result.rows === 0) return this.#write(shard, result, []);
+      await writer.close();
+      return this.#write(shard, result, [file]);
     } finally {
       await writer.abort();
     }
   }
 
-  /** @param output receives the gradients. Its end() is called before the part is written, and returns its file. */
-  async #compute(
-    sources: Sources,
-    shard: number,
-    output?: { watch: PartWatcher; end(): Promise<string> },
-  ): Promise<ShardRun> {
-    const result = await this.#resultOf(sources, shard, output?.watch);
-    const written = output && result.rows > 0 ? [await output.end()] : [];
+  async #write(shard: number, result: ShardResult, written: string[]): Promise<ShardRun> {
     const file = await writeResult(this.#folder, this.#plan, shard, result);
     return { rows: result.rows, tokens: result.tokens, files: [file, ...written] };
   }
 
-  async #resultOf(sources: Sources, shard: number, watch: PartWatcher | undefined): Promise<ShardResult> {
+  async #resultOf(sources: Sources, shard: number, watch?: PartWatcher): Promise<ShardResult> {
     if (this.#plan.shards.length === 1) return evaluateShard(sources, this.#subjects, this.#settings, watch);
     const { whole, shards } = await this.#counted();
     return computeShard(sources, this.#subjects, this.#settings, whole, shards[shard]!, watch);
   }
 
   /** Returns the pieces of a shard, which must not have changed. */
-  async #sourcesOf(shard: number): Promise<Sources> {
-    const sizes = new Map(this.#plan.files.map(({ file, size }) => [file, size]));
+  async #sourcesOf(shard: number): Promise<{ sources: Sources; checkAgain: () => Promise<void> }> {
     const pieces = this.#plan.shards[shard]!;
-    for (const piece of pieces) await checkPiece(piece, sizes.get(piece.file)!);
-    return pieces.map((piece) => (piece.whole ? piece.file : piece));
+    const checks: (() => Promise<void>)[] = [];
+    for (const piece of pieces) checks.push(await checkPiece(piece, this.#sizes.get(piece.file)!));
+    return {
+      sources: pieces.map((piece) => (piece.whole ? piece.file : piece)),
+      async checkAgain() {
+        for (const check of checks) await check();
+      },
+    };
   }
 
   /** Returns what is needed of all rows. The first worker that needs it merges the counts of all shards. */
@@ -133,6 +138,16 @@ export class PlanRun {
     const { counts, shards } = counted;
     return { whole: await Whole.of(this.#subjects, counts, undefined, this.#settings.batchTokens), shards };
   }
+}
+
+/** Returns the name of the file of gradients of a shard. */
+function gradientsFile(folder: string, ending: string, shard: number): string {
+  return join(folder, `gradients-${numberOf(shard)}.${ending}`);
+}
+
+/** Returns the names of the files of gradients that a plan's shards have; none if the plan has no gradients. */
+export function gradientsFiles({ configuration: { gradients }, shards }: Plan, folder: string): string[] {
+  return gradients ? shards.map((_, shard) => gradientsFile(folder, gradients.ending, shard)) : [];
 }
 
 /**

@@ -68,9 +68,10 @@ export async function cutFile(
 /**
  * Checks that a piece is the same as when its file was cut.
  * @param size the size of the file when it was cut.
+ * @returns a function that checks whether the file was written since. Call it after the piece was read.
  * @throws LossError `ERR_INVALID_INPUT` if it has changed.
  */
-export async function checkPiece(piece: HashedPiece, size: number): Promise<void> {
+export async function checkPiece(piece: HashedPiece, size: number): Promise<() => Promise<void>> {
   const { file: path } = splitTable(piece.file);
   const before = await regularFile(piece.file, path);
   if (before.size !== size)
@@ -87,6 +88,11 @@ export async function checkPiece(piece: HashedPiece, size: number): Promise<void
       `bytes ${piece.start} to ${piece.end} as when they were planned, with the SHA-256 ${piece.sha256}`,
       sha256,
     );
+  return async () => {
+    const after = await regularFile(piece.file, path);
+    if (after.size !== size || after.mtimeMs !== before.mtimeMs)
+      throw changed(piece.file, 'a file that nobody writes while it is read', 'a file that was written');
+  };
 }
 
 function changed(file: string, expected: string, received: string) {

@@ -15,48 +15,8 @@ import {
   type Subject,
 } from '../../lib/parts/index.js';
 import { modesOf, requiredArgs } from '../support/draw.js';
-import { generator } from '../support/random.js';
+import { type Columns, drawRows, metricsOfParts } from '../support/rollout-rows.js';
 import { EXAMPLE, Files, fails, run, runJson } from './support.js';
-
-type Columns = Record<string, unknown>;
-
-/**
- * Draws rows of different lengths. Some are empty and some are fully masked. The rows of a group are spread over the
- * file.
- */
-function drawRows(seed: number, count: number): Columns[] {
-  const draws = generator(seed);
-  const { integer } = draws;
-  const uniform = (low: number, high: number) => low + (high - low) * draws.uniform();
-  const list = (tokens: number, low: number, high: number) =>
-    Array.from({ length: tokens }, () => Math.fround(uniform(low, high)));
-  return Array.from({ length: count }, (_, row) => {
-    const tokens = integer(0, 9);
-    const logprobs = list(tokens, -3, -0.01);
-    const mask = row % 11 === 5 ? 0 : 1;
-    return {
-      logprobs,
-      old_logprobs: logprobs.map((x) => x + uniform(-0.6, 0.6)),
-      ref_logprobs: logprobs.map((x) => x + uniform(-0.6, 0.6)),
-      teacher_logprobs: list(tokens, -3, -0.01),
-      rollout_logprobs: logprobs.map((x) => x + uniform(-0.3, 0.3)),
-      prox_logprobs: logprobs.map((x) => x + uniform(-0.3, 0.3)),
-      entropy: list(tokens, 0, 3),
-      old_entropy: list(tokens, 0, 3),
-      values: list(tokens, -1, 1),
-      action_mask: logprobs.map(() => mask * Number(integer(0, 4) > 0)),
-      reward: integer(0, 6) / 2,
-      reward_baseline: uniform(0, 2),
-      v_star: uniform(0, 2),
-      probability: uniform(0, 1),
-      log_z: uniform(-1, 1),
-      task_id: `task ${integer(0, 6)}`,
-      run_id: integer(0, 3),
-      expert: integer(0, 3) === 0,
-      step: 5,
-    };
-  });
-}
 
 interface Gradients {
   grad: number[];
@@ -80,13 +40,6 @@ async function evaluated(file: string, subjects: readonly Subject[], batchTokens
   };
   const result = await evaluateFiles([file], subjects, settings, watch);
   return { ...result, gradients };
-}
-
-/** Returns the metrics of a subject that are there when the rows are computed in parts. */
-function metricsOfParts({ subject, metrics }: { subject: Subject; metrics: object }): string[] {
-  const { policyLoss } = subject.policyLossFn;
-  const ofBatch = 'program' in policyLoss ? policyLoss.metrics.filter(({ per }) => per === 'batch') : [];
-  return Object.keys(metrics).filter((name) => !ofBatch.some((metric) => metric.name === name));
 }
 
 async function assertPartsAddUp(file: string, subjects: readonly Subject[], tokens: readonly number[]) {

@@ -1,0 +1,102 @@
+/** Helpers for tests of plans: they plan, run and merge with the library, as several workers would. */
+import { mkdtempSync } from 'node:fs';
+import { join } from 'node:path';
+import {
+  cutIntoShards,
+  type EvaluationSettings,
+  makePlan,
+  mergePlan,
+  type Plan,
+  type PlannedConfiguration,
+  PlanRun,
+  readPlan,
+  type Subject,
+  writePlan,
+} from '../../lib/parts/index.js';
+import { generator } from '../support/random.js';
+
+/** How to plan and run. */
+export interface Planning {
+  shardSize: number;
+  batchTokens?: number;
+  skipBadRows?: boolean;
+  /** The seed of the order in which shards are run. */
+  seed?: number;
+  gradients?: PlannedConfiguration['gradients'];
+}
+
+/** The version that the plans of these tests have. */
+export const VERSION = 'test';
+
+/** Returns settings that report nothing. */
+export function settingsOf({
+  batchTokens = 2 ** 20,
+  skipBadRows = false,
+  gradients,
+}: Partial<Planning>): EvaluationSettings {
+  return {
+    read: {
+      ...(skipBadRows && { skipBadRows, onBadRow: () => {} }),
+      ...(gradients && { keep: gradients.ids }),
+    },
+    batchTokens,
+    progress: { begin: () => {}, advance: () => {} },
+  };
+}
+
+/** Plans the computation of subjects, and reads the plan back from its file. */
+export async function planOf(
+  folder: string,
+  files: readonly string[],
+  subjects: readonly Subject[],
+  { shardSize, batchTokens = 2 ** 20, skipBadRows = false, gradients }: Planning,
+): Promise<Plan> {
+  const pairs = subjects.some((subject) => subject.pairs);
+  const configuration: PlannedConfiguration = {
+    functions: subjects.map(({ name }) => ({ choice: '--loss', name, options: [] })),
+    column: {},
+    backend: 'verl',
+    skipBadRows,
+    strict: false,
+    maxRowTokens: 2 ** 20,
+    maxRows: 2 ** 20,
+    batchTokens,
+    device: 'cpu',
+    ...(gradients && { gradients }),
+  };
+  const cut = await cutIntoShards(files, shardSize, pairs, () => {});
+  const file = join(mkdtempSync(join(folder, 'plan-')), 'plan.json');
+  await writePlan(file, makePlan({ program: VERSION, configuration, ...cut }));
+  return readPlan(file, VERSION);
+}
+
+/** Runs all shards, each in a worker of its own and in an order that is drawn. Returns the folder of the parts. */
+export async function runAll(
+  folder: string,
+  plan: Plan,
+  subjects: readonly Subject[],
+  planning: Planning,
+): Promise<string> {
+  const parts = mkdtempSync(join(folder, 'parts-'));
+  const draws = generator(planning.seed ?? 1);
+  for (const phase of ['count', 'compute'] as const) {
+    const left = plan.shards.map((_, shard) => shard);
+    while (left.length > 0) {
+      const [shard] = left.splice(draws.integer(0, left.length - 1), 1);
+      await new PlanRun(plan, parts, subjects, settingsOf(planning)).run(phase, shard!);
+    }
+  }
+  return parts;
+}
+
+/** Plans, runs and merges. Returns the result and the number of shards. */
+export async function planned<S extends Subject>(
+  folder: string,
+  files: readonly string[],
+  subjects: readonly S[],
+  planning: Planning,
+) {
+  const plan = await planOf(folder, files, subjects, planning);
+  const parts = await runAll(folder, plan, subjects, planning);
+  return { ...(await mergePlan(plan, subjects, [parts])), shards: plan.shards.length, plan, folder: parts };
+}
