@@ -1,9 +1,10 @@
 // Runs the phases of a plan, and merges the parts that they write.
-import { readdir, stat } from 'node:fs/promises';
+import { mkdir, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LossError } from '../index.js';
 import { checkPiece, writeGradients } from '../rollouts/index.js';
 import { describeFailure } from '../rollouts/source.js';
+import { writing } from '../rollouts/write/staging.js';
 import { type FilesEvaluation, mergeResults } from './evaluate-files.js';
 import { mergeCounts } from './merge-counts.js';
 import type { PartWatcher } from './part-computer.js';
@@ -79,6 +80,7 @@ export class PlanRun {
     }
     const file = gradientsFile(this.#folder, gradients.ending, shard);
     const { ids, padded } = gradients;
+    await writing(file, () => mkdir(this.#folder, { recursive: true }));
     const writer = writeGradients(file, { ids, layout: padded ? 'padded' : 'packed' });
     try {
       const result = await this.#resultOf(sources, shard, (part, [given]) =>

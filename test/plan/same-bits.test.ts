@@ -215,9 +215,9 @@ describe('plan, run and merge', () => {
   it('give the same numbers if a loss and its gradient are not finite', async () => {
     const text = drawRows(14, 20).map((row) => JSON.stringify(row));
     for (const row of [2, 12])
-      text[row] = text[row]!.replace(/"old_logprobs":\[-?[\d.e-]+/, '"old_logprobs":[-1e999');
+      text[row] = text[row]!.replace(/"logprobs":\[-?[\d.e-]+/, '"logprobs":[-1e999');
     const input = files.write('infinite.jsonl', text);
-    const subjects = [lossSubject('importance_sampling', {}), algorithm('grpo')];
+    const subjects = [lossSubject('sft', {}), lossSubject('ppo', {}), algorithm('grpo')];
     const { subjects: results } = await planned(files.directory, [input], subjects, { shardSize: 1 });
     assert.ok(!Number.isFinite(results[0]!.loss));
     await assertSame(files, [input], subjects, { shardSize: 1 });
