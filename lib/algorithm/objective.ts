@@ -30,7 +30,11 @@ import type { ColumnName } from '../core/native-batch.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
 import { termsOfPart } from '../core/part-sums.js';
 import { finish, finishInTurns } from '../core/slices.js';
-import type { AdvantageComputeOptions, AdvantageFn } from '../functions/advantage/advantage-fn.js';
+import type {
+  AdvantageComputeOptions,
+  AdvantageComputeSyncOptions,
+  AdvantageFn,
+} from '../functions/advantage/advantage-fn.js';
 import { ADVANTAGE_FN } from '../functions/advantage/index.js';
 import type { EntropyLossFn } from '../functions/entropy/entropy-loss-fn.js';
 import { ENTROPY_LOSS_FN } from '../functions/entropy/index.js';
@@ -261,12 +265,24 @@ export class Objective {
     return this.#advantages.areMissing(batch) ? this.#advantages.computeOnHost(batch, options) : undefined;
   }
 
+  /** @internal Synchronous version of advantagesOf(). */
+  advantagesOfSync(batch: Batch, options: AdvantageComputeSyncOptions): MadeAdvantages | undefined {
+    if (!this.#advantages.areMissing(batch)) return undefined;
+    const { computed, metrics } = this.#advantages.computeSync(batch, options);
+    return { computed: computed!, metrics: metrics!() };
+  }
+
   /**
    * @internal Returns a host batch with the KL penalty subtracted from its rewards, or the same batch if the objective
    * has no KL penalty.
    */
   penalised(batch: Batch): Promise<PenalisedBatch> {
     return this.#klPenalty.apply(batch);
+  }
+
+  /** @internal Synchronous version of penalised(). */
+  penalisedSync(batch: Batch): PenalisedBatch {
+    return this.#klPenalty.applySync(batch);
   }
 
   /**

@@ -32,8 +32,12 @@ export interface AdvantageStep {
    * rows on which these depend.
    */
   compute(batch: Batch): Promise<MadeAdvantages>;
+  /** Returns the metrics of compute() for a batch of one row. */
+  metricsOfRow(row: Batch): Metrics;
   /** Returns the batch with the KL penalty, if there is one, subtracted from its rewards. */
   penalise(batch: Batch): Promise<{ batch: Batch; metrics: Metrics }>;
+  /** Returns the metrics of penalise() for a batch of one row. */
+  penaltyOfRow(row: Batch): Metrics;
   /**
    * Computes one advantage per row. The KL penalty must already be subtracted from the rewards. Only for steps with the
    * scope 'group'.
@@ -54,7 +58,9 @@ export function grpoStep(): AdvantageStep {
     appliesTo: ({ advantages, rewards, groupIds }) =>
       advantages === undefined && rewards !== undefined && groupIds !== undefined,
     compute: (batch) => fn.computeFor(batch, undefined, true),
+    metricsOfRow: (row) => fn.computeForSync(row, undefined, true).metrics,
     penalise: async (batch) => ({ batch, metrics: {} }),
+    penaltyOfRow: () => ({}),
   };
 }
 
@@ -78,7 +84,9 @@ export function objectiveStep(
     adaptsPenalty: klPenaltyFn.adaptive,
     appliesTo: ({ advantages }) => advantages === undefined,
     compute: async (batch) => (await objective.advantagesOf(batch, seeded))!,
+    metricsOfRow: (row) => objective.advantagesOfSync(row, seeded)!.metrics,
     penalise: (batch) => objective.penalised(batch),
+    penaltyOfRow: (row) => objective.penalisedSync(row).metrics,
   };
 }
 

@@ -7,9 +7,10 @@ import { LossError } from '../core/errors.js';
 import { describeFailure } from '../rollouts/source.js';
 import { Fields } from './fields.js';
 import { countsFrom, countsToJson, resultFrom, resultToJson } from './part-data.js';
-import { PHASES, type Phase, type Plan, readWhole, writeWhole } from './plan.js';
+import { PHASES, type Phase, type Plan } from './plan.js';
 import type { ShardResult, ShardRows } from './shard.js';
 import type { ShardCounts } from './shard-counts.js';
+import { readWhole, writeWhole } from './whole-file.js';
 
 /** Which part a file has. */
 export interface PartHeader {

@@ -1,13 +1,10 @@
 // Plans: which rows each shard has, and how they are read and computed. A plan names functions and files. It has no code.
 import { createHash } from 'node:crypto';
-import { mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
-import { basename, dirname, join } from 'node:path';
 import { LossError } from '../core/errors.js';
 import { cutFile, type HashedPiece } from '../rollouts/index.js';
 import { describeFailure } from '../rollouts/source.js';
-import { writing } from '../rollouts/write/staging.js';
-import { makeTemporaryFolder, removeTemporaryFolder } from '../rollouts/write/temporary.js';
 import { Fields } from './fields.js';
+import { readWhole, writeWhole } from './whole-file.js';
 
 /** A policy loss or an algorithm, as the words of a command line that name it. */
 export interface PlannedFunction {
@@ -227,9 +224,6 @@ function configurationOf(fields: Fields): PlannedConfiguration {
 /** The formats of files of gradients, by the endings of their names. */
 export const GRADIENT_ENDINGS = ['safetensors', 'parquet', 'jsonl', 'jsonl.gz'] as const;
 
-// A text in JavaScript cannot be longer.
-const MAX_BYTES = 2 ** 29 - 2 ** 20;
-
 /**
  * Reads a file of JSON.
  * @throws LossError `ERR_INVALID_INPUT`
@@ -242,34 +236,4 @@ async function readJson(file: string): Promise<unknown> {
     const details = { at: file, expected: 'a plan', received: describeFailure(error) };
     throw new LossError('ERR_INVALID_INPUT', details, { cause: error });
   }
-}
-
-/**
- * Reads the text of a file.
- * @param what what the file should be, for error messages.
- */
-export async function readWhole(file: string, what: string): Promise<string> {
-  try {
-    const { size } = await stat(file);
-    if (size > MAX_BYTES) throw new Error(`${size} bytes`);
-    return await readFile(file, 'utf8');
-  } catch (error) {
-    const details = { at: file, expected: `${what} that can be read`, received: describeFailure(error) };
-    throw new LossError('ERR_INVALID_INPUT', details, { cause: error });
-  }
-}
-
-/** Writes a file under a temporary name and renames it, so that nobody sees a part of it. Makes its folder if needed. */
-export async function writeWhole(file: string, text: string): Promise<void> {
-  await writing(file, async () => {
-    await mkdir(dirname(file), { recursive: true });
-    const folder = makeTemporaryFolder(join(dirname(file), `.${basename(file)}-`));
-    try {
-      const complete = join(folder, 'complete');
-      await writeFile(complete, text, { flush: true });
-      await rename(complete, file);
-    } finally {
-      await removeTemporaryFolder(folder);
-    }
-  });
 }

@@ -18,16 +18,16 @@ export class RowMetrics {
    * @param metrics the metrics of the part as a whole. Nothing is computed if there are none.
    * @param of computes the metrics of a batch that is a single row.
    */
-  async add(
+  add(
     metrics: Metrics,
     { batch, rows }: Pick<RolloutPart, 'batch' | 'rows'>,
-    of: (row: PackedRows) => Promise<Metrics>,
-  ): Promise<void> {
+    of: (row: PackedRows) => Metrics,
+  ): void {
     const names = Object.keys(metrics);
     if (names.length === 0) return;
     for (const name of names) this.#values[name] ??= [];
     for (let row = 0; row < rows; row++) {
-      const ofRow = await of(rowsFrom(batch as PackedRows, row, row + 1));
+      const ofRow = of(rowsFrom(batch as PackedRows, row, row + 1));
       for (const name of names) this.#values[name]!.push(ofRow[name]!);
     }
   }

@@ -161,7 +161,7 @@ class InputCollector {
   async add(part: RolloutPart, unmasked: Uint32Array): Promise<void> {
     const { readsTokenRewards, readsOldLogprob } = this.#step;
     const { batch, metrics } = await this.#step.penalise(part.batch);
-    await this.#penalty.add(metrics, part, async (row) => (await this.#step.penalise(row)).metrics);
+    this.#penalty.add(metrics, part, this.#step.penaltyOfRow);
     const tokenRewards = readsTokenRewards ? batch.tokenLevelRewards : undefined;
     this.#areSums = tokenRewards !== undefined;
     if (tokenRewards !== undefined) this.#addSums(part, tokenRewards as Float32Array);

@@ -58,7 +58,7 @@ export function rowAdvantages(step: AdvantageStep): WholeAdvantages {
   return {
     async of(part) {
       const { computed, metrics } = await step.compute(part.batch);
-      await all.add(metrics, part, async (row) => (await step.compute(row)).metrics);
+      all.add(metrics, part, step.metricsOfRow);
       return computed;
     },
     get rowValues() {
