@@ -104,6 +104,7 @@ export async function computeShard(
     onWarning: () => {},
     mayLackRows: true,
   };
+  whole.beginShard();
   settings.progress.begin('computing');
   for await (const part of streamRollouts(sources, options)) {
     if (part.first + part.rows > counted.rows) break;

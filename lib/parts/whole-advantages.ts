@@ -15,8 +15,10 @@ export interface WholeAdvantages {
   of(part: RolloutPart): Promise<ComputedAdvantages>;
   /** The metrics over all rows. */
   readonly metrics?: Metrics;
-  /** What other metrics are computed from: numbers of each row in the parts so far. */
+  /** What other metrics are computed from: numbers of each row in the parts since begin(). */
   readonly rowValues?: RowValues;
+  /** Begins a shard. */
+  begin?(): void;
 }
 
 /**
@@ -54,8 +56,11 @@ export async function groupAdvantages(
 
 /** Computes advantages that depend on nothing but the row itself, part by part. */
 export function rowAdvantages(step: AdvantageStep): WholeAdvantages {
-  const all = new RowMetrics();
+  let all = new RowMetrics();
   return {
+    begin() {
+      all = new RowMetrics();
+    },
     async of(part) {
       const { computed, metrics } = await step.compute(part.batch);
       all.add(metrics, part, step.metricsOfRow);

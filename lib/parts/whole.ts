@@ -86,7 +86,12 @@ export class Whole {
     return (step && this.#advantages.get(step.key)?.metrics) ?? {};
   }
 
-  /** Returns the numbers of each row, in the parts so far, from which further metrics are computed. */
+  /** Begins a shard. Must be called before its first part. */
+  beginShard(): void {
+    for (const advantages of this.#advantages.values()) advantages.begin?.();
+  }
+
+  /** Returns the numbers of each row of the shard, in the parts so far, from which further metrics are computed. */
   rowValuesOf({ advantages: step }: Subject): RowValues {
     return (step && this.#advantages.get(step.key)?.rowValues) ?? {};
   }

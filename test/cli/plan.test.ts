@@ -60,6 +60,12 @@ describe('policy-loss plan, run and merge', () => {
       '--advantage-std-threshold',
       '0.35',
     ],
+    'an algorithm whose metrics are means over rows': [
+      '--algorithm',
+      'on_policy_distill',
+      '--column',
+      'teacher_logprobs=ref_logprobs',
+    ],
     'an expression': ['--loss-expr', 'mine: max(-A*r, -A*clip(r, 1-low, 1+low))', '--set', 'low=0.2'],
     'a configuration': ['--config', TRINITY],
     'renamed columns': ['--loss', 'sft', '--column', 'logprobs=old_logprobs', '--batch-tokens', '100000'],
