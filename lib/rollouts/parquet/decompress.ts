@@ -42,7 +42,7 @@ const STREAMS: { [codec in CompressionCodec]?: () => Duplex } = {
   BROTLI: () => zlib.createBrotliDecompress({ chunkSize: STREAM_CHUNK }),
   ...(zstdStream && { ZSTD: () => zstdStream({ chunkSize: STREAM_CHUNK }) }),
 };
-const STREAM_CHUNK = 2 ** 18;
+const STREAM_CHUNK = 2 ** 16;
 
 /** Returns whether pages of this compression can be read. */
 export function isKnownCodec(codec: CompressionCodec): boolean {
