@@ -7,7 +7,7 @@ import { readdirSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
 import type { SchemaElement } from 'hyparquet';
 import { parquetWriteFile } from 'hyparquet-writer';
-import { streamRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
 import { Budget } from '../../lib/rollouts/parquet/budget.js';
 import { converterOf } from '../../lib/rollouts/parquet/convert.js';
 import { decompressInPieces } from '../../lib/rollouts/parquet/decompress.js';
@@ -18,6 +18,7 @@ import { slicesOf } from '../../lib/rollouts/parquet/slices.js';
 import { snappyPieces } from '../../lib/rollouts/parquet/snappy.js';
 import { dictionaryOf } from '../../lib/rollouts/parquet/values.js';
 import { zstdPieces } from '../../lib/rollouts/parquet/zstd.js';
+import { isLossError } from '../support/loss-error.js';
 import { generator } from '../support/random.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 import { LONG_PERIOD, writeLongParquet } from './parquet-file.js';
@@ -178,6 +179,18 @@ describe('long pages of Parquet files', () => {
     await withTemporary(folder.path('nowhere'), async () => {
       assert.deepEqual(await read(rows + 1), [rows, 0]);
     });
+  });
+
+  it('are refused if their compressed bytes are malformed', async () => {
+    const file = folder.path('malformed.parquet');
+    for (const [codec, name, pack] of [
+      [1, 'SNAPPY', (page: Buffer) => snappyOf(page, 2 ** 17, 4 * LONG_PERIOD).fill(255, 2 ** 18)],
+      [2, 'GZIP', (page: Buffer) => gzipSync(page, { level: 0 }).fill(255, 100, 200)],
+    ] as const) {
+      writeLongParquet(file, { pages: 1, rows: 1024, codec, pack });
+      const message = new RegExp(`expected ${name} of a Parquet file, got an error`);
+      await assert.rejects(readRollouts([file]), isLossError('ERR_INVALID_INPUT', message));
+    }
   });
 
   const elements: { [name: string]: [element: SchemaElement, value: () => Buffer] } = {};

@@ -1,6 +1,5 @@
 // Opens Parquet files, and checks what their footers claim.
-import { closeSync, createReadStream, fstatSync, openSync, readSync } from 'node:fs';
-import type { Readable } from 'node:stream';
+import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { type ColumnMetaData, parquetMetadata } from 'hyparquet';
 import type { RowLimits } from '../limits.js';
 import { isKnownCodec } from './decompress.js';
@@ -132,12 +131,6 @@ export class ParquetFile {
   /** Reads bytes in pieces. Each is valid until the next one is asked for. */
   pieces(length: number, position: number): Generator<Uint8Array, void> {
     return piecesOf(this.#descriptor, length, position);
-  }
-
-  /** Returns a stream of bytes. */
-  stream(length: number, position: number): Readable {
-    const range = { start: position, end: position + length - 1 };
-    return createReadStream('', { fd: this.#descriptor, autoClose: false, ...range });
   }
 
   close(): void {

@@ -54,8 +54,12 @@ export class UnpackedPages {
     };
     this.#sizes.set(start, size);
     this.#bytes += size;
+    const pieces = this.#file.pieces(packed, start);
+    // A stream of the file would close it after an error.
+    const source = function* () {
+      for (const piece of pieces) yield Buffer.from(piece);
+    };
     try {
-      const source = this.#file.stream(packed, start);
       await pipeline(source, decompressStream(codec), limited, createWriteStream(this.#path(start)));
     } catch {
       this.#remove(start, size);
