@@ -7,6 +7,7 @@ import { createHash } from 'node:crypto';
 import {
   appendFileSync,
   copyFileSync,
+  mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
@@ -79,6 +80,13 @@ describe('parts of a plan', () => {
     renameSync(join(folder, 'compute-00002.part'), join(other, 'compute-00002.part'));
     assert.deepEqual(await merge(other, folder), whole);
     assert.deepEqual(await merge(folder, join(other, 'compute-00002.part')), whole);
+  });
+
+  it('are merged although a worker that was killed has left a temporary folder', async () => {
+    const left = join(folder, '.compute-00001.part-Ab3dEf');
+    mkdirSync(left);
+    writeFileSync(join(left, 'complete'), 'half of a part');
+    await merge();
   });
 
   it('are an error that names them if they are missing', async () => {
