@@ -1,15 +1,8 @@
 // Decompresses Zstandard on a Node without it. The library would allocate what frames state, so their headers are
 // checked first.
-import { createRequire } from 'node:module';
+import { Decompress } from 'fzstd';
 import { decompressZstd } from 'hyparquet-compressors';
 import { PageBytes } from './page-bytes.js';
-
-/** A decoder to which a frame is passed in parts. */
-interface StreamDecoder {
-  push(part: Uint8Array): void;
-}
-
-type StreamDecoderClass = new (onData: (piece: Uint8Array) => void) => StreamDecoder;
 
 const MAGIC = 0xfd2fb528;
 const MAX_HEADER = 18;
@@ -38,9 +31,6 @@ export function zstdPieces(packed: PageBytes, size: number): Generator<Uint8Arra
 }
 
 function* piecesOf(packed: PageBytes, header: number, maxBlocks: number): Generator<Uint8Array, void> {
-  // hyparquet-compressors exports only one function of its library.
-  const require = createRequire(createRequire(import.meta.url).resolve('hyparquet-compressors'));
-  const { Decompress } = require('fzstd') as { Decompress: StreamDecoderClass };
   let pieces: Uint8Array[] = [];
   const decoder = new Decompress((piece) => pieces.push(piece));
   // The decoder keeps the header until it gets the first block.
