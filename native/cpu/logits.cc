@@ -122,7 +122,8 @@ LogitsRow LogitsEvaluation::row_of(int64_t row) const {
 
 void LogitsEvaluation::sum(const LogitsRow& view, int64_t segment, Segment* into) const {
   const int64_t first = segment * kSegment;
-  target()->sum_logits(view, first, std::min(first + kSegment, view.length), &into->sums, &into->target);
+  target()->sum_logits(view, call_.entropy != nullptr, first, std::min(first + kSegment, view.length),
+                       &into->sums, &into->target);
 }
 
 void LogitsEvaluation::sum_row(int64_t row) {

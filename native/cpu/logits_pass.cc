@@ -145,11 +145,18 @@ float largest(const float* z, int n) {
   return result;
 }
 
-// Sums over n logits, none of which is larger than `max`. The sum of the terms may include that of the
-// largest logit.
-PL_SHARED SoftmaxSums sum_terms(const float* z, int n, float max, float log2_factor, const Ahead& ahead) {
+// Returns the total of the partial sums, and sets them to 0.
+PL_SHARED double take(LaneSum<float>* sums) {
+  return sums->take();
+}
+
+// Adds up the terms of n logits, none of which is larger than `max`, in kSumLanes partial sums. Returns the
+// sum of e^d·d if with_entropy is set, otherwise 0.
+template <bool with_entropy>
+PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, const Ahead& ahead,
+                           LaneSum<float>* totals) {
   const float least = least_distance(log2_factor);
-  LaneSum<float> totals, weights;
+  LaneSum<float> weights;
   alignas(64) float total[kSumLanes] = {}, weighted[kSumLanes] = {};
   for (int at = 0; at < n; at += kSumLanes) {
     ahead.read(at);
@@ -159,34 +166,45 @@ PL_SHARED SoftmaxSums sum_terms(const float* z, int n, float max, float log2_fac
       const float distance = softmax_distance(z[at + l], max, least);
       const float e = exp2_of_product(distance, log2_factor, 1.0f);
       total[l] += e;
-      weighted[l] = fma(e, distance, weighted[l]);
+      if constexpr (with_entropy) weighted[l] = fma(e, distance, weighted[l]);
     }
   }
-  totals.load(total);
+  totals->load(total);
+  if constexpr (!with_entropy) return 0;
   weights.load(weighted);
-  return {max, static_cast<double>(totals.take()) - 1,
-          static_cast<double>(weights.take()) * log2_factor / kLog2E};
+  return take(&weights) * log2_factor / kLog2E;
 }
 
-SoftmaxSums sum_tile(const float* z, int n, float inverse_temperature, const Ahead& ahead) {
+// Returns the sum of all terms but the largest logit's, if that is the only one that is not small. Its
+// partial sum lost digits of the terms that were added to 1, so these are added up again without it.
+__attribute__((noinline, cold)) double sum_without_largest(const float* z, int n, float max,
+                                                           float log2_factor, const Ahead& ahead,
+                                                           LaneSum<float>* totals) {
+  int lane = 0;
+  while (lane < kSumLanes - 1 && !(totals->lane[lane] >= 1)) ++lane;
+  totals->lane[lane] = 0;
+  alignas(64) float others[kLogitsTile / kSumLanes];
+  int count = 0;
+  for (int at = lane; at < n; at += kSumLanes) others[count++] = z[at] == max ? -kInfinity : z[at];
+  while (count % kSumLanes != 0) others[count++] = -kInfinity;
+  LaneSum<float> again;
+  sum_terms<false>(others, count, max, log2_factor, ahead, &again);
+  return take(totals) + take(&again);
+}
+
+SoftmaxSums sum_tile(const float* z, int n, float inverse_temperature, bool with_entropy,
+                     const Ahead& ahead) {
+  const auto sum = with_entropy ? sum_terms<true> : sum_terms<false>;
   const float max = largest(z, n);
   const float log2_factor = static_cast<float>(kLog2E) * inverse_temperature;
   // If all logits are −Infinity, the sum of the terms is 0, or NaN if there is a NaN.
   const float center = max > -kInfinity ? max : 0.0f;
-  SoftmaxSums sums = sum_terms(z, n, center, log2_factor, ahead);
-  sums.max = max;
-  if (!(sums.rest < 1) || max == -kInfinity) return sums;
-  // The other logits' sum lost digits when it was added to the largest logit's 1, so it is computed again
-  // without it.
-  Buffer others;
-  int count = 0;
-  for (int at = 0; at < n; at += kVector) {
-    PL_FOR_LANES_COMPACTLY
-    for (int l = at; l < at + kVector; ++l) others.of[l] = z[l] == max ? -kInfinity : z[l];
-    for (int l = at; l < at + kVector; ++l) count += z[l] == max ? 1 : 0;
-  }
-  sums.rest = sum_terms(others.of, n, max, log2_factor, ahead).rest + count;
-  return sums;
+  LaneSum<float> totals;
+  const double weighted = sum(z, n, center, log2_factor, ahead, &totals);
+  LaneSum<float> copy = totals;
+  double rest = take(&copy) - 1;
+  if (rest < 0.25 && max > -kInfinity) rest = sum_without_largest(z, n, max, log2_factor, ahead, &totals);
+  return {max, rest, weighted};
 }
 
 template <bool with_entropy>
@@ -225,7 +243,8 @@ void write(const float* grad, int n, void* out, DType dtype, int64_t first) {
 
 }  // namespace
 
-void sum_logits(const LogitsRow& row, int64_t first, int64_t last, SoftmaxSums* sums, double* target) {
+void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last, SoftmaxSums* sums,
+                double* target) {
   Buffer wide, capped;
   const double inverse_temperature = 1 / row.temperature;
   for (int64_t at = first; at < last; at += kLogitsTile) {
@@ -233,8 +252,8 @@ void sum_logits(const LogitsRow& row, int64_t first, int64_t last, SoftmaxSums* 
     const float* z = read(row, at, n, &wide);
     if (row.softcap > 0) z = cap(z, n, row.softcap, &capped);
     const Ahead ahead(row.data, at, size_of(row.dtype));
-    add_sums(sum_tile(z, padded(n), static_cast<float>(inverse_temperature), ahead), inverse_temperature,
-             sums);
+    add_sums(sum_tile(z, padded(n), static_cast<float>(inverse_temperature), with_entropy, ahead),
+             inverse_temperature, sums);
     if (row.target >= at && row.target < at + n) *target = z[row.target - at];
   }
 }

@@ -172,8 +172,10 @@ struct Target {
   // Writes the advantages of a group for a function with a baseline per token.
   void (*subtract_baselines)(const AdvantagePass& pass, const BaselineRows& group, NonFiniteValue* bad);
   // Sums over the logits [first, last) of a row, where `first` is the start of a tile, and adds the result to
-  // *sums. If the target is among these logits, sets *target to its capped logit.
-  void (*sum_logits)(const LogitsRow& row, int64_t first, int64_t last, SoftmaxSums* sums, double* target);
+  // *sums. If the target is among these logits, sets *target to its capped logit. Without with_entropy,
+  // SoftmaxSums::weighted stays 0.
+  void (*sum_logits)(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last, SoftmaxSums* sums,
+                     double* target);
   // Writes the gradient with respect to the logits [first, last) of a row to the same indices of `out`, which
   // has the dtype out_dtype. It may be the logits themselves.
   void (*logits_gradient)(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy,
