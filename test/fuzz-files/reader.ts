@@ -30,6 +30,9 @@ export interface Verdict {
   isRead: boolean;
 }
 
+// Collecting garbage takes time, so it is only done if there may be much of it.
+const MUCH_MEMORY = 250e6;
+
 process.on('message', (order: Order) => void judge(order).then((verdict) => process.send!(verdict)));
 
 async function judge(order: Order): Promise<Verdict> {
@@ -60,8 +63,13 @@ async function judge(order: Order): Promise<Verdict> {
   return { ...(fault !== undefined && { fault }), memory: peakMemory(), isRead };
 }
 
-/** Limits the time that `act` keeps a core busy. It does not count the time for which the process waits. */
+/**
+ * Limits the time that `act` keeps a core busy. It does not count the time for which the process waits. The memory of
+ * what was read before is collected first, so that the peak is that of one reading.
+ */
 async function timed<T>(what: string, { busyMs }: Order, act: () => Promise<T>): Promise<T> {
+  const { heapUsed, external } = process.memoryUsage();
+  if (heapUsed + external > MUCH_MEMORY) globalThis.gc?.();
   const before = process.cpuUsage();
   const result = await act();
   const { user, system } = process.cpuUsage(before);
