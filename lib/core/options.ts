@@ -108,7 +108,7 @@ export interface TextOption extends AnyOption {
   readonly typical: readonly (string | null)[];
 }
 
-/** An option whose value is a list of texts or of finite numbers. */
+/** An option whose value is a list of at most 65,536 texts or finite numbers. */
 export interface ListOption extends AnyOption {
   /** Marks the option as a list. */
   readonly type: 'list';
@@ -265,6 +265,9 @@ export function backendOf(given: unknown): string {
   return guarded(() => (given as { backend?: string } | undefined)?.backend ?? 'verl', 'ERR_INVALID_OPTION');
 }
 
+// The largest number of elements of a list. An array can claim to have 2^32 - 1.
+const MAX_LIST = 65_536;
+
 function isValid(option: OptionDeclaration, value: unknown): boolean {
   switch (option.type) {
     case 'boolean':
@@ -276,7 +279,10 @@ function isValid(option: OptionDeclaration, value: unknown): boolean {
     case 'list': {
       const isElement = (each: unknown) =>
         option.of === 'text' ? typeof each === 'string' : Number.isFinite(each);
-      return Array.isArray(value) && value.every(isElement);
+      // findIndex() visits the holes of an array, unlike every().
+      return (
+        Array.isArray(value) && value.length <= MAX_LIST && value.findIndex((each) => !isElement(each)) < 0
+      );
     }
     case 'aggregation':
       return LOSS_AGG_MODES.includes(value as LossAggMode);

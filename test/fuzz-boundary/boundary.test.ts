@@ -10,7 +10,7 @@ import { makeBatch, requiredArgs } from '../support/draw.js';
 import { paddedBatch } from '../support/subject.js';
 import { anyCase, type Case, run } from './cases.js';
 import { type Anything, Hostile } from './odd-values.js';
-import { EXEMPT, needsDevice, targets } from './targets.js';
+import { EXEMPT, KEYS, needsDevice, targets } from './targets.js';
 import { fuzz } from './watch.js';
 
 const SEED = 2025;
@@ -147,6 +147,21 @@ describe('the boundary', () => {
   it('holds in the cases in which the fuzzer found faults', async () => {
     for (const one of FAULTS) await run(one);
   });
+
+  // No function may read all elements of an array before it has checked their number.
+  it('does not hang for arrays that claim to have 2^32 - 1 elements', async () => {
+    const value = { kind: 'odd', name: 'array of length 2**32 - 1' } as const;
+    for (const target of targets) {
+      if (needsDevice(target)) continue;
+      for (const [index, given] of target.valid().entries()) {
+        await run({ target: target.name, spoils: [{ what: 'argument', index, value }] });
+        if (given === null || typeof given !== 'object') continue;
+        const keys = /^new |create|objective|Config/.test(target.name) ? KEYS : Object.keys(given);
+        for (const key of keys)
+          await run({ target: target.name, spoils: [{ what: 'key', index, key, value, access: 'value' }] });
+      }
+    }
+  }).timeout(300_000);
 
   it('ends each call although the caller masks the tokens meanwhile', async () => {
     const spec = { seed: SEED, columns: 100, values: 'moderate', mask: 'ones', packed: false } as const;
