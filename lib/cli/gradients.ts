@@ -23,10 +23,24 @@ export interface WrittenGradients {
   skipped?: number;
 }
 
-interface GradientsOptions extends RolloutsOptions {
-  out: string;
+/** What the options say about how gradients are written. */
+export interface WritingOptions {
   ids: string[];
   padded?: boolean;
+}
+
+/** Returns the options about how gradients are written. */
+export function writingOptions(): Option[] {
+  return [
+    new Option('--ids <columns>', 'columns to write with the gradients, separated by commas')
+      .default(['id', 'task_id', 'run_id'], 'id,task_id,run_id')
+      .argParser((text) => text.split(',').map((name) => name.trim())),
+    new Option('--padded', 'write padded tensors [B, T] instead of packed rows with cu_seqlens'),
+  ];
+}
+
+interface GradientsOptions extends RolloutsOptions, WritingOptions {
+  out: string;
 }
 
 /**
@@ -47,10 +61,7 @@ export function addGradients(program: Command, words: readonly string[]): readon
         '-o, --out <file>',
         'the file to write: .safetensors, .parquet, .jsonl or .jsonl.gz',
       ).makeOptionMandatory(),
-      new Option('--ids <columns>', 'columns to write with the gradients, separated by commas')
-        .default(['id', 'task_id', 'run_id'], 'id,task_id,run_id')
-        .argParser((text) => text.split(',').map((name) => name.trim())),
-      new Option('--padded', 'write padded tensors [B, T] instead of packed rows with cu_seqlens'),
+      ...writingOptions(),
     ],
     help: HELP,
     examples: EXAMPLES,

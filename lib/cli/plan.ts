@@ -15,6 +15,7 @@ import {
 } from '../parts/index.js';
 import { streamRollouts } from '../rollouts/index.js';
 import { version } from './about.js';
+import { type WritingOptions, writingOptions } from './gradients.js';
 import { csv, type Printable, twoColumns } from './output.js';
 import {
   type RolloutsOptions,
@@ -47,12 +48,10 @@ export interface Planned {
   phases: readonly string[];
 }
 
-interface PlanOptions extends RolloutsOptions {
+interface PlanOptions extends RolloutsOptions, WritingOptions {
   out: string;
   shardSize: number;
   gradients?: (typeof GRADIENT_ENDINGS)[number];
-  ids: string[];
-  padded?: boolean;
 }
 
 // A shard takes seconds, which is long compared to the start of a process, and short enough to be repeated.
@@ -104,10 +103,7 @@ function planCommand(program: Command): Command {
       new Option('--gradients <format>', 'also write the gradients, one file per shard').choices(
         GRADIENT_ENDINGS,
       ),
-      new Option('--ids <columns>', 'columns to write with the gradients, separated by commas')
-        .default(['id', 'task_id', 'run_id'], 'id,task_id,run_id')
-        .argParser((text) => text.split(',').map((name) => name.trim())),
-      new Option('--padded', 'write padded tensors [B, T] instead of packed rows with cu_seqlens'),
+      ...writingOptions(),
     ],
     help: HELP,
     examples: EXAMPLES,

@@ -5,7 +5,7 @@
  */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { ALGORITHM_TYPE, LossError, type ObjectiveConfig, POLICY_LOSS_FN } from '../../lib/index.js';
+import { ALGORITHM_TYPE, LossError, type ObjectiveConfig } from '../../lib/index.js';
 import {
   type EvaluationSettings,
   evaluateFiles,
@@ -14,8 +14,7 @@ import {
   type PartWatcher,
   type Subject,
 } from '../../lib/parts/index.js';
-import { modesOf, requiredArgs } from '../support/draw.js';
-import { type Columns, drawRows, metricsOfParts } from '../support/rollout-rows.js';
+import { type Columns, drawRows, lossesInParts, metricsOfParts } from '../support/rollout-rows.js';
 import { EXAMPLE, Files, fails, run, runJson } from './support.js';
 
 interface Gradients {
@@ -87,15 +86,7 @@ describe('rows in parts', () => {
     files.write(`${Math.random()}.jsonl`, drawRows(seed, count).map(change));
 
   it('add up to the whole for every loss', async () => {
-    const subjects = POLICY_LOSS_FN.names().flatMap((name) => {
-      const { declaration, defaultArgs } = POLICY_LOSS_FN.get(name);
-      const args = requiredArgs(declaration);
-      const modes = 'loss_agg_mode' in defaultArgs() ? modesOf('policy', name, args) : [];
-      return [
-        lossSubject(name, args),
-        ...modes.map((mode) => lossSubject(name, { ...args, loss_agg_mode: mode })),
-      ].filter(({ policyLossFn }) => !policyLossFn.readsWholeBatch);
-    });
+    const subjects = lossesInParts();
     subjects.push(lossSubject('ppo', { enable_sequence_masking: true, delta_sequence_masking: 0.05 }));
     for (const seed of [1, 2, 3]) await assertPartsAddUp(draw(seed, 60), subjects, [1, 7, 40, 200]);
   });

@@ -6,12 +6,11 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
 import { ByteWriter, ParquetWriter } from 'hyparquet-writer';
-import { ALGORITHM_TYPE, type ObjectiveConfig, POLICY_LOSS_FN } from '../../lib/index.js';
+import { ALGORITHM_TYPE, type ObjectiveConfig } from '../../lib/index.js';
 import { evaluateFiles, lossSubject, objectiveSubject, type Subject } from '../../lib/parts/index.js';
 import { writeGradients } from '../../lib/rollouts/index.js';
 import { Files } from '../cli/support.js';
-import { modesOf, requiredArgs } from '../support/draw.js';
-import { type Columns, drawRows, metricsOfParts } from '../support/rollout-rows.js';
+import { type Columns, drawRows, lossesInParts, metricsOfParts } from '../support/rollout-rows.js';
 import { type Planning, planned, settingsOf } from './support.js';
 
 /** Asserts that shards of a size give the same results as all rows in one process. Returns the number of shards. */
@@ -39,19 +38,6 @@ async function assertSame(
 
 const algorithm = (name: string, config: ObjectiveConfig = {}, seed?: number) =>
   objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
-
-/** All losses in all aggregations that can be computed in parts. */
-function losses(): Subject[] {
-  return POLICY_LOSS_FN.names().flatMap((name) => {
-    const { declaration, defaultArgs } = POLICY_LOSS_FN.get(name);
-    const args = requiredArgs(declaration);
-    const modes = 'loss_agg_mode' in defaultArgs() ? modesOf('policy', name, args) : [];
-    return [
-      lossSubject(name, args),
-      ...modes.map((mode) => lossSubject(name, { ...args, loss_agg_mode: mode })),
-    ].filter(({ policyLossFn }) => !policyLossFn.readsWholeBatch);
-  });
-}
 
 /** Algorithms that whiten their advantages over all rows, so that they cannot compute them in parts. */
 const WHITENED = ['ppo', 'reinforceplusplus'];
@@ -94,7 +80,7 @@ describe('plan, run and merge', () => {
 
   it('give the bits of evaluate for every loss and aggregation', async () => {
     const inputs = [draw(1, 30), draw(2, 1), draw(3, 41)];
-    const all = losses();
+    const all = lossesInParts();
     for (const subjects of [all.filter(({ pairs }) => pairs), all.filter(({ pairs }) => !pairs)])
       for (const shardSize of [1, 5000, 40_000, 2 ** 30])
         await assertSame(files, inputs, subjects, { shardSize, seed: shardSize });

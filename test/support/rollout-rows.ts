@@ -1,5 +1,7 @@
-/** Draws rows for rollout files, and compares results of evaluations in parts. */
-import type { Subject } from '../../lib/parts/index.js';
+/** Draws rows for rollout files, and losses and metrics for evaluations in parts. */
+import { POLICY_LOSS_FN } from '../../lib/index.js';
+import { lossSubject, type Subject } from '../../lib/parts/index.js';
+import { modesOf, requiredArgs } from './draw.js';
 import { generator } from './random.js';
 
 /** The columns of a row. */
@@ -48,4 +50,17 @@ export function metricsOfParts({ subject, metrics }: { subject: Subject; metrics
   const { policyLoss } = subject.policyLossFn;
   const ofBatch = 'program' in policyLoss ? policyLoss.metrics.filter(({ per }) => per === 'batch') : [];
   return Object.keys(metrics).filter((name) => !ofBatch.some((metric) => metric.name === name));
+}
+
+/** Returns all losses that can be computed in parts, in all their aggregations. */
+export function lossesInParts(): Subject[] {
+  return POLICY_LOSS_FN.names().flatMap((name) => {
+    const { declaration, defaultArgs } = POLICY_LOSS_FN.get(name);
+    const args = requiredArgs(declaration);
+    const modes = 'loss_agg_mode' in defaultArgs() ? modesOf('policy', name, args) : [];
+    return [
+      lossSubject(name, args),
+      ...modes.map((mode) => lossSubject(name, { ...args, loss_agg_mode: mode })),
+    ].filter(({ policyLossFn }) => !policyLossFn.readsWholeBatch);
+  });
 }
