@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import type { Command } from 'commander';
 import { LossError } from '../core/errors.js';
 import { makeTemporaryFolder, removeTemporaryFolder } from '../rollouts/write/temporary.js';
-import { EXIT_CODES, examplesHelp } from './help.js';
+import { helpAfter } from './help.js';
 import { visible, writeResult } from './streams.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
@@ -31,7 +31,7 @@ export function addBuild(program: Command): void {
         'for CUDA. npm downloads cmake-js and the headers.',
     )
     .option('--no-cuda', 'do not compile the CUDA kernels, even if nvcc is found')
-    .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(['build', 'build --no-cuda'])}`)
+    .addHelpText('after', helpAfter(['build', 'build --no-cuda']))
     .action(async ({ cuda }: { cuda: boolean }) => {
       await withTools((modules) =>
         run(

@@ -1,7 +1,7 @@
 // `policy-loss devices`: lists the CPU and the GPUs on which losses can be computed.
 import type { Command } from 'commander';
 import { type Device, devices } from '../index.js';
-import { EXIT_CODES, examplesHelp } from './help.js';
+import { helpAfter } from './help.js';
 import { csv, type OutputOptions, print, table } from './output.js';
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
@@ -12,7 +12,7 @@ export function addDevices(program: Command): void {
     .summary('list the devices to compute on')
     .description('Lists the CPU and the usable GPUs, or the reason why there is no usable GPU.');
   for (const option of OUTPUT_OPTIONS()) command.addOption(option);
-  command.addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(['devices', 'devices --json'])}`);
+  command.addHelpText('after', helpAfter(['devices', 'devices --json']));
   command.action(async (options: OutputOptions) => {
     const all: readonly Device[] = devices();
     await print(options, {

@@ -23,7 +23,7 @@ export interface WrittenGradients {
   skipped?: number;
 }
 
-/** What the options say about how gradients are written. */
+/** The values of the options that writingOptions() returns. */
 export interface WritingOptions {
   ids: string[];
   padded?: boolean;

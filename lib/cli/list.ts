@@ -3,7 +3,7 @@ import { Argument, type Command } from 'commander';
 import { unknownName } from '../core/errors.js';
 import { byFramework, ofFramework } from '../functions/frameworks.js';
 import { type CatalogueEntry, catalogue, differencesOf, KINDS, type Kind } from './catalogue.js';
-import { EXIT_CODES, examplesHelp } from './help.js';
+import { helpAfter } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
 import {
   type Cell,
@@ -67,10 +67,7 @@ export function addList(program: Command): void {
     )
     .addArgument(new Argument('[what]', `a kind (${KINDS.join(', ')}), or a name to describe in full`));
   for (const option of [LOSS_FILE_OPTION(), ...OUTPUT_OPTIONS()]) command.addOption(option);
-  command.addHelpText(
-    'after',
-    `\n${EXIT_CODES}\n\n${examplesHelp(['list', 'list loss', 'list gspo', 'list advantage --json'])}`,
-  );
+  command.addHelpText('after', helpAfter(['list', 'list loss', 'list gspo', 'list advantage --json']));
   command.action(async (what: string | undefined, options: OutputOptions) => {
     const entries = entriesOf(what);
     const inFull = what !== undefined && !KINDS.includes(what as Kind);

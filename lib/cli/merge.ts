@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import { mergePlan, readPlan } from '../parts/index.js';
 import { version } from './about.js';
 import { printable } from './evaluate.js';
-import { EXIT_CODES, examplesHelp } from './help.js';
+import { helpAfter } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
 import { type OutputOptions, print } from './output.js';
 import { plannedSubjects } from './plan.js';
@@ -21,7 +21,7 @@ export function addMerge(program: Command): void {
     .argument('<plan>', 'the plan')
     .argument('<parts...>', 'folders with part files, or part files');
   for (const option of [LOSS_FILE_OPTION(), ...OUTPUT_OPTIONS()]) command.addOption(option);
-  command.addHelpText('after', `\n${[HELP, EXIT_CODES, examplesHelp(EXAMPLES)].join('\n\n')}`);
+  command.addHelpText('after', helpAfter(EXAMPLES, HELP));
   command.action(
     async (file: string, parts: string[], { quiet, ...form }: OutputOptions & { quiet?: boolean }) => {
       const plan = await readPlan(file, version);

@@ -1,6 +1,6 @@
 // `policy-loss plan`: cuts rollout files into shards that any number of workers can compute, and writes them to a file.
-import { createHash } from 'node:crypto';
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { sha256Of } from '../core/digest.js';
 import { LossError } from '../index.js';
 import {
   checkColumns,
@@ -208,7 +208,7 @@ function plannedFunction(
 /** Returns the SHA-256 of a user-defined loss's program; undefined for a loss that is built in. */
 function programOf({ policyLossFn: { policyLoss } }: Subject): string | undefined {
   if (!('program' in policyLoss)) return undefined;
-  return createHash('sha256').update(JSON.stringify(policyLoss)).digest('hex');
+  return sha256Of(JSON.stringify(policyLoss));
 }
 
 /**

@@ -7,7 +7,7 @@ import { description, version } from './about.js';
 import { addBuild } from './build.js';
 import { BadResult } from './exit.js';
 import { flagOf } from './flags.js';
-import { EXIT_CODES, examplesHelp } from './help.js';
+import { helpAfter } from './help.js';
 import { note, visible, writeResult } from './streams.js';
 
 /** The error codes that mean a wrong command line (exit code 2). All other codes mean bad data (exit code 1). */
@@ -44,7 +44,7 @@ export async function runProgram(words: readonly string[]): Promise<number> {
       outputError: (message, writeErr) => writeErr(visibleLines(message, words)),
     })
     .configureHelp({ styleTitle: (text) => styleText('bold', text) })
-    .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
+    .addHelpText('after', helpAfter(EXAMPLES));
   addBuild(program);
   try {
     const code = await runCommand(program, words);

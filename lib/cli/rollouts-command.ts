@@ -6,7 +6,7 @@ import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../in
 import type { EvaluationSettings, NonFiniteRow } from '../parts/index.js';
 import { describePlace, expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
 import { flagOf } from './flags.js';
-import { EXIT_CODES, examplesHelp } from './help.js';
+import { helpAfter } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
 import { type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 import { refuseInputs } from './output-file.js';
@@ -48,8 +48,8 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
   ])
     command.addOption(option);
   const columns = computes ? `${COLUMNS_HELP}\n${LOSS_COLUMNS_HELP}` : COLUMNS_HELP;
-  const parts = [...(help ? [help] : []), `${columns}\n${NAMES_HELP}`, EXIT_CODES, examplesHelp(examples)];
-  return command.addHelpText('after', `\n${parts.join('\n\n')}`);
+  const paragraphs = [...(help ? [help] : []), `${columns}\n${NAMES_HELP}`];
+  return command.addHelpText('after', helpAfter(examples, ...paragraphs));
 }
 
 const FILES = [

@@ -12,7 +12,7 @@ import {
   type ShardRun,
 } from '../parts/index.js';
 import { version } from './about.js';
-import { EXIT_CODES, examplesHelp } from './help.js';
+import { helpAfter } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
 import { csv, type OutputOptions, type Printable, twoColumns } from './output.js';
 import { refuseInputs } from './output-file.js';
@@ -58,7 +58,7 @@ export function addRun(program: Command): void {
     ...OUTPUT_OPTIONS(),
   ])
     command.addOption(option);
-  command.addHelpText('after', `\n${[HELP, EXIT_CODES, examplesHelp(EXAMPLES)].join('\n\n')}`);
+  command.addHelpText('after', helpAfter(EXAMPLES, HELP));
   command.action(async (file: string, options: RunOptions) => {
     const plan = await readPlan(file, version);
     const { shard, quiet } = options;

@@ -49,3 +49,13 @@ function notIntegers(key: string, value: unknown): LossError {
     received: describeValue(value),
   });
 }
+
+/** Returns the error that an offset is less than the one before. */
+export function decreasingOffset(key: string, offsets: Int32Array, index: number): LossError {
+  return new LossError('ERR_SHAPE_MISMATCH', {
+    key,
+    index,
+    expected: `at least ${offsets[index - 1]}, as offsets must not decrease`,
+    received: String(offsets[index]),
+  });
+}

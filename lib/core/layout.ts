@@ -1,7 +1,7 @@
 // Reads the layout of a batch: how many rows it has, how long they are, and where each one begins.
 import { type Batch, find } from './batch.js';
 import { describeValue, LossError } from './errors.js';
-import { copyIntegers } from './integers.js';
+import { copyIntegers, decreasingOffset } from './integers.js';
 import { inSlices, type Sliced } from './slices.js';
 
 /** The layout of a batch's rows, which are padded to one length or packed without padding. */
@@ -96,13 +96,7 @@ function longestRow(offsets: Int32Array, begin: number, end: number): number {
   let longest = 0;
   for (let row = begin; row < end; row++) {
     const length = offsets[row + 1]! - offsets[row]!;
-    if (length < 0)
-      throw new LossError('ERR_SHAPE_MISMATCH', {
-        key: 'cuSeqlens',
-        index: row + 1,
-        expected: `at least ${offsets[row]}, as offsets must not decrease`,
-        received: String(offsets[row + 1]),
-      });
+    if (length < 0) throw decreasingOffset('cuSeqlens', offsets, row + 1);
     if (length > longest) longest = length;
   }
   return longest;

@@ -70,9 +70,9 @@ export function rank({ found, logged }: Search, top: number): Ranking {
 }
 
 /**
- * Splits off the configurations that are surpassed by one that is not more complex. A needless term with a small
- * coefficient changes few digits, so it is no evidence that the trainer had it. A more complex configuration does not
- * surpass a simpler one, because one of the many may come nearer to a trainer's rounding errors by chance.
+ * Splits off the configurations that another one surpasses which is not more complex. Many of them only add a needless
+ * term with a small coefficient, which changes nothing but the last digits. A more complex configuration does not surpass
+ * a simpler one: among the many complex ones, some come nearer to a trainer's rounding errors by chance.
  */
 function withoutSurpassed(members: readonly Found[]): Found[][] {
   const isSurpassed = (each: Found) =>

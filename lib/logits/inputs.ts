@@ -12,7 +12,7 @@ import {
 import type { HalfColumn, RowNumbers } from '../core/batch.js';
 import { DTYPE_CODES, readRowNumbers, type TaggedFloats, taggedFloats } from '../core/columns.js';
 import { allocate, describeValue, LossError } from '../core/errors.js';
-import { copyIntegers } from '../core/integers.js';
+import { copyIntegers, decreasingOffset } from '../core/integers.js';
 import { inSlices, SLICE, type Sliced } from '../core/slices.js';
 
 /** Logits, or their gradient, as float32, float16 or bfloat16. They are read in place. */
@@ -32,9 +32,9 @@ export interface LogitsOptions {
   shape: readonly [rows: number, vocabulary: number];
   /** Shape [N]: the token id of each row whose log-probability is computed. −100 ignores the row. */
   targets: Int32Array | readonly number[];
-  /** What the logits are divided by, as a positive number or one per row: shape [N]. The default is 1. */
+  /** The temperature divides the logits: a positive number, or one per row, shape [N]. The default is 1. */
   temperature?: number | RowNumbers | undefined;
-  /** Replaces each logit x by softcap·tanh(x/softcap), before the temperature. The default is no softcap. */
+  /** Limits the logits: softcap·tanh(x/softcap) replaces each logit x, before the temperature is applied. By default, they have no limit. */
   softcap?: number | undefined;
   /** The tokens that take part. All others have probability 0 and gradient 0. The default is all tokens. */
   support?: LogitsSupport | undefined;
@@ -237,8 +237,7 @@ function* checkSupportOffsets(offsets: Int32Array, count: number): Sliced<void> 
   if (offsets[0] !== 0) throw wrong(0, '0');
   yield* inSlices(rows, (begin, end) => {
     for (let row = begin; row < end; row++)
-      if (offsets[row + 1]! < offsets[row]!)
-        throw wrong(row + 1, `at least ${offsets[row]}, as offsets must not decrease`);
+      if (offsets[row + 1]! < offsets[row]!) throw decreasingOffset('support.offsets', offsets, row + 1);
   });
   if (offsets[rows] !== count) throw wrong(rows, `${count}, the length of tokenIds`);
 }

@@ -1,6 +1,8 @@
-// A list in a typed array that grows as numbers are added. It is used to keep one number per row of large files.
+// Lists of numbers in typed arrays: one that grows as numbers are added, and one that joins others. They are used to keep
+// one number per row of large files.
 
-type Numbers = Float64Array | Int32Array | Uint32Array | Uint8Array;
+/** A typed array that grows, or is joined from others. */
+export type Numbers = Float64Array | Int32Array | Uint32Array | Uint8Array;
 
 /** A list of numbers that grows as numbers are added. A typed array holds the numbers. */
 export class Growing<A extends Numbers> {
@@ -41,4 +43,18 @@ export class Growing<A extends Numbers> {
     data.set(this.#data);
     this.#data = data;
   }
+}
+
+/**
+ * Joins arrays, the first one first.
+ * @param make returns a typed array of zeros with the given length.
+ */
+export function joinNumbers<A extends Numbers>(arrays: readonly A[], make: (length: number) => A): A {
+  const joined = make(arrays.reduce((sum, { length }) => sum + length, 0));
+  let at = 0;
+  for (const array of arrays) {
+    joined.set(array, at);
+    at += array.length;
+  }
+  return joined;
 }

@@ -4,6 +4,7 @@ import { COLUMNS } from '../rollouts/columns.js';
 import { describePlace, type RolloutColumn } from '../rollouts/index.js';
 import { tooManyRows } from '../rollouts/limits.js';
 import { errorAt } from '../rollouts/source.js';
+import { joinNumbers, type Numbers } from './growing.js';
 import type { WholeCounts } from './part-file.js';
 import { joinRowValues } from './row-metrics.js';
 import type { ShardRows } from './shard.js';
@@ -31,7 +32,7 @@ export function mergeCounts(all: readonly ShardCounts[], maxRows: number): Whole
   for (const other of counts) checkColumns(first, other);
   const sum = (of: (each: ShardCounts) => number) => counts.reduce((total, each) => total + of(each), 0);
   const joined = <A extends Numbers>(of: (each: ShardCounts) => A, make: (length: number) => A) =>
-    join(counts.map(of), make);
+    joinNumbers(counts.map(of), make);
   const merged: ShardCounts = {
     ...first,
     rows: start,
@@ -85,13 +86,13 @@ function checkColumns(first: ShardCounts, other: ShardCounts): void {
 function joinInputs(all: readonly GroupInputs[]): GroupInputs {
   const [{ areSums, meanOldLogprobs }] = all as [GroupInputs, ...GroupInputs[]];
   return {
-    rewards: join(
+    rewards: joinNumbers(
       all.map(({ rewards }) => rewards),
       float64,
     ),
     areSums,
     ...(meanOldLogprobs && {
-      meanOldLogprobs: join(
+      meanOldLogprobs: joinNumbers(
         all.map(({ meanOldLogprobs }) => meanOldLogprobs!),
         float64,
       ),
@@ -111,22 +112,10 @@ function joinIds(all: readonly NumberedIds[]): NumberedIds {
     });
     return numbers.map((number) => own[number]!);
   });
-  return { numbers: join(renumbered, int32), ids: [...numberOf.keys()] };
+  return { numbers: joinNumbers(renumbered, int32), ids: [...numberOf.keys()] };
 }
-
-type Numbers = Float64Array | Int32Array | Uint32Array | Uint8Array;
 
 const float64 = (length: number) => new Float64Array(length);
 const int32 = (length: number) => new Int32Array(length);
 const uint32 = (length: number) => new Uint32Array(length);
 const uint8 = (length: number) => new Uint8Array(length);
-
-function join<A extends Numbers>(arrays: readonly A[], make: (length: number) => A): A {
-  const joined = make(arrays.reduce((sum, { length }) => sum + length, 0));
-  let at = 0;
-  for (const array of arrays) {
-    joined.set(array, at);
-    at += array.length;
-  }
-  return joined;
-}

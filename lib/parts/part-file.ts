@@ -1,8 +1,8 @@
 // Part files: what a phase has found out about a shard, or about all of them. A part file has two lines of JSON. The first
 // says which plan, phase and shard it belongs to, the second has the data. Numbers are in Base64, with all their bits.
-import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { join } from 'node:path';
+import { sha256Of } from '../core/digest.js';
 import { LossError } from '../core/errors.js';
 import { describeFailure } from '../rollouts/source.js';
 import { Fields } from './fields.js';
@@ -64,7 +64,7 @@ export function writeWholeCounts(
 async function writePart(folder: string, header: PartHeader, data: unknown): Promise<string> {
   const file = join(folder, partName(header));
   const body = JSON.stringify(data);
-  const head = { format: FORMAT, version: VERSION, ...header, sha256: digestOf(body) };
+  const head = { format: FORMAT, version: VERSION, ...header, sha256: sha256Of(body) };
   await writeWhole(file, `${JSON.stringify(head)}\n${body}\n`);
   return file;
 }
@@ -124,7 +124,7 @@ async function readPart(file: string, plan: Plan, phase: PartHeader['phase']): P
       expected: `a part of the phase '${phase}'`,
       received: `one of '${header.phase}'`,
     });
-  if (end === undefined || digestOf(body!) !== sha256)
+  if (end === undefined || sha256Of(body!) !== sha256)
     throw new LossError('ERR_INVALID_INPUT', {
       at: file,
       expected: 'a complete part, with the SHA-256 that its first line states',
@@ -165,8 +165,4 @@ function notAPart(file: string, error: unknown): LossError {
   if (error instanceof LossError) return error;
   const details = { at: file, expected: 'a part', received: describeFailure(error) };
   return new LossError('ERR_INVALID_INPUT', details, { cause: error });
-}
-
-function digestOf(text: string): string {
-  return createHash('sha256').update(text).digest('hex');
 }

@@ -1,5 +1,5 @@
 // Plans: which rows each shard has, and how they are read and computed. A plan names functions and files. It has no code.
-import { createHash } from 'node:crypto';
+import { sha256Of } from '../core/digest.js';
 import { LossError } from '../core/errors.js';
 import { cutFile, type HashedPiece } from '../rollouts/index.js';
 import { describeFailure } from '../rollouts/source.js';
@@ -19,7 +19,7 @@ export interface PlannedFunction {
   program?: string;
 }
 
-/** What is computed, and how. */
+/** The functions that are computed, and how the rows are read. */
 export interface PlannedConfiguration {
   functions: PlannedFunction[];
   /** The names of columns in the files, as `--column` and `--backend` give them. */
@@ -125,7 +125,7 @@ function fieldsOf({ program, configuration, files, shards }: Omit<Plan, 'hash'>)
 }
 
 function hashOf(fields: object): string {
-  return createHash('sha256').update(JSON.stringify(fields)).digest('hex');
+  return sha256Of(JSON.stringify(fields));
 }
 
 /** Writes a plan to a file, with one line per file and per shard. */

@@ -2,6 +2,7 @@
 // and shards, the metrics over all of them have the same bits.
 import type { Metrics } from '../index.js';
 import { type PackedRows, type RolloutPart, rowsFrom } from '../rollouts/index.js';
+import { joinNumbers } from './growing.js';
 
 /** One number per row of each metric. */
 export type RowValues = Record<string, Float64Array>;
@@ -43,18 +44,14 @@ export class RowMetrics {
 export function joinRowValues(all: readonly RowValues[]): RowValues {
   const names = [...new Set(all.flatMap((values) => Object.keys(values)))];
   return Object.fromEntries(
-    names.map((name) => [name, concat(all.map((values) => values[name] ?? new Float64Array(0)))]),
+    names.map((name) => [
+      name,
+      joinNumbers(
+        all.map((values) => values[name] ?? new Float64Array(0)),
+        (length) => new Float64Array(length),
+      ),
+    ]),
   );
-}
-
-function concat(arrays: readonly Float64Array[]): Float64Array {
-  const joined = new Float64Array(arrays.reduce((sum, { length }) => sum + length, 0));
-  let at = 0;
-  for (const array of arrays) {
-    joined.set(array, at);
-    at += array.length;
-  }
-  return joined;
 }
 
 /** Returns the metrics over all rows. */

@@ -33,7 +33,7 @@ import {
 import type { Subject } from './subject.js';
 import { Whole } from './whole.js';
 
-/** What a phase has done for a shard. */
+/** The result of running a phase for a shard. */
 export interface ShardRun {
   rows: number;
   /** The number of unmasked tokens. */

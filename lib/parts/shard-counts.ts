@@ -21,11 +21,11 @@ export interface GroupInputs {
   areSums: boolean;
   /** Absent if the function does not read old log-probabilities. */
   meanOldLogprobs?: Float64Array;
-  /** The metrics of the KL penalty, without any if there is no penalty. */
+  /** The metrics of the KL penalty; empty if there is no penalty. */
   penalty: RowValues;
 }
 
-/** What the first phase finds out about the rows of a shard. */
+/** The result of the first phase for the rows of a shard. */
 export interface ShardCounts {
   rows: number;
   /** The number of unmasked tokens. */

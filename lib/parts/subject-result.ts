@@ -26,7 +26,7 @@ export interface ShardSubject {
   rowValues: RowValues;
   /** The sum of the squared gradients ∂loss/∂logprob. */
   squares: SquareSum;
-  /** That of ∂loss/∂entropy; absent if there is no entropy loss or the rows have no entropy. */
+  /** The same for ∂loss/∂entropy. Absent without an entropy loss or without entropies. */
   entropySquares?: SquareSum;
   /** The origin of the advantages; see SubjectEvaluation. */
   advantages?: string;

@@ -160,8 +160,9 @@ async function cutLines(
 ): Promise<HashedPiece[]> {
   const pieces = new Pieces(file);
   let position = 0;
-  // The numbers of lines and of rows before the current line, and before the current piece. A blank line is no row.
+  // The lines and the rows before the current line. A blank line is no row.
   let [lines, rows] = [0, 0];
+  // The lines and the rows before the current piece.
   let [linesBefore, rowsBefore] = [0, 0];
   let hasText = false;
   const end = (at: number) => {

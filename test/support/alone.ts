@@ -4,7 +4,7 @@ import { type SpawnSyncOptions, spawnSync } from 'node:child_process';
 
 const PEAK_MEMORY = new URL('peak-memory.ts', import.meta.url).href;
 
-/** What the code returned, and the largest memory of its process in bytes. */
+/** The result of the code, and the largest memory of its process in bytes. */
 export interface Alone<T> {
   result: T;
   memory: number;
