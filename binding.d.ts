@@ -327,6 +327,13 @@ export interface NativeCall {
    * advantages() would return.
    */
   advantage?: NativeFusedAdvantage | undefined;
+  /**
+   * Only on the CPU, with a function for which gradientIsPerToken() is true: the call then computes `logprob` and
+   * `entropy` of these logits, `grad` and `gradEntropy` of their tokens, and writes the gradient with respect to the
+   * logits to `out`. It computes no values. The batch's columns of log-probabilities and entropies must contain the
+   * memory of `logprob` and `entropy`.
+   */
+  logits?: NativeLogitsOfTokens | undefined;
   /** One element. If the caller sets it to a number other than 0, evaluate() stops and resolves to -1. */
   abort: Int32Array | undefined;
   /** Only on a device: a cudaStream_t. The call's work on the device waits for the work that is on the stream. */
@@ -374,6 +381,11 @@ export interface NativeLogits {
   abort?: Int32Array | undefined;
 }
 
+/** The logits of some consecutive tokens of a batch. Row i is the token firstToken + i. */
+export interface NativeLogitsOfTokens extends NativeLogits {
+  firstToken: number;
+}
+
 export interface NativeBinding {
   /** The version of the package from whose source the module was built. */
   readonly version: string;
@@ -383,6 +395,10 @@ export interface NativeBinding {
   readonly programOps: readonly string[];
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
+  /**
+   * Returns whether the gradients of a token do not depend on the columns of other tokens, apart from the mask.
+   */
+  gradientIsPerToken(fn: NativeFunction): boolean;
   /**
    * Returns how many instructions for tokens the interpreter runs if the function is called with a gradient. The other
    * instructions are in loops that are compiled ahead of time (native/program/compiled.h).

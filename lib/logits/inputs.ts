@@ -44,7 +44,8 @@ export interface LogitsOptions {
   device?: string | undefined;
 }
 
-const IGNORED = -100;
+/** The target of a row that is ignored. */
+export const IGNORED = -100;
 const MOST_TOKENS = 2 ** 31 - 1;
 
 /** The inputs that all calls share, for native code. */
@@ -56,8 +57,8 @@ export type NativeLogitsInput = Omit<NativeLogits, 'logprob' | 'logsumexp' | 'en
  */
 export function* readLogits(logits: unknown, options: LogitsOptions): Sliced<NativeLogitsInput> {
   // All options are read before the first yield, because the caller may change them afterwards.
-  const { shape, targets: given, rowStride, temperature, softcap, support, device } = options;
-  const { tokenIds, offsets } = support ?? {};
+  const { shape, targets, rowStride, temperature, softcap, support, device } = options;
+  const ids = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
   if ((device ?? 'cpu') !== 'cpu')
     throw new LossError('ERR_DEVICE_UNAVAILABLE', {
       option: 'device',
@@ -65,22 +66,51 @@ export function* readLogits(logits: unknown, options: LogitsOptions): Sliced<Nat
       received: describeValue(device),
     });
   const [rows, vocabulary] = readShape(shape);
+  const given = readMatrix(logits, rows, vocabulary, rowStride);
+  const copied = yield* copyIntegers('targets', targets, IGNORED);
+  return { ...given, ...(yield* readRows(copied, rows, vocabulary, { temperature, softcap, support: ids })) };
+}
+
+/** The logits of a call, for native code. */
+export type NativeMatrix = Pick<NativeLogits, 'data' | 'dtype' | 'rowStride'>;
+
+/** What a call needs to know of its rows besides the logits, for native code. */
+export type NativeRows = Omit<NativeLogitsInput, keyof NativeMatrix>;
+
+/**
+ * Reads the logits of a call.
+ * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ */
+export function readMatrix(
+  logits: unknown,
+  rows: number,
+  vocabulary: number,
+  rowStride: number | undefined,
+): NativeMatrix {
   const stride = readStride(rowStride, vocabulary);
   const { data, dtype } = floatsOf('logits', logits);
   checkLength(data.length, rows, vocabulary, stride);
-  const fixed = fixedLength(data);
-  const targets = yield* copyIntegers('targets', given, IGNORED);
+  return { data: fixedLength(data), dtype: DTYPE_CODES[dtype], rowStride: stride };
+}
+
+/**
+ * Reads what a call needs to know of its rows besides the logits.
+ * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ */
+export function* readRows(
+  targets: Int32Array,
+  rows: number,
+  vocabulary: number,
+  { temperature, softcap, support }: Pick<LogitsOptions, 'temperature' | 'softcap' | 'support'>,
+): Sliced<NativeRows> {
   yield* checkTargets(targets, rows, vocabulary);
   return {
     rows,
     vocabulary,
-    rowStride: stride,
-    data: fixed,
-    dtype: DTYPE_CODES[dtype],
     targets,
     ...(yield* readTemperature(temperature ?? 1, targets)),
     softcap: softcap == null ? 0 : checkSoftcap(softcap),
-    ...(support != null && (yield* readSupport(tokenIds, offsets, targets, vocabulary))),
+    ...(support && (yield* readSupport(support.tokenIds, support.offsets, targets, vocabulary))),
   };
 }
 
@@ -111,7 +141,8 @@ function readStride(rowStride: number | undefined, vocabulary: number): number {
   });
 }
 
-function floatsOf(key: string, value: unknown): TaggedFloats {
+/** Returns logits as floats of a dtype. */
+export function floatsOf(key: string, value: unknown): TaggedFloats {
   const bits = bitsOfFloat16Array(value);
   const floats: TaggedFloats | undefined = types.isFloat32Array(value)
     ? { data: value, dtype: 'float32' }
@@ -292,20 +323,25 @@ export interface NativeOut {
 
 /**
  * Returns the array to which the gradient is written: a new Float32Array, or the caller's own.
+ * @param key the caller's name of the array, for errors.
  * @throws LossError `ERR_INVALID_INPUT` if the array has another dtype, is resizable or overlaps with an input;
  * `ERR_SHAPE_MISMATCH` if its length is wrong; `ERR_OUT_OF_MEMORY`.
  */
-export function readOut(out: unknown, input: NativeLogitsInput): NativeOut {
+export function readOut(
+  out: unknown,
+  input: NativeMatrix & Pick<NativeRows, 'rows' | 'vocabulary'>,
+  key = 'out',
+): NativeOut {
   const { rows, vocabulary, rowStride, data, dtype } = input;
   const size = rows * vocabulary;
   if (out === undefined) {
     const grad = allocate(`a gradient of ${size} values`, () => new Float32Array(size));
     return { out: grad, outDtype: DTYPE_CODES.float32, outStride: vocabulary };
   }
-  const floats = floatsOf('out', out);
+  const floats = floatsOf(key, out);
   const outDtype = DTYPE_CODES[floats.dtype];
   const wrong = (expected: string, received: string) =>
-    new LossError('ERR_INVALID_INPUT', { key: 'out', expected, received });
+    new LossError('ERR_INVALID_INPUT', { key, expected, received });
   if (outDtype !== dtype && outDtype !== DTYPE_CODES.float32)
     throw wrong('dtype float32 or that of the logits', `dtype ${floats.dtype}`);
   if (isResizable(floats.data))
@@ -318,7 +354,7 @@ export function readOut(out: unknown, input: NativeLogitsInput): NativeOut {
     );
   if (!inPlace && floats.data.length !== size)
     throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'out',
+      key,
       expected: `[${rows}, ${vocabulary}] = ${size} values`,
       received: String(floats.data.length),
     });
@@ -329,11 +365,15 @@ export function readOut(out: unknown, input: NativeLogitsInput): NativeOut {
  * Checks that a gradient's memory is apart from that of the other inputs.
  * @throws LossError `ERR_INVALID_INPUT`
  */
-export function checkApart(out: ArrayBufferView, inputs: Record<string, ArrayBufferView | undefined>): void {
+export function checkApart(
+  out: ArrayBufferView,
+  inputs: Record<string, ArrayBufferView | undefined>,
+  name = 'out',
+): void {
   for (const [key, array] of Object.entries(inputs))
     if (array && overlapOf(out, array) !== 'none')
       throw new LossError('ERR_INVALID_INPUT', {
-        key: 'out',
+        key: name,
         expected: `other memory than ${key}`,
         received: `memory that overlaps with ${key}`,
       });

@@ -74,7 +74,6 @@ cpu::LogitsCall read_logits_call(const Napi::Object& object) {
     call.out = matrix(out, call.out_dtype, call, call.out_stride, "out");
     call.grad_logprob = elements_if_any<double>(object, "gradLogprob", napi_float64_array, call.rows);
     call.grad_entropy = elements_if_any<double>(object, "gradEntropy", napi_float64_array, call.rows);
-    if (!call.grad_logprob) refuse(object.Env(), "gradLogprob is missing");
   }
   if (!call.targets) refuse(object.Env(), "targets is missing");
   return call;
@@ -86,11 +85,31 @@ Napi::Value logits(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const Napi::Object object = info[0].As<Napi::Object>();
     const cpu::LogitsCall call = read_logits_call(object);
+    if (call.out && !call.grad_logprob) refuse(info.Env(), "gradLogprob is missing");
     if (!later) return run_now(info.Env(), std::make_shared<cpu::LogitsEvaluation>(call));
     auto task = std::make_shared<Reporting<cpu::LogitsEvaluation>>(call);
     task->set_abort_flag(flag_if_any(object.Get("abort")));
     return run_later(info, task);
   });
+}
+
+Napi::Value logits_gradient(const Napi::CallbackInfo& info, const FunctionHandle& function,
+                            const BatchView& batch, const Call& call, const Napi::Object& object,
+                            bool later) {
+  const Napi::Env env = info.Env();
+  const cpu::LogitsCall logits = read_logits_call(object);
+  const int64_t first = size_in(object, "firstToken", kMostLogits);
+  const int64_t tokens = batch.layout.tokens();
+  if (first > tokens || logits.rows > tokens - first) refuse(env, "firstToken is out of range");
+  if (!logits.out || !logits.logprob || !call.outputs.grad) refuse(env, "logits lacks an output");
+  if (!gradient_is_per_token(*function)) refuse(env, "the function has no gradients per token");
+  if (!later)
+    return run_now(env, std::make_shared<cpu::LogitsGradient>(function, batch, call.coefficients,
+                                                              call.normalizer, call.outputs, logits, first));
+  auto task = std::make_shared<Reporting<cpu::LogitsGradient>>(function, batch, call.coefficients,
+                                                               call.normalizer, call.outputs, logits, first);
+  task->set_abort_flag(call.abort);
+  return run_later(info, task);
 }
 
 }  // namespace policy_loss::addon

@@ -1,0 +1,173 @@
+// The logits of a batch: one array, or blocks of rows that come one after another.
+import { describeValue, guarded, LossError, type LossErrorCode } from '../core/errors.js';
+import { floatsOf, type Logits, type NativeMatrix, readMatrix } from './inputs.js';
+import { perform, type Steps } from './steps.js';
+
+/** Logits in blocks of whole rows, one after another. */
+export type LogitsBlocks = Iterable<Logits> | (() => Iterable<Logits>);
+
+/**
+ * Logits in blocks of whole rows, which can come one at a time. A loss whose gradient needs two passes over the logits
+ * takes a function, which it calls twice.
+ */
+export type AsyncLogitsBlocks = LogitsBlocks | AsyncIterable<Logits> | (() => AsyncIterable<Logits>);
+
+/** Some consecutive rows of logits. */
+export interface Block {
+  given: Logits;
+  matrix: NativeMatrix;
+  /** The index of the first row. */
+  first: number;
+  rows: number;
+}
+
+/** The logits of a batch. */
+export interface LogitsSource {
+  vocabulary: number;
+  /** The only block, if the logits are one array. */
+  whole: Block | undefined;
+  /** Whether each() can be called more than once. */
+  canRepeat: boolean;
+  /** Does `use` for each block in turn. */
+  each(use: (block: Block) => Steps<void>): Steps<void>;
+}
+
+/**
+ * Reads the logits of a batch. Blocks are checked when they come.
+ * @param rows the number of rows of all blocks.
+ * @throws LossError `ERR_MISSING_INPUT`, `ERR_INVALID_INPUT`, `ERR_SHAPE_MISMATCH`
+ */
+export function readSource(
+  logits: unknown,
+  rows: number,
+  vocabulary: number | undefined,
+  rowStride: number | undefined,
+): LogitsSource {
+  const isFunction = typeof logits === 'function';
+  if (!isFunction && !isIterable(logits)) return wholeSource(logits, rows, vocabulary, rowStride);
+  if (vocabulary === undefined)
+    throw wrongVocabulary('ERR_MISSING_INPUT', vocabulary, ', because the logits come in blocks');
+  const width = checkVocabulary(vocabulary);
+  const open = (): unknown => (isFunction ? logits() : logits);
+  return {
+    vocabulary: width,
+    whole: undefined,
+    canRepeat: isFunction || Array.isArray(logits),
+    each: (use) => eachBlock(open(), rows, width, rowStride, use),
+  };
+}
+
+function wholeSource(
+  logits: unknown,
+  rows: number,
+  given: number | undefined,
+  rowStride: number | undefined,
+): LogitsSource {
+  const { data } = floatsOf('logits', logits);
+  const width = rows === 0 ? 0 : data.length / rows;
+  if (given === undefined && (rowStride != null || !Number.isInteger(width)))
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key: 'logits',
+      expected: `a multiple of ${rows} values, one row for each token, or the vocabulary and the rowStride`,
+      received: String(data.length),
+    });
+  const vocabulary = given === undefined ? width : checkVocabulary(given);
+  const matrix = readMatrix(logits, rows, vocabulary, rowStride);
+  const block: Block = { given: logits as Logits, matrix, first: 0, rows };
+  return { vocabulary, whole: block, canRepeat: true, each: (use) => use(block) };
+}
+
+function checkVocabulary(vocabulary: unknown): number {
+  if (Number.isInteger(vocabulary) && (vocabulary as number) > 0 && (vocabulary as number) < 2 ** 31)
+    return vocabulary as number;
+  throw wrongVocabulary('ERR_INVALID_INPUT', vocabulary);
+}
+
+function wrongVocabulary(code: LossErrorCode, vocabulary: unknown, why = ''): LossError {
+  return new LossError(code, {
+    key: 'vocabulary',
+    expected: `the number of logits per row${why}`,
+    received: typeof vocabulary === 'number' ? String(vocabulary) : describeValue(vocabulary),
+  });
+}
+
+// Whether a value yields blocks. An array of logits is also iterable, but yields numbers.
+function isIterable(value: unknown): value is Iterable<unknown> | AsyncIterable<unknown> {
+  if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return false;
+  return (Symbol.iterator in value || Symbol.asyncIterator in value) && !('dtype' in value);
+}
+
+function* eachBlock(
+  source: unknown,
+  rows: number,
+  vocabulary: number,
+  rowStride: number | undefined,
+  use: (block: Block) => Steps<void>,
+): Steps<void> {
+  const iterator = iteratorOf(source);
+  let first = 0;
+  let isDone = false;
+  try {
+    for (;;) {
+      const next = yield* perform({ now: () => nextNow(iterator), later: () => iterator.next() });
+      isDone = next.done === true;
+      if (isDone) break;
+      const block = guarded(() => blockOf(next.value, first, rows, vocabulary, rowStride));
+      yield* use(block);
+      first += block.rows;
+    }
+  } finally {
+    if (!isDone) yield* perform({ now: () => iterator.return?.(), later: () => iterator.return?.() });
+  }
+  if (first !== rows) throw wrongRows(rows, first);
+}
+
+type AnyIterator = Iterator<unknown> | AsyncIterator<unknown>;
+
+function iteratorOf(source: unknown): AnyIterator {
+  if (isIterable(source))
+    return Symbol.asyncIterator in source ? source[Symbol.asyncIterator]() : source[Symbol.iterator]();
+  throw new LossError('ERR_INVALID_INPUT', {
+    key: 'logits',
+    expected: 'logits, or an iterable of blocks of them',
+    received: describeValue(source),
+  });
+}
+
+function nextNow(iterator: AnyIterator): IteratorResult<unknown> {
+  const next = iterator.next();
+  if (!(next instanceof Promise)) return next;
+  next.catch(() => {});
+  throw new LossError('ERR_INVALID_INPUT', {
+    key: 'logits',
+    expected: 'blocks that are there at once, because the call is synchronous',
+    received: 'an async iterable',
+  });
+}
+
+function blockOf(
+  value: unknown,
+  first: number,
+  rows: number,
+  vocabulary: number,
+  rowStride: number | undefined,
+): Block {
+  const { length } = floatsOf('logits', value).data;
+  const stride = rowStride ?? vocabulary;
+  const count = length < vocabulary ? 0 : Math.floor((length - vocabulary) / stride) + 1;
+  if (first + count > rows) throw wrongRows(rows, first + count);
+  return {
+    given: value as Logits,
+    matrix: readMatrix(value, count, vocabulary, rowStride),
+    first,
+    rows: count,
+  };
+}
+
+function wrongRows(rows: number, received: number): LossError {
+  return new LossError('ERR_SHAPE_MISMATCH', {
+    key: 'logits',
+    expected: `blocks with ${rows} rows in all, one for each token`,
+    received: received > rows ? `at least ${received}` : String(received),
+  });
+}
