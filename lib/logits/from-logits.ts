@@ -244,7 +244,7 @@ function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Ca
     now: () => guarded(() => loss.readSync(batch, lossOptions)),
     later: () => guardedAsync(() => loss.read(batch, lossOptions)),
   };
-  const early = out && !loss.needsLogprobFirst(batch) && !isSplit(source) ? yield* perform(read) : undefined;
+  const early = out && !loss.needsLogprobFirst(batch) ? yield* perform(read) : undefined;
   const direct = early?.logitsGradients();
   if (out && !direct && !source.canRepeat) throw mustRepeat();
   const logsumexp = out && !direct ? new Float64Array(logprob.length) : undefined;
@@ -281,11 +281,6 @@ function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Ca
     ...(out?.native && { gradLogits: out.result }),
   };
   return Object.assign(result as R, more);
-}
-
-// Few rows are better divided among threads, and so their gradient is written in a second pass.
-function isSplit({ whole }: LogitsSource): boolean {
-  return whole !== undefined && whole.rows < 4 * native.cpu().threads;
 }
 
 function mustRepeat(): LossError {

@@ -95,7 +95,7 @@ void LogitsEvaluation::run(int64_t piece) {
     if (phase_ == Phase::kGradient)
       write_gradient(row, first, std::min(first + kSegment, call_.vocabulary));
     else if (has_target(row))
-      sum(row_of(row), segment, &segments_[piece]);
+      sum(row_of(row), segment, {}, &segments_[piece]);
     return;
   }
   const int64_t first = piece * rows_per_piece_;
@@ -124,19 +124,20 @@ LogitsRow LogitsEvaluation::row_of(int64_t row) const {
   return view;
 }
 
-void LogitsEvaluation::sum(const LogitsRow& view, int64_t segment, Segment* into) const {
+void LogitsEvaluation::sum(const LogitsRow& view, int64_t segment, const LogitsTerms& kept,
+                           Segment* into) const {
   const int64_t first = segment * kSegment;
-  target()->sum_logits(view, call_.entropy != nullptr, first, std::min(first + kSegment, view.length),
+  target()->sum_logits(view, call_.entropy != nullptr, first, std::min(first + kSegment, view.length), kept,
                        &into->sums, &into->target);
 }
 
-void LogitsEvaluation::sum_row(int64_t row) {
+void LogitsEvaluation::sum_row(int64_t row, const LogitsTerms& kept) {
   Segment total;
   if (has_target(row)) {
     const LogitsRow view = row_of(row);
     for (int64_t i = 0; i * kSegment < view.length; ++i) {
       Segment segment;
-      sum(view, i, &segment);
+      sum(view, i, kept, &segment);
       add_sums(segment.sums, 1 / view.temperature, &total.sums);
       total.target += segment.target;
     }
@@ -152,7 +153,7 @@ void LogitsEvaluation::finish(int64_t row, const Segment& total) {
   if (call_.entropy) call_.entropy[row] = static_cast<float>(result.entropy);
 }
 
-void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last) {
+void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& kept) {
   char* const out = at(call_.out, call_.out_dtype, row * call_.out_stride);
   if (!has_target(row)) {
     std::memset(at(out, call_.out_dtype, first), 0, (last - first) * size_of(call_.out_dtype));
@@ -162,19 +163,20 @@ void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last) 
   const SoftmaxGradient gradient =
       softmax_gradient(view.temperature, call_.logsumexp[row], has_grad_entropy() ? call_.entropy[row] : 0,
                        grad_logprob(row), grad_entropy(row));
-  if (view.token_ids) return write_gradient_of_support(row, view, gradient);
-  target()->logits_gradient(view, gradient, has_grad_entropy(), first, last, out, call_.out_dtype);
+  if (view.token_ids) return write_gradient_of_support(row, view, gradient, kept);
+  target()->logits_gradient(view, gradient, has_grad_entropy(), first, last, kept, out, call_.out_dtype);
 }
 
 void LogitsEvaluation::write_gradient_of_support(int64_t row, const LogitsRow& view,
-                                                 const SoftmaxGradient& gradient) {
+                                                 const SoftmaxGradient& gradient, const LogitsTerms& kept) {
   const std::unique_ptr<float[]> grad(new (std::nothrow) float[view.length]);
   if (!grad) {
     // The pool's threads do not catch exceptions.
     out_of_memory_.store(true, std::memory_order_relaxed);
     return abort();
   }
-  target()->logits_gradient(view, gradient, has_grad_entropy(), 0, view.length, grad.get(), DType::kFloat32);
+  target()->logits_gradient(view, gradient, has_grad_entropy(), 0, view.length, kept, grad.get(),
+                            DType::kFloat32);
   char* const out = at(call_.out, call_.out_dtype, row * call_.out_stride);
   std::memset(out, 0, call_.vocabulary * size_of(call_.out_dtype));
   for (int64_t i = 0; i < view.length; ++i) {
@@ -192,6 +194,7 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
                      outputs.grad_entropy ? outputs.grad_entropy + first_token : nullptr}),
       rows_(call.rows),
       first_token_(first_token),
+      tiles_per_row_((call.vocabulary + kLogitsTile - 1) / kLogitsTile),
       rows_per_piece_(std::clamp<int64_t>(
           kCachedBytes / std::max<int64_t>(1, call.vocabulary * size_of(call.dtype)), 1, kMostCachedRows)) {}
 
@@ -208,14 +211,33 @@ int64_t LogitsGradient::next_phase() {
   return aborted() ? 0 : (rows_ + rows_per_piece_ - 1) / rows_per_piece_;
 }
 
+// Terms come first, and then the largest logit of each tile.
+LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t row) const {
+  if (!terms) return {};
+  float* const begin = terms.get() + row * tiles_per_row_ * (kLogitsTile + 1);
+  return {begin, begin + tiles_per_row_ * kLogitsTile};
+}
+
 void LogitsGradient::run(int64_t piece) {
   if (phase_ == Phase::kCounts) return loss_.run(piece);
   if (loss_.check_abort()) return;
+  Terms terms;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!unused_.empty()) {
+      terms = std::move(unused_.back());
+      unused_.pop_back();
+    }
+  }
+  // Without memory, the terms are computed again.
+  if (!terms) terms.reset(new (std::nothrow) float[rows_per_piece_ * tiles_per_row_ * (kLogitsTile + 1)]);
   const int64_t first = piece * rows_per_piece_;
   const int64_t last = std::min(first + rows_per_piece_, rows_);
-  for (int64_t row = first; row < last; ++row) logits_.sum_row(row);
+  for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, row - first));
   loss_.write_gradients(first_token_ + first, first_token_ + last);
-  for (int64_t row = first; row < last; ++row) logits_.write_gradient(row);
+  for (int64_t row = first; row < last; ++row) logits_.write_gradient(row, terms_of(terms, row - first));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  unused_.push_back(std::move(terms));
 }
 
 }  // namespace policy_loss::cpu

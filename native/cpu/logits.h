@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "cpu/engine.h"
@@ -70,9 +72,11 @@ class LogitsEvaluation : public Task {
   void done() override {}
 
   // Computes the results of a row.
-  void sum_row(int64_t row);
+  void sum_row(int64_t row, const LogitsTerms& kept = {});
   // Writes the gradient of a row whose results were computed.
-  void write_gradient(int64_t row) { write_gradient(row, 0, call_.vocabulary); }
+  void write_gradient(int64_t row, const LogitsTerms& kept) {
+    write_gradient(row, 0, call_.vocabulary, kept);
+  }
 
  private:
   enum class Phase { kBegin, kSums, kGradient };
@@ -98,10 +102,11 @@ class LogitsEvaluation : public Task {
     return call_.temperatures ? call_.temperatures[row] : call_.temperature;
   }
   LogitsRow row_of(int64_t row) const;
-  void sum(const LogitsRow& view, int64_t segment, Segment* into) const;
+  void sum(const LogitsRow& view, int64_t segment, const LogitsTerms& kept, Segment* into) const;
   void finish(int64_t row, const Segment& total);
-  void write_gradient(int64_t row, int64_t first, int64_t last);
-  void write_gradient_of_support(int64_t row, const LogitsRow& view, const SoftmaxGradient& gradient);
+  void write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& kept = {});
+  void write_gradient_of_support(int64_t row, const LogitsRow& view, const SoftmaxGradient& gradient,
+                                 const LogitsTerms& kept);
 
   LogitsCall call_;
   RowGradients gradients_;
@@ -121,7 +126,8 @@ class LogitsEvaluation : public Task {
 // Computes, for consecutive tokens of a batch, the log-probabilities from logits, the gradients of a function
 // with respect to them, and the gradient with respect to the logits. Row r of the logits is the token
 // first_token + r. The function must have gradients per token (see gradient_is_per_token()). Each thread does
-// all of this for a few rows at a time, while their logits are in the cache.
+// all of this for a few rows at a time, while their logits are in the cache. It keeps the terms of the rows'
+// sums, so that each exponential is computed once.
 class LogitsGradient : public Task {
  public:
   // `outputs` receives the function's gradients. The batch's column of log-probabilities, and that of
@@ -147,10 +153,17 @@ class LogitsGradient : public Task {
   void done() override {}
 
  private:
+  // Memory for the terms of the rows of a piece.
+  using Terms = std::unique_ptr<float[]>;
+
+  LogitsTerms terms_of(const Terms& terms, int64_t row) const;
+
   Evaluation loss_;
   LogitsEvaluation logits_;
   int64_t rows_, first_token_;
-  int64_t rows_per_piece_;
+  int64_t tiles_per_row_, rows_per_piece_;
+  std::mutex mutex_;
+  std::vector<Terms> unused_;  // as many as threads have worked at the same time
   enum class Phase { kBegin, kCounts, kGradients };
   Phase phase_ = Phase::kBegin;
 };

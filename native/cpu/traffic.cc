@@ -30,17 +30,14 @@ PL_CLONES uint32_t touch(const char* bytes, int64_t n) {
 
 // Reads n bytes, rounded down to whole words, and writes them back. `mask` is 0, which the compiler does not
 // know.
-PL_CLONES uint32_t rewrite(char* bytes, int64_t n, uint32_t mask) {
-  uint32_t seen = 0;
-#pragma omp simd reduction(| : seen)
+PL_CLONES void rewrite(char* bytes, int64_t n, uint32_t mask) {
+#pragma omp simd
   for (int64_t i = 0; i < n / 4; ++i) {
     uint32_t word;
     std::memcpy(&word, bytes + 4 * i, 4);
-    seen |= word;
     word ^= mask;
     std::memcpy(bytes + 4 * i, &word, 4);
   }
-  return seen;
 }
 
 PL_CLONES void fill(float* out, int64_t n) {
@@ -84,8 +81,9 @@ uint32_t Traffic::run_tile(int64_t first, int64_t n) const {
   return seen;
 }
 
-// What a thread reads at a time.
+// What a thread reads at a time, and what it prefetches while it does so.
 constexpr int64_t kPieceBytes = 256 << 10;
+constexpr int64_t kTileBytes = 4 << 10;
 
 MemoryTraffic::MemoryTraffic(char* data, int64_t bytes, bool writes)
     : data_(data), bytes_(bytes), writes_(writes) {}
@@ -99,7 +97,15 @@ int64_t MemoryTraffic::next_phase() {
 void MemoryTraffic::run(int64_t piece) {
   char* const begin = data_ + piece * kPieceBytes;
   const int64_t n = std::min(kPieceBytes, bytes_ - piece * kPieceBytes);
-  const uint32_t seen = writes_ ? rewrite(begin, n, static_cast<uint32_t>(bytes_ < 0)) : touch(begin, n);
+  uint32_t seen = 0;
+  for (int64_t at = 0; at < n; at += kTileBytes) {
+    const int64_t length = std::min(kTileBytes, n - at);
+    for (int64_t i = 0; i < length; i += 64) __builtin_prefetch(begin + at + kTileBytes + i);
+    if (writes_)
+      rewrite(begin + at, length, static_cast<uint32_t>(bytes_ < 0));
+    else
+      seen |= touch(begin + at, length);
+  }
   seen_.fetch_or(seen, std::memory_order_relaxed);
 }
 
