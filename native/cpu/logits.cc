@@ -196,7 +196,8 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
       first_token_(first_token),
       tiles_per_row_((call.vocabulary + kLogitsTile - 1) / kLogitsTile),
       rows_per_piece_(std::clamp<int64_t>(
-          kCachedBytes / std::max<int64_t>(1, call.vocabulary * size_of(call.dtype)), 1, kMostCachedRows)) {}
+          kCachedBytes / std::max<int64_t>(1, call.vocabulary * (size_of(call.dtype) + 4)), 1,
+          kMostCachedRows)) {}
 
 int64_t LogitsGradient::next_phase() {
   if (rows_ == 0 || aborted()) return 0;
@@ -235,7 +236,7 @@ void LogitsGradient::run(int64_t piece) {
   const int64_t last = std::min(first + rows_per_piece_, rows_);
   for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, row - first));
   loss_.write_gradients(first_token_ + first, first_token_ + last);
-  for (int64_t row = first; row < last; ++row) logits_.write_gradient(row, terms_of(terms, row - first));
+  for (int64_t row = last - 1; row >= first; --row) logits_.write_gradient(row, terms_of(terms, row - first));
   const std::lock_guard<std::mutex> lock(mutex_);
   unused_.push_back(std::move(terms));
 }

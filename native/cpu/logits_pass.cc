@@ -281,7 +281,10 @@ void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool
                      int64_t last, const cpu::LogitsTerms& kept, void* out, DType out_dtype) {
   Buffer wide, capped, buffer;
   const bool reads_logits = with_entropy || row.softcap > 0 || !kept.term;
-  for (int64_t at = first; at < last; at += kLogitsTile) {
+  const int64_t tiles = (last - first + kLogitsTile - 1) / kLogitsTile;
+  for (int64_t i = 0; i < tiles; ++i) {
+    // The sums, from which terms were kept, end with the last tile, so that one is still in the cache.
+    const int64_t at = first + (kept.term ? tiles - 1 - i : i) * kLogitsTile;
     const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
     const bool has_target = row.target >= at && row.target < at + n;
     const float* const x = reads_logits || has_target ? read(row, at, n, &wide) : kept.term + at;
