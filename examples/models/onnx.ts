@@ -7,7 +7,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { InferenceSession, Tensor } from 'onnxruntime-node';
-import { ALGORITHM_TYPE, type Logits, logprobs, logprobsBackward } from 'policy-loss';
+import { ALGORITHM_TYPE, type Logits } from 'policy-loss';
 import { type CharacterModel, idsOf, logprobOf } from './character-model.js';
 import { type DType, ROLLOUTS, writeModels } from './write-onnx.js';
 
@@ -30,15 +30,11 @@ async function evaluate(model: CharacterModel, file: string): Promise<Record<str
   const outputs = await session.run({ ids: new Tensor('int64', ids, [B, T]) });
   const logits = logitsOf(outputs.logits!);
 
-  const options = { shape: [B * T, model.vocabulary.length], targets } as const;
-  const { logprob, logsumexp, entropy } = await logprobs(logits, { ...options, entropy: true });
   const objective = ALGORITHM_TYPE.get('grpo').objective({ kl_loss_fn_args: { kl_coef: 0.001 } });
-  const { loss, metrics, grad, gradEntropy } = await objective.compute(
-    { ...batch, logprob, entropy: entropy! },
-    { grad: true },
+  const { loss, metrics, logprob, gradLogits } = await objective.fromLogits(
+    { ...batch, logits, targets },
+    { gradLogits: true },
   );
-  const gradients = { gradLogprob: grad!, gradEntropy: gradEntropy! };
-  const gradLogits = await logprobsBackward(logits, { ...options, logsumexp, entropy, ...gradients });
   await session.release();
 
   const expected = logprobsInFloat64(model, T);
@@ -50,7 +46,10 @@ async function evaluate(model: CharacterModel, file: string): Promise<Record<str
     'mean log-probability': mean([...expected.keys()].map((at) => logprob[at]!)),
     'mean log-probability in the file': mean(ROLLOUTS.flatMap((rollout) => rollout.logprobs)),
     'largest difference from float64': differences.reduce((a, b) => Math.max(a, b)),
-    'largest number of the gradient': gradLogits.reduce((most, g) => Math.max(most, Math.abs(g)), 0),
+    'largest number of the gradient': (gradLogits as Float32Array).reduce(
+      (most, g) => Math.max(most, Math.abs(g)),
+      0,
+    ),
   };
 }
 

@@ -1,14 +1,14 @@
 // The subpath policy-loss/tfjs: policy losses and objectives as TensorFlow.js operations whose gradients this package
 // computes.
-import { customGrad, type Scalar, scalar, Tensor, tensor } from '@tensorflow/tfjs-core';
-import type { Objective } from '../algorithm/objective.js';
+import { customGrad, engine, type Scalar, scalar, Tensor, tensor } from '@tensorflow/tfjs-core';
+import type { Objective, ObjectiveComputeSyncOptions } from '../algorithm/objective.js';
 import type { Batch, RowNumbers } from '../core/batch.js';
 import type { LossResult, Metrics } from '../core/calls.js';
 import type { Normalizer } from '../core/counts.js';
 import { describeValue, guarded, LossError } from '../core/errors.js';
 import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
-import { IGNORED, type LogitsOptions } from '../logits/inputs.js';
-import { logprobsBackwardSync, logprobsSync } from '../logits/logprobs.js';
+import type { LogitsResult } from '../logits/from-logits.js';
+import type { LogitsOptions } from '../logits/inputs.js';
 
 /**
  * A batch whose columns may also be tensors: float32 for numbers, int32 for ids, bool for masks. If the logits or the
@@ -20,10 +20,10 @@ export type TensorBatch = { [K in keyof Batch]?: Batch[K] | Tensor } & {
 };
 
 /** A {@link TensorBatch} with the sampled tokens. */
-export type TokenBatch = TensorBatch & {
+export type TokenBatch = Omit<TensorBatch, 'logprob' | 'log_prob' | 'entropy'> & {
   /**
    * Shape [B, T]: the id of the token that was sampled at each position. A model's logits at a position are those of
-   * the next token, so these are the ids shifted by one. −100 for masked tokens that have no id.
+   * the next token, so these are the ids shifted by one. Those of masked tokens may be any whole numbers.
    */
   targets: Int32Array | readonly number[] | Tensor;
 };
@@ -56,8 +56,8 @@ export interface LogitsLossOptions<M = Metrics>
  * @param logits float32, of shape [B, T, V], where V is the size of the vocabulary. The shape may also be [N, V] if the
  * batch has `shape` or `cuSeqlens`.
  * @returns the loss, a scalar.
- * @throws LossError as logprobsSync() and computeSync() of the loss do, and `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
- * for a tensor of another dtype or shape.
+ * @throws LossError as fromLogitsSync() of the loss does, and `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH` for a tensor
+ * of another dtype or shape.
  */
 export function lossFromLogits<M = Metrics>(
   fn: PolicyLossFn<M> | Objective,
@@ -65,15 +65,19 @@ export function lossFromLogits<M = Metrics>(
   batch: TokenBatch,
   options: LogitsLossOptions<M> = {},
 ): Scalar {
-  return guarded(() => {
+  return differentiable(options, () => {
     checkFloats('logits', logits, [2, 3], '[B, T, V] or [N, V]');
-    const tokens = logits.shape.slice(0, -1);
-    const { targets, ...columns } = readBatch(batch, tokens) as Batch & { targets: Int32Array };
+    const given = readBatch(batch, logits.shape.slice(0, -1)) as Batch & Pick<LogitsOptions, 'targets'>;
     const { temperature, softcap, support } = options;
-    const rows = { temperature, softcap, support, targets, shape: flatShape(logits) };
-    return differentiable([logits, batch.logZ], () =>
-      fromLogits(fn, logits.dataSync() as Float32Array, rows, columns, options),
-    );
+    const rows = { temperature, softcap, support, vocabulary: logits.shape.at(-1)! };
+    const isRecorded = engine().isTapeOn();
+    const compute = () => {
+      const columns = { ...given, ...rows, logits: logits.dataSync() as Float32Array };
+      const wanted = { gradLogits: isRecorded, gradLogZ: isRecorded, ...computeOptions(options) };
+      const result = fn.fromLogitsSync(columns, wanted) as LossResult<M> & LogitsResult;
+      return { result, gradients: [result.gradLogits as Float32Array, result.gradLogZ] };
+    };
+    return { inputs: [logits, batch.logZ], compute };
   });
 }
 
@@ -95,90 +99,53 @@ export function lossFromLogprobs<M = Metrics>(
   batch: TensorBatch,
   options: TensorLossOptions<M> = {},
 ): Scalar {
-  return guarded(() => {
+  return differentiable(options, () => {
     checkFloats('logprob', logprob, [1, 2], '[B, T] or [N]');
-    const columns = readBatch(batch, logprob.shape);
-    return differentiable([logprob, batch.entropy, batch.logZ], () => {
-      const given = { ...columns, logprob: logprob.dataSync() as Float32Array };
-      const { loss, grad, gradEntropy, gradLogZ } = compute(fn, given, options);
-      const gradients = [grad!, gradEntropy!, gradLogZ!];
-      return { loss, backward: (factor) => gradients.map((gradient) => scaled(gradient, factor)) };
-    });
-  });
-}
-
-/** A loss, and the function that computes its gradients with respect to each input, times a factor. */
-interface Differentiated {
-  loss: number;
-  backward(factor: number): Float32Array[];
-}
-
-// Makes an operation of TensorFlow.js. `inputs` are those of `backward`; only tensors among them receive a gradient.
-function differentiable(inputs: readonly unknown[], forward: () => Differentiated): Scalar {
-  const operation = customGrad(() => {
-    const { loss, backward } = forward();
-    const gradFunc = (dy: Scalar) => {
-      const gradients = backward(dy.dataSync()[0]!);
-      return inputs.flatMap((input, i) =>
-        input instanceof Tensor ? [tensor(gradients[i]!, input.shape, 'float32')] : [],
-      );
+    const given = readBatch(batch, logprob.shape);
+    const compute = () => {
+      const columns = { ...given, logprob: logprob.dataSync() as Float32Array };
+      const wanted = { grad: true, gradEntropy: true, gradLogZ: true, ...computeOptions(options) };
+      const result = fn.computeSync(columns, wanted) as LossResult<M>;
+      return { result, gradients: [result.grad, result.gradEntropy, result.gradLogZ] };
     };
-    return { value: scalar(loss), gradFunc };
+    return { inputs: [logprob, batch.entropy, batch.logZ], compute };
   });
-  return operation(...inputs.filter((input) => input instanceof Tensor));
 }
 
-// Masked tokens have a gradient of exactly 0. Their rows are ignored in the backward pass, so that a NaN in them changes
-// nothing.
-function fromLogits<M>(
-  fn: PolicyLossFn<M> | Objective,
-  logits: Float32Array,
-  rows: LogitsOptions & { targets: Int32Array },
-  columns: Batch,
-  options: TensorLossOptions<M>,
-): Differentiated {
-  const { logprob, logsumexp, entropy } = logprobsSync(logits, { ...rows, entropy: true });
-  const given = { ...columns, logprob, entropy: entropy! };
-  const { loss, grad, gradEntropy, gradLogZ } = compute(fn, given, options);
-  const hasEntropy = gradEntropy!.some((g) => g !== 0);
-  const targets = Int32Array.from(rows.targets, (target, i) =>
-    grad![i] === 0 && gradEntropy![i] === 0 ? IGNORED : target,
-  );
-  const backward = (factor: number) => [
-    logprobsBackwardSync(logits, {
-      ...rows,
-      targets,
-      logsumexp,
-      gradLogprob: scaled(grad!, factor),
-      ...(hasEntropy && { entropy, gradEntropy: scaled(gradEntropy!, factor) }),
-    }),
-    scaled(gradLogZ!, factor),
-  ];
-  return { loss, backward };
+/** A loss of some inputs. Only those that are tensors receive a gradient. */
+interface Operation<M> {
+  inputs: readonly unknown[];
+  /** Returns the loss, and its gradients with respect to the inputs. */
+  compute(): { result: LossResult<M>; gradients: readonly (Float32Array | undefined)[] };
 }
 
-function compute<M>(
-  fn: PolicyLossFn<M> | Objective,
-  batch: Batch,
-  { normalizer, seed, onResult }: TensorLossOptions<M>,
-): LossResult<M> {
-  const result = fn.computeSync(batch, {
-    grad: true,
-    gradEntropy: true,
-    gradLogZ: true,
-    ...(normalizer !== undefined && { normalizer }),
-    ...(seed !== undefined && { seed }),
-  }) as LossResult<M>;
-  onResult?.({ loss: result.loss, metrics: result.metrics });
-  return result;
+// Makes an operation of TensorFlow.js and runs it. Errors of reading its arguments become LossErrors, but not those of
+// `onResult`.
+function differentiable<M>(options: TensorLossOptions<M>, read: () => Operation<M>): Scalar {
+  let result!: LossResult<M>;
+  const loss = guarded(() => {
+    const { inputs, compute } = read();
+    const operation = customGrad(() => {
+      const computed = compute();
+      result = computed.result;
+      const gradFunc = (dy: Scalar) => {
+        const factor = dy.dataSync()[0]!;
+        const scaled = (gradient: Float32Array) =>
+          factor === 1 ? gradient : gradient.map((each) => each * factor);
+        return inputs.flatMap((input, i) =>
+          input instanceof Tensor ? [tensor(scaled(computed.gradients[i]!), input.shape, 'float32')] : [],
+        );
+      };
+      return { value: scalar(result.loss), gradFunc };
+    });
+    return operation(...inputs.filter((input) => input instanceof Tensor));
+  });
+  options.onResult?.({ loss: result.loss, metrics: result.metrics });
+  return loss;
 }
 
-const scaled = (gradient: Float32Array, factor: number) =>
-  factor === 1 ? gradient : gradient.map((each) => each * factor);
-
-function flatShape({ shape }: Tensor): [number, number] {
-  const vocabulary = shape.at(-1)!;
-  return [shape.slice(0, -1).reduce((product, size) => product * size, 1), vocabulary];
+function computeOptions({ normalizer, seed }: TensorLossOptions<never>): ObjectiveComputeSyncOptions {
+  return { ...(normalizer !== undefined && { normalizer }), ...(seed !== undefined && { seed }) };
 }
 
 function checkFloats(key: string, value: unknown, ranks: readonly number[], shapes: string): void {

@@ -242,6 +242,20 @@ describe('policy-loss/tfjs', () => {
     assert.deepEqual(loss.shape, []);
   });
 
+  it('requests no gradient where TensorFlow.js records none', () => {
+    const requested: unknown[] = [];
+    const fn = {
+      fromLogitsSync(_batch: object, { gradLogits }: { gradLogits?: unknown }) {
+        requested.push(gradLogits);
+        return { loss: 1, metrics: {}, gradLogits: new Float32Array(N * V) };
+      },
+    } as unknown as PolicyLossFn;
+    const loss = (x: tf.Tensor) => lossFromLogits(fn, x, BATCH);
+    loss(logitsTensor());
+    tf.grad(loss)(logitsTensor());
+    assert.deepEqual(requested, [false, true]);
+  });
+
   it('adds micro-batches up to the whole', () => {
     const fn = new SFTLossFn();
     const batch = { targets: TARGETS, actionMask: MASK };
@@ -356,16 +370,32 @@ describe('policy-loss/tfjs', () => {
         'ERR_SHAPE_MISMATCH',
         /^advantages: expected \[6, 5\], got \[5, 6\]/,
       ],
-      [() => lossFromLogits(fn, logits, { targets: TARGETS }), 'ERR_MISSING_INPUT', /old_?logprob/i],
+      [
+        () => lossFromLogits(fn, logits, { targets: TARGETS, actionMask: MASK }),
+        'ERR_MISSING_INPUT',
+        /^oldLogprob: /,
+      ],
+      [
+        () => lossFromLogits(fn, logits, { ...batch, entropy: LOGPROB } as never),
+        'ERR_INVALID_INPUT',
+        /^entropy: expected a batch without it/,
+      ],
+
       [() => lossFromLogits(fn, logits, batch, { temperature: 0 }), 'ERR_INVALID_OPTION', /^temperature: /],
       [() => lossFromLogits(fn, logits, null as never), 'ERR_INVALID_INPUT', /./],
       [() => lossFromLogits(fn, logits, batch, null as never), 'ERR_INVALID_INPUT', /./],
       [() => lossFromLogits({} as never, logits, batch), 'ERR_INVALID_INPUT', /./],
+      [() => lossFromLogprobs(fn, tf.ones([B, T]), others, null as never), 'ERR_INVALID_INPUT', /./],
       [() => lossFromLogprobs(fn, logits, others), 'ERR_SHAPE_MISMATCH', /^logprob: expected \[B, T\]/],
       [() => lossFromLogprobs(fn, tf.ones([B, T, 1]), others), 'ERR_SHAPE_MISMATCH', /^logprob: /],
       [() => lossFromLogprobs(fn, tf.ones([B]), others), 'ERR_MISSING_INPUT', /^shape: /],
     ];
     for (const [call, code, pattern] of wrong) assert.throws(call, isLossError(code, pattern), `${call}`);
+    const own = new Error('own');
+    const onResult = () => {
+      throw own;
+    };
+    assert.throws(() => lossFromLogits(fn, logits, batch, { onResult }), own);
     const disposed = logitsTensor();
     disposed.dispose();
     assert.throws(() => lossFromLogits(fn, disposed, batch), isLossError('ERR_INVALID_INPUT', /disposed/));
