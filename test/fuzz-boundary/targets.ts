@@ -56,6 +56,23 @@ const rewarded = () => ({
   step: 1,
 });
 const whole = () => ({ ...rewarded(), advantages: column(0.5) });
+/** Makes a batch with two logits per token in place of log-probabilities. */
+const withLogits = () => {
+  const { logprob, entropy, ...batch } = whole();
+  return {
+    ...batch,
+    logits: new Float32Array(2 * TOKENS),
+    targets: new Int32Array(TOKENS),
+    vocabulary: 2,
+    temperature: 0.5,
+    softcap: 30,
+    support: {
+      tokenIds: new Int32Array(TOKENS),
+      offsets: Int32Array.from({ length: TOKENS + 1 }, (_, i) => i),
+    },
+    rowStride: 2,
+  };
+};
 const CONTROLLER = new AbortController();
 const options = () => ({ grad: true, device: 'cpu', signal: CONTROLLER.signal, seed: 1 });
 const counts = () => ({ tokens: TOKENS, rows: ROWS, columns: COLUMNS, expert: { tokens: 3, rows: 1 } });
@@ -74,6 +91,11 @@ const config = () => ({
 
 // Valid arguments of methods, by the method's name. They suit every class, unless methods() is given others.
 const METHODS: Record<string, () => Anything[]> = {
+  fromLogits: () => [withLogits(), { ...options(), entropy: true, gradLogits: true }],
+  fromLogitsSync: () => [
+    withLogits(),
+    { grad: true, seed: 1, entropy: true, gradLogits: new Float32Array(2 * TOKENS) },
+  ],
   compute: () => [whole(), options()],
   computeSync: () => [whole(), { grad: true, seed: 1 }],
   count: () => [whole(), { seed: 1 }],
