@@ -42,13 +42,13 @@ export interface LogitsColumns<Source>
   vocabulary?: number | undefined;
 }
 
-type LogprobKey = 'logprob' | 'log_prob' | 'entropy';
-
 /** A batch for fromLogitsSync(), without log-probabilities and entropies. */
-export type LogitsBatchSync = Omit<Batch, LogprobKey> & LogitsColumns<Logits | LogitsBlocks>;
+export type LogitsBatchSync = Omit<Batch, 'logprob' | 'log_prob' | 'entropy'> &
+  LogitsColumns<Logits | LogitsBlocks>;
 
 /** A batch for fromLogits(), without log-probabilities and entropies. */
-export type LogitsBatch = Omit<Batch, LogprobKey> & LogitsColumns<Logits | AsyncLogitsBlocks>;
+export type LogitsBatch = Omit<Batch, 'logprob' | 'log_prob' | 'entropy'> &
+  LogitsColumns<Logits | AsyncLogitsBlocks>;
 
 /** Options of fromLogitsSync(). */
 export interface FromLogitsSyncOptions extends LossComputeSyncOptions {
