@@ -1,6 +1,12 @@
 // Evaluates policy losses and algorithms on files of any size, which are read and computed part by part.
 
 export { evaluateFiles, type FilesEvaluation, mergeResults } from './evaluate-files.js';
+export {
+  type LogitsFileOptions,
+  type LogprobsBlock,
+  type LogprobsLayout,
+  logprobsOfFile,
+} from './logits-file.js';
 export { compareMicroBatches, type MicroBatchComparison, type Weighing } from './micro-batches.js';
 export type { NonFiniteRow } from './non-finite.js';
 export type { OnNonFinite, PartResult, PartWatcher } from './part-computer.js';

@@ -129,10 +129,11 @@ export function badFile(file: string, details: DetailsAtPlace): LossError {
 /**
  * Returns the error to throw if a file cannot be opened, read or unpacked. Returns a LossError unchanged.
  * @param hint a likely fix, if there is one for all failures of this format.
+ * @param contents what the file should contain.
  */
-export function cannotRead(file: string, error: unknown, hint?: string): LossError {
+export function cannotRead(file: string, error: unknown, hint?: string, contents = 'rollouts'): LossError {
   if (error instanceof LossError) return error;
-  const details = { expected: 'a readable file of rollouts', received: describeFailure(error), hint };
+  const details = { expected: `a readable file of ${contents}`, received: describeFailure(error), hint };
   return errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
 }
 

@@ -81,6 +81,16 @@ describe('offline', function () {
     doctor: () => ['doctor', ROLLOUTS],
     diff: () => ['diff', ROLLOUTS, ROLLOUTS, '--loss', 'ppo'],
     identify: () => ['identify', ROLLOUTS, '--logged', 'loss=-0.12', '--loss', 'ppo', '--micro-batches', '1'],
+    logprobs: (to) => {
+      const file = join(to, 'logits.safetensors');
+      const header = JSON.stringify({
+        logits: { dtype: 'F32', shape: [2, 4], data_offsets: [0, 32] },
+        targets: { dtype: 'I32', shape: [2], data_offsets: [32, 40] },
+      });
+      const length = BigUint64Array.of(BigInt(header.length));
+      writeFileSync(file, Buffer.concat([Buffer.from(length.buffer), Buffer.from(header), Buffer.alloc(40)]));
+      return ['logprobs', '--logits', file, '--targets', file, '--out', join(to, 'logprobs.jsonl')];
+    },
     list: () => ['list'],
     devices: () => ['devices'],
     build: () => ['build', '--help'],
