@@ -11,6 +11,7 @@ export { compareMicroBatches, type MicroBatchComparison, type Weighing } from '.
 export type { NonFiniteRow } from './non-finite.js';
 export type { OnNonFinite, PartResult, PartWatcher } from './part-computer.js';
 export { checkColumns } from './part-computer.js';
+export type { OnCollected } from './part-file.js';
 export {
   cutIntoShards,
   GRADIENT_ENDINGS,
@@ -24,7 +25,7 @@ export {
   writePlan,
 } from './plan.js';
 export { gradientsFiles, mergePlan, PlanRun, type ShardRun } from './run-plan.js';
-export type { EvaluationProgress, EvaluationSettings } from './shard.js';
+export type { Collector, EvaluationProgress, EvaluationSettings } from './shard.js';
 export {
   type AlgorithmFunctions,
   lossSubject,

@@ -33,6 +33,8 @@ export interface PlannedConfiguration {
   device: string;
   /** The files of gradients to write, one per shard; absent if none are. */
   gradients?: { ending: string; ids: string[]; padded: boolean };
+  /** true if the parts also have what a report needs. */
+  forReport?: boolean;
 }
 
 /** The phases in which each shard is run. */
@@ -218,6 +220,7 @@ function configurationOf(fields: Fields): PlannedConfiguration {
         padded: gradients.flag('padded'),
       },
     }),
+    ...(fields.has('forReport') && { forReport: fields.flag('forReport') }),
   };
 }
 
