@@ -51,7 +51,7 @@ export class PlanRun {
   readonly #subjects: readonly Subject[];
   readonly #settings: EvaluationSettings;
   readonly #collect: (() => Collector) | undefined;
-  readonly #sizes: ReadonlyMap<string, number>;
+  readonly #files: ReadonlyMap<string, Plan['files'][number]>;
   #whole: (Pick<WholeCounts, 'shards'> & { whole: Whole }) | undefined;
 
   /** @param collect makes what collects more about the rows of each shard. */
@@ -67,7 +67,7 @@ export class PlanRun {
     this.#folder = folder;
     this.#subjects = subjects;
     this.#settings = settings;
-    this.#sizes = new Map(plan.files.map(({ file, size }) => [file, size]));
+    this.#files = new Map(plan.files.map((about) => [about.file, about]));
   }
 
   /**
@@ -129,7 +129,10 @@ export class PlanRun {
   async #sourcesOf(shard: number): Promise<{ sources: Sources; checkAgain: () => Promise<void> }> {
     const pieces = this.#plan.shards[shard]!;
     const checks: (() => Promise<void>)[] = [];
-    for (const piece of pieces) checks.push(await checkPiece(piece, this.#sizes.get(piece.file)!));
+    for (const piece of pieces) {
+      const { size, etag } = this.#files.get(piece.file)!;
+      checks.push(await checkPiece(piece, size, etag));
+    }
     return {
       sources: pieces.map((piece) => (piece.whole ? piece.file : piece)),
       async checkAgain() {

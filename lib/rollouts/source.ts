@@ -68,6 +68,8 @@ export interface ReadSettings extends RowLimits {
   maxRows: number;
   /** The rows to read, if not all. Only JSON lines without compression and Parquet files can be read in pieces. */
   piece?: FilePiece | undefined;
+  /** The path of a copy to read instead, for a binary file on a server. Messages and places have the file's own name. */
+  copy?: string | undefined;
   /**
    * Reports a flaw that leaves the row usable. With `StreamOptions.strict`, throws an error instead.
    * @param consequence how the reader deals with the flaw, as a sentence without its full stop.

@@ -12,10 +12,11 @@ import type { ByteReader, TensorFile } from './tensor.js';
 
 /**
  * Opens an .npz archive.
+ * @param path where its bytes are.
  * @throws if the file is not a zip archive, or if it has too many entries.
  */
-export async function openNpz(file: string): Promise<TensorFile> {
-  const archive = await promisify<string, yauzl.Options, yauzl.ZipFile>(yauzl.open)(file, {
+export async function openNpz(file: string, path = file): Promise<TensorFile> {
+  const archive = await promisify<string, yauzl.Options, yauzl.ZipFile>(yauzl.open)(path, {
     lazyEntries: true,
     autoClose: false,
   });
@@ -26,7 +27,7 @@ export async function openNpz(file: string): Promise<TensorFile> {
   };
   try {
     const entries = await entriesOf(file, archive);
-    const stored = await open(file, 'r');
+    const stored = await open(path, 'r');
     handle = stored;
     let transposed = 0;
     const onTranspose = (name: string, bytes: number) => {

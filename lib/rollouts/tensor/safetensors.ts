@@ -17,10 +17,11 @@ interface Entry {
 
 /**
  * Opens a file in the .safetensors format.
+ * @param path where its bytes are.
  * @throws LossError if the header is malformed or does not fit the file's length.
  */
-export async function openSafetensors(file: string): Promise<TensorFile> {
-  const handle = await open(file, 'r');
+export async function openSafetensors(file: string, path = file): Promise<TensorFile> {
+  const handle = await open(path, 'r');
   try {
     const { size } = await handle.stat();
     const { entries, start } = await readHeader(file, handle, size);
