@@ -8,6 +8,7 @@ import { addEvaluate } from './evaluate.js';
 import { addGradients } from './gradients.js';
 import { addIdentify } from './identify.js';
 import { addList } from './list.js';
+import { addLogprobs } from './logprobs.js';
 import { registerLossFiles } from './loss-file.js';
 import { addMerge } from './merge.js';
 import { addPlan } from './plan.js';
@@ -44,6 +45,7 @@ export async function addCommands(program: Command, words: readonly string[]): P
   addMerge(program);
   addDoctor(program);
   addIdentify(program);
+  addLogprobs(program);
   addList(program);
   addDevices(program);
   return left;

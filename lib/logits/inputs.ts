@@ -174,7 +174,11 @@ function checkLength(length: number, rows: number, vocabulary: number, stride: n
   });
 }
 
-function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Sliced<void> {
+/**
+ * Checks that there is one target per row, and that each is a token of the vocabulary.
+ * @throws LossError with the index of the bad target.
+ */
+export function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Sliced<void> {
   if (targets.length !== rows)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'targets',
@@ -185,13 +189,18 @@ function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): S
     for (let row = begin; row < end; row++) {
       const target = targets[row]!;
       if (target !== IGNORED && (target < 0 || target >= vocabulary))
-        throw new LossError('ERR_INVALID_INPUT', {
-          key: 'targets',
-          index: row,
-          expected: `a token id from 0 to ${vocabulary - 1}, or ${IGNORED} to ignore the row`,
-          received: String(target),
-        });
+        throw badTarget(row, vocabulary, target);
     }
+  });
+}
+
+/** Returns the error about a target that is not a token of the vocabulary. */
+export function badTarget(row: number, vocabulary: number, target: number | string): LossError {
+  return new LossError('ERR_INVALID_INPUT', {
+    key: 'targets',
+    index: row,
+    expected: `a token id from 0 to ${vocabulary - 1}, or ${IGNORED} to ignore the row`,
+    received: String(target),
   });
 }
 
