@@ -7,12 +7,14 @@ import { addDoctor } from './doctor.js';
 import { addEvaluate } from './evaluate.js';
 import { addGradients } from './gradients.js';
 import { addIdentify } from './identify.js';
+import { addJoin } from './join.js';
 import { addList } from './list.js';
 import { registerLossFiles } from './loss-file.js';
 import { addMerge } from './merge.js';
 import { addPlan } from './plan.js';
 import { addRun } from './run.js';
 import { addSweep } from './sweep.js';
+import { addWorker } from './worker.js';
 
 /** The commands that have the option `--loss-file`. */
 const TAKING_LOSS_FILES = [
@@ -42,6 +44,8 @@ export async function addCommands(program: Command, words: readonly string[]): P
     left = add(program, left);
   addRun(program);
   addMerge(program);
+  addWorker(program);
+  addJoin(program);
   addDoctor(program);
   addIdentify(program);
   addList(program);

@@ -48,9 +48,13 @@ export interface Planned {
   phases: readonly string[];
 }
 
-interface PlanOptions extends RolloutsOptions, WritingOptions {
-  out: string;
+/** How to plan a computation. */
+export interface PlanningOptions extends RolloutsOptions {
   shardSize: number;
+}
+
+interface PlanOptions extends PlanningOptions, WritingOptions {
+  out: string;
   gradients?: (typeof GRADIENT_ENDINGS)[number];
 }
 
@@ -76,8 +80,7 @@ export function addPlan(program: Command, words: readonly string[]): readonly st
     checkDevice(device);
     const wanted = options.gradients ? { keep: options.ids } : {};
     await runOnRollouts(patterns, here, [typed!], wanted, async (run) => {
-      const configuration = configurationOf(plannedFunction(typed!, subject, config), { ...options, device });
-      const plan = await planFor(run, subject, options.shardSize, configuration);
+      const plan = await planSubject(run, { ...typed!, config }, subject, { ...options, device });
       await writePlan(options.out, plan);
       return printable(options.out, subject, plan);
     });
@@ -94,12 +97,7 @@ function planCommand(program: Command): Command {
       "'policy-loss run' computes a shard, and 'policy-loss merge' prints what 'policy-loss evaluate' would print.",
     options: [
       new Option('-o, --out <file>', 'the file to write, such as plan.json').makeOptionMandatory(),
-      new Option(
-        '--shard-size <bytes>',
-        'the size from which on a shard ends, such as 64M; K, M and G are powers of 1024',
-      )
-        .default(SHARD_BYTES, '256M')
-        .argParser(parseSize),
+      SHARD_SIZE_OPTION(),
       new Option('--gradients <format>', 'also write the gradients, one file per shard').choices(
         GRADIENT_ENDINGS,
       ),
@@ -109,6 +107,15 @@ function planCommand(program: Command): Command {
     examples: EXAMPLES,
   });
 }
+
+/** Returns the option `--shard-size`. */
+export const SHARD_SIZE_OPTION = () =>
+  new Option(
+    '--shard-size <bytes>',
+    'the size from which on a shard ends, such as 64M; K, M and G are powers of 1024',
+  )
+    .default(SHARD_BYTES, '256M')
+    .argParser(parseSize);
 
 const HELP = `\
 JSON lines are cut at the ends of lines and Parquet files at row groups. Compressed files and other formats are not cut.
@@ -132,7 +139,11 @@ function parseSize(text: string): number {
   return size;
 }
 
-function checkDevice(device: string): void {
+/**
+ * Checks the name of a device, which this machine need not have.
+ * @throws LossError `ERR_INVALID_OPTION`
+ */
+export function checkDevice(device: string): void {
   if (!/^(cpu|cuda(:\d+)?)$/.test(device))
     throw new LossError('ERR_INVALID_OPTION', {
       option: 'device',
@@ -141,16 +152,27 @@ function checkDevice(device: string): void {
     });
 }
 
-function configurationOf(planned: PlannedFunction, options: PlanOptions & { device: string }) {
-  const {
-    column = {},
-    backend,
-    skipBadRows = false,
-    strict = false,
-    gradients,
-    ids,
-    padded = false,
-  } = options;
+/**
+ * Plans the computation of a loss or an algorithm.
+ * @param typed the subject as it was typed, with the text of its configuration.
+ * @throws LossError about the files or the subject.
+ */
+export function planSubject(
+  run: RolloutsRun,
+  typed: TypedSubject,
+  subject: TitledSubject,
+  options: PlanningOptions & Partial<PlanOptions> & { device: string },
+): Promise<Plan> {
+  const configuration = configurationOf(plannedFunction(typed, subject), options);
+  return planFor(run, subject, options.shardSize, configuration);
+}
+
+function configurationOf(
+  planned: PlannedFunction,
+  options: PlanningOptions & Partial<PlanOptions> & { device: string },
+) {
+  const { column = {}, backend, skipBadRows = false, strict = false } = options;
+  const { gradients, ids = [], padded = false } = options;
   const { maxRowTokens, maxRows, batchTokens, device } = options;
   return {
     functions: [planned],
@@ -191,9 +213,8 @@ async function planFor(
 
 /** Returns what a plan states of a loss or algorithm. */
 function plannedFunction(
-  { choice, name, typed }: TypedSubject,
+  { choice, name, typed, config }: TypedSubject,
   subject: TitledSubject,
-  config: string | undefined,
 ): PlannedFunction {
   const program = programOf(subject);
   return {
