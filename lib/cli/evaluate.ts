@@ -77,7 +77,7 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
   const { typed, left } = typedSubject(command, words);
   for (const option of typed?.options ?? []) command.addOption(option);
   command.action(async (patterns: string[], options: EvaluateOptions) => {
-    if (options.queue !== undefined) {
+    if (options.queue !== undefined || options.parts !== undefined) {
       await evaluateOnQueue(patterns, options, typed!, command);
       return;
     }
