@@ -53,54 +53,6 @@ describe('queue', function () {
     await endAll(workers);
   });
 
-  it('computes several runs at once', async () => {
-    const workers = [await cluster.worker(), await cluster.worker(['--concurrency', '2'])];
-    const runs = [
-      ['--loss', 'ppo'],
-      ['--algorithm', 'rloo', '--skip-bad-rows'],
-      ['--loss-expr', '-A*r'],
-    ].map((subject) => ['evaluate', EXAMPLE, ...subject, '--json']);
-    const results = await Promise.all(
-      runs.map((words) => cluster.run(...words, '--shard-size', '60K').end()),
-    );
-    for (const [i, { code, stdout, stderr }] of results.entries()) {
-      assert.equal(code, 0, stderr);
-      assert.deepEqual(withoutBatches(stdout), withoutBatches((await run(...runs[i]!)).stdout));
-    }
-    await endAll(workers);
-  });
-
-  it('reports the progress over all workers', async () => {
-    const of = await plan('progress.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
-    const worker = await cluster.worker();
-    const run = await submitted(of);
-    const seen: RunProgress[] = [];
-    try {
-      await run.submit();
-      await run.follow((progress) => seen.push(progress));
-      const jobs = of.shards.length;
-      assert.deepEqual(seen.at(-1), {
-        ...{ phase: 'compute', jobs, done: jobs, rows: ROWS.length, tokens: TOKENS },
-        ...{ retried: 0, failed: 0, workers: 1 },
-      });
-      assert.ok(seen.every(({ done, jobs }) => done <= jobs));
-
-      // A run that has ended begins again, but the shards have parts.
-      const parts = () => readdirSync(runFolder(cluster.parts, run.id)).sort();
-      const before = parts();
-      assert.ok(before.includes('compute-00001.part'), String(before));
-      rmSync(join(runFolder(cluster.parts, run.id), 'compute-00001.part'));
-      await run.submit();
-      await run.follow(() => {});
-      assert.deepEqual(parts(), before);
-      await run.remove();
-      assert.deepEqual(readdirSync(cluster.parts), []);
-    } finally {
-      await run.close();
-    }
-    await endAll([worker]);
-  });
-
   it('submits a run again that the queue has lost', async () => {
     const of = await plan('lost.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
     const run = await submitted(of);
@@ -121,59 +73,107 @@ describe('queue', function () {
     }
   });
 
-  it('fails a run with the file and the row of a shard that fails five times', async () => {
-    const file = join(cluster.folder, 'poisoned.jsonl');
-    const lines = ROWS.slice(0, 40).map((row) => JSON.stringify(row));
-    lines[30] = JSON.stringify({ ...ROWS[30], logprobs: ['x'] });
-    writeFileSync(file, lines.join('\n'));
-    const worker = await cluster.worker();
-    const words = ['evaluate', file, '--loss', 'ppo', '--shard-size', '20K'];
-    const failed = await cluster.run(...words).end();
-    assertFailed(failed, 1, /error: run \w+, shard 2, count after 5 tries: .*poisoned\.jsonl, line 31: /);
-    await worker.says(/count 2 failed, try 5: .*line 31/);
+  describe('with a worker', () => {
+    let worker: Program;
+    before(async () => {
+      worker = await cluster.worker(['--concurrency', '2']);
+    });
+    after(() => endAll([worker]));
 
-    // The shards that nobody needs any more are gone.
-    const client = cluster.client();
-    try {
-      assert.equal(await client.llen(`bull:${SHARDS}:wait`), 0);
-    } finally {
-      client.disconnect();
-    }
-    const [id] = /[0-9a-f]{16}/.exec(failed.stderr)!;
-    assertFailed(await cluster.run('join', id).end(), 1, /after 5 tries: .*line 31/);
-
-    // When the file is right again, its plan is another one.
-    lines[30] = JSON.stringify(ROWS[30]);
-    writeFileSync(file, lines.join('\n'));
-    const right = await cluster.run(...words, '--json').end();
-    assert.equal(right.code, 0, right.stderr);
-    assert.equal(JSON.parse(right.stdout).rows, 40);
-    await endAll([worker]);
-  });
-
-  it('refuses jobs and plans that name code or foreign folders', async () => {
-    const of = await plan('refused.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
-    const worker = await cluster.worker();
-    const queue = new Queue(RUNS, { connection: readAddress(cluster.url).connection });
-    try {
-      for (const [id, data, says] of [
-        ['outside', { run: '../../elsewhere0', begun: 0 }, /run: expected 16 hexadecimal digits/],
-        ['none', { run: 'fedcba9876543210', begun: 0 }, /plan\.json: expected a plan that can be read/],
-        ['forged', { run: '0123456789abcdef', begun: 0 }, /expected the plan 0123456789abcdef…, got/],
-      ] as const) {
-        const folder = join(cluster.parts, '0123456789abcdef');
-        mkdirSync(folder, { recursive: true });
-        writeFileSync(join(folder, 'plan.json'), readFileSync(join(cluster.folder, 'refused.json')));
-        const job = await queue.add('run', data, { jobId: id, attempts: 1 });
-        await until('the job fails', async () => (await job.getState()) === 'failed');
-        assert.match((await queue.getJob(id))!.failedReason!, says);
+    it('computes several runs at once', async () => {
+      const runs = [
+        ['--loss', 'ppo'],
+        ['--algorithm', 'rloo', '--skip-bad-rows'],
+        ['--loss-expr', '-A*r'],
+      ].map((subject) => ['evaluate', EXAMPLE, ...subject, '--json']);
+      const results = await Promise.all(
+        runs.map((words) => cluster.run(...words, '--shard-size', '60K').end()),
+      );
+      for (const [i, { code, stdout, stderr }] of results.entries()) {
+        assert.equal(code, 0, stderr);
+        assert.deepEqual(withoutBatches(stdout), withoutBatches((await run(...runs[i]!)).stdout));
       }
-    } finally {
-      await queue.close();
-    }
-    await assert.rejects(storedPlan(cluster.parts, '..', version), /expected the name of a run/);
-    assert.notEqual(runId('0123456789abcdef'), of.hash);
-    await endAll([worker]);
+    });
+
+    it('reports the progress over all workers', async () => {
+      const of = await plan('progress.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
+      const run = await submitted(of);
+      const seen: RunProgress[] = [];
+      try {
+        await run.submit();
+        await run.follow((progress) => seen.push(progress));
+        const jobs = of.shards.length;
+        assert.deepEqual(seen.at(-1), {
+          ...{ phase: 'compute', jobs, done: jobs, rows: ROWS.length, tokens: TOKENS },
+          ...{ retried: 0, failed: 0, workers: 1 },
+        });
+        assert.ok(seen.every(({ done, jobs }) => done <= jobs));
+
+        // A run that has ended begins again, but the shards have parts.
+        const parts = () => readdirSync(runFolder(cluster.parts, run.id)).sort();
+        const before = parts();
+        assert.ok(before.includes('compute-00001.part'), String(before));
+        rmSync(join(runFolder(cluster.parts, run.id), 'compute-00001.part'));
+        await run.submit();
+        await run.follow(() => {});
+        assert.deepEqual(parts(), before);
+        await run.remove();
+        assert.deepEqual(readdirSync(cluster.parts), []);
+      } finally {
+        await run.close();
+      }
+    });
+
+    it('fails a run with the file and the row of a shard that fails five times', async () => {
+      const file = join(cluster.folder, 'poisoned.jsonl');
+      const lines = ROWS.slice(0, 40).map((row) => JSON.stringify(row));
+      lines[30] = JSON.stringify({ ...ROWS[30], logprobs: ['x'] });
+      writeFileSync(file, lines.join('\n'));
+      const words = ['evaluate', file, '--loss', 'ppo', '--shard-size', '20K'];
+      const failed = await cluster.run(...words).end();
+      assertFailed(failed, 1, /error: run \w+, shard 2, count after 5 tries: .*poisoned\.jsonl, line 31: /);
+      await worker.says(/count 2 failed, try 5: .*line 31/);
+
+      // The shards that nobody needs any more are gone.
+      const client = cluster.client();
+      try {
+        assert.equal(await client.llen(`bull:${SHARDS}:wait`), 0);
+      } finally {
+        client.disconnect();
+      }
+      const [id] = /[0-9a-f]{16}/.exec(failed.stderr)!;
+      assertFailed(await cluster.run('join', id).end(), 1, /after 5 tries: .*line 31/);
+
+      // When the file is right again, its plan is another one.
+      lines[30] = JSON.stringify(ROWS[30]);
+      writeFileSync(file, lines.join('\n'));
+      const right = await cluster.run(...words, '--json').end();
+      assert.equal(right.code, 0, right.stderr);
+      assert.equal(JSON.parse(right.stdout).rows, 40);
+    });
+
+    it('refuses jobs and plans that name code or foreign folders', async () => {
+      const of = await plan('refused.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
+      const queue = new Queue(RUNS, { connection: readAddress(cluster.url).connection });
+      try {
+        for (const [id, data, says] of [
+          ['outside', { run: '../../elsewhere0', begun: 0 }, /run: expected 16 hexadecimal digits/],
+          ['none', { run: 'fedcba9876543210', begun: 0 }, /plan\.json: expected a plan that can be read/],
+          ['forged', { run: '0123456789abcdef', begun: 0 }, /expected the plan 0123456789abcdef…, got/],
+        ] as const) {
+          const folder = join(cluster.parts, '0123456789abcdef');
+          mkdirSync(folder, { recursive: true });
+          writeFileSync(join(folder, 'plan.json'), readFileSync(join(cluster.folder, 'refused.json')));
+          const job = await queue.add('run', data, { jobId: id, attempts: 1 });
+          await until('the job fails', async () => (await job.getState()) === 'failed');
+          assert.match((await queue.getJob(id))!.failedReason!, says);
+        }
+      } finally {
+        await queue.close();
+      }
+      await assert.rejects(storedPlan(cluster.parts, '..', version), /expected the name of a run/);
+      assert.notEqual(runId('0123456789abcdef'), of.hash);
+    });
   });
 
   it('ends a worker at SIGTERM when its shard is done', async () => {
