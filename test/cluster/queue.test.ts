@@ -176,21 +176,25 @@ describe('queue', function () {
     });
   });
 
-  it('ends a worker at SIGTERM when its shard is done', async () => {
-    const worker = await cluster.worker([], { name: 'ending', part: '^count' });
-    const submitter = cluster.run('evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K', '--json');
-    const [, shard] = /count-0*(\d+)\.part/.exec(await cluster.held('ending'))!;
-    worker.signal('SIGTERM');
-    await worker.says(/ending after the shards in progress/);
-    cluster.release('ending');
-    const { code, stderr } = await worker.end();
-    assert.equal(code, 0, stderr);
-    assert.match(stderr, new RegExp(`: count ${shard}: \\d+ rows`));
-    assert.equal([...stderr.matchAll(/: count \d+:/g)].length, 1);
-    const next = await cluster.worker();
-    assert.equal((await submitter.end()).code, 0);
-    await endAll([next]);
-  });
+  for (const [what, send] of [
+    ['SIGTERM', (worker: Program) => worker.signal('SIGTERM')],
+    ['Ctrl-C, which its processes get too,', (worker: Program) => worker.signalAll('SIGINT')],
+  ] as const)
+    it(`ends a worker at ${what} when its shard is done`, async () => {
+      const worker = await cluster.worker([], { name: what, part: '^count' });
+      const submitter = cluster.run('evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K', '--json');
+      const [, shard] = /count-0*(\d+)\.part/.exec(await cluster.held(what))!;
+      send(worker);
+      await worker.says(/ending after the shards in progress/);
+      cluster.release(what);
+      const { code, stderr } = await worker.end();
+      assert.equal(code, 0, stderr);
+      assert.match(stderr, new RegExp(`: count ${shard}: \\d+ rows`));
+      assert.equal([...stderr.matchAll(/: count \d+:/g)].length, 1);
+      const next = await cluster.worker();
+      assert.equal((await submitter.end()).code, 0);
+      await endAll([next]);
+    });
 
   it('ends a worker at once at the second signal', async () => {
     const worker = await cluster.worker([], { name: 'twice', part: '^count' });
