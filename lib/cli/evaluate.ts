@@ -12,9 +12,7 @@ import {
 } from '../parts/index.js';
 import { EXPRESSION_HELP } from './expression-options.js';
 import { csv, type Printable, readable, styled, table, twoColumns, type Value } from './output.js';
-import { type PlanningOptions, SHARD_SIZE_OPTION } from './plan.js';
-import { PARTS_OPTION, QUEUE_OPTION, type QueueOptions } from './queue-options.js';
-import { evaluateOnQueue } from './queue-run.js';
+import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from './queue-run.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
 import { parseCount, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
@@ -66,9 +64,7 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
     options: [
       REPORT_OPTION().conflicts('queue'),
       MICRO_BATCHES_OPTION().conflicts('queue'),
-      QUEUE_OPTION(),
-      PARTS_OPTION(),
-      SHARD_SIZE_OPTION(),
+      ...submittingOptions(),
     ],
     help: HELP,
     examples: EXAMPLES,
@@ -77,8 +73,8 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
   const { typed, left } = typedSubject(command, words);
   for (const option of typed?.options ?? []) command.addOption(option);
   command.action(async (patterns: string[], options: EvaluateOptions) => {
-    if (options.queue !== undefined || options.parts !== undefined) {
-      await evaluateOnQueue(patterns, options, typed!, command);
+    if (isSubmitted(options)) {
+      await computeOnQueue(patterns, options, [typed!], command, printable);
       return;
     }
     const subject = await makeSubject(typed!, command);
@@ -98,13 +94,13 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
         watchers.length > 0 ? watch : undefined,
       );
       await report?.write(result.subjects);
-      return printable(result, divided?.result, run.skipped, options.quiet === true);
+      return printable(result, run.skipped, options.quiet === true, divided?.result);
     });
   });
   return left;
 }
 
-interface EvaluateOptions extends PlanningOptions, QueueOptions {
+interface EvaluateOptions extends SubmittingOptions {
   microBatches?: number;
 }
 
@@ -168,9 +164,9 @@ const EXAMPLES = [
  */
 export function printable(
   result: FilesEvaluation<TitledSubject>,
-  microBatches: MicroBatchComparison | undefined,
   skipped: number | undefined,
   quiet: boolean,
+  microBatches?: MicroBatchComparison,
 ): Printable {
   const [evaluated] = result.subjects as [SubjectEvaluation<TitledSubject>];
   const evaluation: Evaluation = {

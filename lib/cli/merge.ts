@@ -28,7 +28,7 @@ export function addMerge(program: Command): void {
       const subjects = await plannedSubjects(file, plan, program);
       const result = await mergePlan(plan, subjects, parts);
       const skipped = plan.configuration.skipBadRows ? result.skipped : undefined;
-      await print(form, printable(result, undefined, skipped, quiet === true));
+      await print(form, printable(result, skipped, quiet === true));
     },
   );
 }

@@ -80,7 +80,10 @@ export function addPlan(program: Command, words: readonly string[]): readonly st
     checkDevice(device);
     const wanted = options.gradients ? { keep: options.ids } : {};
     await runOnRollouts(patterns, here, [typed!], wanted, async (run) => {
-      const plan = await planSubject(run, { ...typed!, config }, subject, { ...options, device });
+      const plan = await planSubjects(run, [{ typed: { ...typed!, config }, subject }], {
+        ...options,
+        device,
+      });
       await writePlan(options.out, plan);
       return printable(options.out, subject, plan);
     });
@@ -152,30 +155,41 @@ export function checkDevice(device: string): void {
     });
 }
 
+/** A loss or an algorithm to plan: as it was typed, with the text of its configuration, and as it was made. */
+export interface PlannedSubject {
+  typed: TypedSubject;
+  subject: TitledSubject;
+}
+
 /**
- * Plans the computation of a loss or an algorithm.
- * @param typed the subject as it was typed, with the text of its configuration.
- * @throws LossError about the files or the subject.
+ * Plans the computation of losses and algorithms.
+ * @throws LossError about the files or the losses and algorithms.
  */
-export function planSubject(
+export function planSubjects(
   run: RolloutsRun,
-  typed: TypedSubject,
-  subject: TitledSubject,
+  planned: readonly PlannedSubject[],
   options: PlanningOptions & Partial<PlanOptions> & { device: string },
 ): Promise<Plan> {
-  const configuration = configurationOf(plannedFunction(typed, subject), options);
-  return planFor(run, subject, options.shardSize, configuration);
+  const subjects = planned.map(({ subject }) => subject);
+  return planFor(run, subjects, options.shardSize, configurationOf(planned.map(plannedFunction), options));
 }
 
 function configurationOf(
-  planned: PlannedFunction,
+  functions: PlannedFunction[],
   options: PlanningOptions & Partial<PlanOptions> & { device: string },
 ) {
-  const { column = {}, backend, skipBadRows = false, strict = false } = options;
-  const { gradients, ids = [], padded = false } = options;
+  const {
+    column = {},
+    backend,
+    skipBadRows = false,
+    strict = false,
+    gradients,
+    ids = [],
+    padded = false,
+  } = options;
   const { maxRowTokens, maxRows, batchTokens, device } = options;
   return {
-    functions: [planned],
+    functions,
     ...{ column, backend, skipBadRows, strict, maxRowTokens, maxRows, batchTokens, device },
     ...(gradients && { gradients: { ending: gradients, ids, padded } }),
   } satisfies PlannedConfiguration;
@@ -183,19 +197,25 @@ function configurationOf(
 
 async function planFor(
   { files, settings }: RolloutsRun,
-  subject: Subject,
+  subjects: readonly Subject[],
   shardSize: number,
   configuration: PlannedConfiguration,
 ): Promise<Plan> {
   const { progress, read } = settings;
   // Finds missing columns and unreadable files before all of them are read.
-  const options = { ...read, columns: [...subject.columns], maxTokens: 1, onBadRow: () => {} };
+  const options = {
+    ...read,
+    columns: subjects.flatMap(({ columns }) => columns),
+    maxTokens: 1,
+    onBadRow: () => {},
+  };
   progress.begin('checking');
   for await (const part of streamRollouts(files, options)) {
-    await checkColumns(part, [subject], files);
-    const obstacle = subject.obstacle(part.batch);
+    await checkColumns(part, subjects, files);
+    const obstacle = subjects.map((subject) => subject.obstacle(part.batch)).find((one) => one !== undefined);
+    const pairs = subjects.some((subject) => subject.pairs);
     progress.begin('reading');
-    const { shards, files: sizes } = await cutIntoShards(files, shardSize, subject.pairs, (done) =>
+    const { shards, files: sizes } = await cutIntoShards(files, shardSize, pairs, (done) =>
       progress.advance(done / files.length, 0, 0),
     );
     if (obstacle !== undefined && shards.length > 1)
@@ -212,10 +232,10 @@ async function planFor(
 }
 
 /** Returns what a plan states of a loss or algorithm. */
-function plannedFunction(
-  { choice, name, typed, config }: TypedSubject,
-  subject: TitledSubject,
-): PlannedFunction {
+function plannedFunction({
+  typed: { choice, name, typed, config },
+  subject,
+}: PlannedSubject): PlannedFunction {
   const program = programOf(subject);
   return {
     choice,

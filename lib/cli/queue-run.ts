@@ -1,46 +1,87 @@
 // Runs plans on a queue, and prints their results.
 import type { Command } from 'commander';
-import type { RunProgress } from '../cluster/index.js';
-import { mergePlan, type Plan } from '../parts/index.js';
-import { printable } from './evaluate.js';
+import type { QueueAddress, RunProgress, SubmittedRun } from '../cluster/index.js';
+import { type FilesEvaluation, mergePlan, type Plan } from '../parts/index.js';
 import { type Printable, ProgressBar } from './output.js';
-import { checkDevice, type PlanningOptions, planSubject } from './plan.js';
-import { connectionErrors, type QueueOptions, requiredQueue } from './queue-options.js';
+import { checkDevice, type PlanningOptions, planSubjects, SHARD_SIZE_OPTION } from './plan.js';
+import {
+  connectionErrors,
+  PARTS_OPTION,
+  QUEUE_OPTION,
+  type QueueOptions,
+  requiredQueue,
+} from './queue-options.js';
 import { runOnRollouts } from './rollouts-command.js';
 import { note } from './streams.js';
 import { makeSubject, readConfiguration, type TitledSubject, type TypedSubject } from './typed-subjects.js';
 
-/** Evaluates a loss or an algorithm by the workers of a queue, and prints the result. */
-export async function evaluateOnQueue(
+/** The values of the options of a command that can use a queue. */
+export interface SubmittingOptions extends PlanningOptions, QueueOptions {}
+
+/** Returns the options that a command has if it can use a queue. */
+export const submittingOptions = () => [QUEUE_OPTION(), PARTS_OPTION(), SHARD_SIZE_OPTION()];
+
+/** Returns whether the options name a queue. */
+export function isSubmitted({ queue, parts }: QueueOptions): boolean {
+  return queue !== undefined || parts !== undefined;
+}
+
+/** Returns a merged result in its printed forms. */
+export type Show = (
+  merged: FilesEvaluation<TitledSubject>,
+  skipped: number | undefined,
+  quiet: boolean,
+) => Printable;
+
+/** Computes losses and algorithms by the workers of a queue, and prints the result. */
+export async function computeOnQueue(
   patterns: readonly string[],
-  options: PlanningOptions & QueueOptions,
-  typed: TypedSubject,
+  options: SubmittingOptions,
+  typed: readonly TypedSubject[],
   command: Command,
+  show: Show,
 ): Promise<void> {
   const { queue, parts } = requiredQueue(options);
-  const config = typed.choice === '--config' ? await readConfiguration(typed.name) : undefined;
-  const subject = await makeSubject({ ...typed, config }, command);
+  const planned = await Promise.all(
+    typed.map(async (one) => {
+      const config = one.choice === '--config' ? await readConfiguration(one.name) : undefined;
+      const whole = { ...one, config };
+      return { typed: whole, subject: await makeSubject(whole, command) };
+    }),
+  );
   const { device = 'cpu', ...here } = options;
   checkDevice(device);
   const quiet = options.quiet === true;
-  const { findQueue } = await import('../cluster/index.js');
-  // Finds a wrong URL before all files are read.
-  await findQueue(queue);
   let end = async () => {};
-  await runOnRollouts(patterns, here, [typed], {}, async (run) => {
-    const plan = await planSubject(run, { ...typed, config }, subject, { ...options, device });
-    const submitted = await runPlan(plan, [subject], { queue, parts, quiet, submits: true });
+  await runOnRollouts(patterns, here, typed, {}, async (run) => {
+    // Finds a wrong URL before all files are read.
+    const address = await connect(queue);
+    const plan = await planSubjects(run, planned, { ...options, device });
+    const subjects = planned.map(({ subject }) => subject);
+    const submitted = await runPlan(plan, subjects, { address, parts, quiet, submits: true, show });
     end = submitted.end;
     return submitted.result;
   });
   await end();
 }
 
+/**
+ * Finds the queue.
+ * @throws LossError if its URL is invalid, its packages are not installed, or no server answers.
+ */
+export async function connect(queue: string): Promise<QueueAddress> {
+  const { findQueue } = await import('../cluster/index.js');
+  return findQueue(queue);
+}
+
 /** How to run a plan on a queue. */
-export interface RunPlanOptions extends Required<QueueOptions> {
+export interface RunPlanOptions {
+  address: QueueAddress;
+  parts: string;
   quiet: boolean;
   /** Whether a run that has ended begins again. Otherwise its result is returned. */
   submits: boolean;
+  show: Show;
 }
 
 /**
@@ -50,35 +91,33 @@ export interface RunPlanOptions extends Required<QueueOptions> {
 export async function runPlan(
   plan: Plan,
   subjects: readonly TitledSubject[],
-  { queue, parts, quiet, submits }: RunPlanOptions,
+  { address, parts, quiet, submits, show }: RunPlanOptions,
 ): Promise<{ result: Printable; end: () => Promise<void> }> {
-  const { findQueue, runFolder, SubmittedRun } = await import('../cluster/index.js');
-  const address = await findQueue(queue);
-  const run = await SubmittedRun.of(plan, { address, parts, onError: connectionErrors(address.shown) });
-  const shown = new ShownProgress(quiet);
-  try {
-    if (submits) await run.submit();
-    if (!quiet)
-      note(
-        `run ${run.id}: ${plan.shards.length} shards. It goes on if you leave; 'join ${run.id}' returns to it.`,
-      );
-    await run.follow((progress) => shown.update(progress));
-    shown.stop();
+  const { runFolder, SubmittedRun } = await import('../cluster/index.js');
+  const connected = async <T>(use: (run: SubmittedRun) => Promise<T>): Promise<T> => {
+    const run = await SubmittedRun.of(plan, { address, parts, onError: connectionErrors(address.shown) });
+    try {
+      return await use(run);
+    } finally {
+      await run.close();
+    }
+  };
+  const result = await connected(async (run) => {
+    const shown = new ShownProgress(quiet);
+    try {
+      if (submits) await run.submit();
+      if (!quiet)
+        note(
+          `run ${run.id}: ${plan.shards.length} shards. It goes on if you leave; 'join ${run.id}' returns to it.`,
+        );
+      await run.follow((progress) => shown.update(progress));
+    } finally {
+      shown.stop();
+    }
     const merged = await mergePlan(plan, subjects, [runFolder(parts, run.id)]);
-    const skipped = plan.configuration.skipBadRows ? merged.skipped : undefined;
-    return {
-      result: printable(merged, undefined, skipped, quiet),
-      async end() {
-        await run.remove();
-        await run.close();
-      },
-    };
-  } catch (error) {
-    await run.close();
-    throw error;
-  } finally {
-    shown.stop();
-  }
+    return show(merged, plan.configuration.skipBadRows ? merged.skipped : undefined, quiet);
+  });
+  return { result, end: () => connected((run) => run.remove()) };
 }
 
 const STAGES: Record<RunProgress['phase'], string> = {

@@ -1,4 +1,5 @@
 // Runs plans on a queue: parts as jobs of BullMQ on Redis.
+export type { QueueAddress } from './address.js';
 export { findQueue } from './peers.js';
 export { planFile, runFolder, storedPlan } from './run-folder.js';
 export type { RunProgress } from './run-watch.js';

@@ -8,7 +8,7 @@ import { runFolder, SubmittedRun, storedPlan } from '../../lib/cluster/index.js'
 import { RUNS, runId, SHARDS } from '../../lib/cluster/jobs.js';
 import type { RunProgress } from '../../lib/cluster/run-watch.js';
 import { type Plan, readPlan } from '../../lib/parts/index.js';
-import { assertFailed, EXAMPLE, ROWS, run, TOKENS } from '../cli/support.js';
+import { assertFailed, EXAMPLE, ROWS, run, TOKENS, TRINITY } from '../cli/support.js';
 import { Cluster, needsRedis, type Program, until, withoutBatches } from './support.js';
 
 const PASSWORD = 'hunter2/secret';
@@ -36,22 +36,25 @@ describe('queue', function () {
       onError: (error) => assert.fail(error),
     });
 
-  it('waits for a worker, and can be left and joined', async () => {
-    const words = ['evaluate', EXAMPLE, '--loss', 'gspo', '--clip-range', '0.3', '--json'];
-    const left = cluster.run(...words, '--shard-size', '60K');
-    const [id] = /[0-9a-f]{16}/.exec(await left.says(/run [0-9a-f]{16}: /))!;
-    await left.says(/No worker is connected/);
-    left.signal('SIGINT');
-    assert.equal((await left.end()).stdout, '');
-    const workers = [await cluster.worker(), await cluster.worker()];
+  for (const words of [
+    ['evaluate', EXAMPLE, '--loss', 'gspo', '--clip-range', '0.3', '--json'],
+    ['sweep', EXAMPLE, '--loss', 'gspo', '--clip-range', '0.2,0.3', '--json'],
+  ])
+    it(`lets ${words[0]} wait for a worker, and be left and joined`, async () => {
+      const left = cluster.run(...words, '--shard-size', '60K');
+      const [id] = /[0-9a-f]{16}/.exec(await left.says(/run [0-9a-f]{16}: /))!;
+      await left.says(/No worker is connected/);
+      left.signal('SIGINT');
+      assert.equal((await left.end()).stdout, '');
+      const worker = await cluster.worker();
 
-    const joined = await cluster.run('join', id, '--json').end();
-    assert.equal(joined.code, 0, joined.stderr);
-    const alone = await run(...words);
-    assert.deepEqual(withoutBatches(joined.stdout), withoutBatches(alone.stdout));
-    assertFailed(await cluster.run('join', id).end(), 1, /plan\.json: expected a plan that can be read/);
-    await endAll(workers);
-  });
+      const joined = await cluster.run('join', id, '--json').end();
+      assert.equal(joined.code, 0, joined.stderr);
+      const alone = await run(...words);
+      assert.deepEqual(withoutBatches(joined.stdout), withoutBatches(alone.stdout));
+      assertFailed(await cluster.run('join', id).end(), 1, /plan\.json: expected a plan that can be read/);
+      await endAll([worker]);
+    });
 
   it('submits a run again that the queue has lost', async () => {
     const of = await plan('lost.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
@@ -82,10 +85,12 @@ describe('queue', function () {
 
     it('computes several runs at once', async () => {
       const runs = [
-        ['--loss', 'ppo'],
-        ['--algorithm', 'rloo', '--skip-bad-rows'],
-        ['--loss-expr', '-A*r'],
-      ].map((subject) => ['evaluate', EXAMPLE, ...subject, '--json']);
+        ['evaluate', '--loss', 'ppo'],
+        ['evaluate', '--algorithm', 'rloo', '--skip-bad-rows'],
+        ['evaluate', '--loss-expr', '-A*r*scale', '--set', 'scale=2'],
+        ['evaluate', '--config', TRINITY],
+        ['sweep', '--algorithm', 'grpo', '--kl-coef', '0.1,0.2', '--advantage-fn', 'grpo,rloo'],
+      ].map(([command, ...subject]) => [command!, EXAMPLE, ...subject, '--json']);
       const results = await Promise.all(
         runs.map((words) => cluster.run(...words, '--shard-size', '60K').end()),
       );
