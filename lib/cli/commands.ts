@@ -7,6 +7,7 @@ import { addDoctor } from './doctor.js';
 import { addEvaluate } from './evaluate.js';
 import { addGradients } from './gradients.js';
 import { addIdentify } from './identify.js';
+import { addJoin } from './join.js';
 import { addList } from './list.js';
 import { addLogprobs } from './logprobs.js';
 import { registerLossFiles } from './loss-file.js';
@@ -14,6 +15,7 @@ import { addMerge } from './merge.js';
 import { addPlan } from './plan.js';
 import { addRun } from './run.js';
 import { addSweep } from './sweep.js';
+import { addWorker } from './worker.js';
 
 /** The commands that have the option `--loss-file`. */
 const TAKING_LOSS_FILES = [
@@ -43,6 +45,8 @@ export async function addCommands(program: Command, words: readonly string[]): P
     left = add(program, left);
   addRun(program);
   addMerge(program);
+  addWorker(program);
+  addJoin(program);
   addDoctor(program);
   addIdentify(program);
   addLogprobs(program);

@@ -12,8 +12,9 @@ import {
 } from '../parts/index.js';
 import { EXPRESSION_HELP } from './expression-options.js';
 import { csv, type Printable, readable, styled, table, twoColumns, type Value } from './output.js';
+import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from './queue-run.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
-import { parseCount, type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
+import { parseCount, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss evaluate`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
@@ -60,7 +61,11 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
     description:
       "Computes a policy loss or an algorithm's objective on rollout files. Prints the loss, its metrics and its " +
       'gradient norm.',
-    options: [REPORT_OPTION(), MICRO_BATCHES_OPTION()],
+    options: [
+      REPORT_OPTION().conflicts('queue'),
+      MICRO_BATCHES_OPTION().conflicts('queue'),
+      ...submittingOptions(),
+    ],
     help: HELP,
     examples: EXAMPLES,
   });
@@ -68,6 +73,10 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
   const { typed, left } = typedSubject(command, words);
   for (const option of typed?.options ?? []) command.addOption(option);
   command.action(async (patterns: string[], options: EvaluateOptions) => {
+    if (isSubmitted(options)) {
+      await computeOnQueue(patterns, options, [typed!], command, printable);
+      return;
+    }
     const subject = await makeSubject(typed!, command);
     const report = await reportOn([subject], options.report);
     await runOnRollouts(patterns, options, [typed!], report?.wanted ?? {}, async (run) => {
@@ -85,13 +94,13 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
         watchers.length > 0 ? watch : undefined,
       );
       await report?.write(result.subjects);
-      return printable(result, divided?.result, run.skipped, options.quiet === true);
+      return printable(result, run.skipped, options.quiet === true, divided?.result);
     });
   });
   return left;
 }
 
-interface EvaluateOptions extends RolloutsOptions {
+interface EvaluateOptions extends SubmittingOptions {
   microBatches?: number;
 }
 
@@ -146,6 +155,7 @@ const EXAMPLES = [
   'evaluate rollouts.jsonl --config grpo-config.json --framework trl/grpo',
   "evaluate rollouts.jsonl --loss-expr 'max(-A*r, -A*clip(r, 1-low, 1+high))' --set low=0.2 --set high=0.28",
   'evaluate rollouts.jsonl --loss-file my-loss.mjs --loss my_loss',
+  "evaluate 'rollouts/*.jsonl' --algorithm grpo --queue redis://host:6379 --parts /shared/parts",
 ];
 
 /**
@@ -154,9 +164,9 @@ const EXAMPLES = [
  */
 export function printable(
   result: FilesEvaluation<TitledSubject>,
-  microBatches: MicroBatchComparison | undefined,
   skipped: number | undefined,
   quiet: boolean,
+  microBatches?: MicroBatchComparison,
 ): Printable {
   const [evaluated] = result.subjects as [SubjectEvaluation<TitledSubject>];
   const evaluation: Evaluation = {

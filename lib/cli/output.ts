@@ -221,7 +221,8 @@ export class ProgressBar implements EvaluationProgress {
     this.#began = performance.now();
   }
 
-  advance(share: number, rows: number, tokens: number): void {
+  /** @param more further text at the end of the bar. */
+  advance(share: number, rows: number, tokens: number, more = ''): void {
     const now = performance.now();
     if (!this.#shows || now - this.#since < LONG_MS) return;
     const seconds = (now - this.#began) / 1000;
@@ -230,6 +231,7 @@ export class ProgressBar implements EvaluationProgress {
       rows: rows.toLocaleString('en'),
       speed: inShort(tokens / seconds),
       left: share > 0 ? duration((seconds * (1 - share)) / share) : '–',
+      more,
     };
     if (this.#bar) this.#bar.update(Math.floor(share * STEPS), about);
     else this.#bar = this.#start(share, about);
@@ -244,7 +246,7 @@ export class ProgressBar implements EvaluationProgress {
   #start(share: number, about: object): SingleBar {
     const bar = new SingleBar(
       {
-        format: '{what} {bar} {percentage}% | {rows} rows | {speed} tokens/s | {left} left',
+        format: '{what} {bar} {percentage}% | {rows} rows | {speed} tokens/s | {left} left{more}',
         barsize: 24,
         clearOnComplete: true,
         gracefulExit: false,

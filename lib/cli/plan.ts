@@ -50,9 +50,13 @@ export interface Planned {
   phases: readonly string[];
 }
 
-interface PlanOptions extends RolloutsOptions, WritingOptions {
-  out: string;
+/** How to plan a computation. */
+export interface PlanningOptions extends RolloutsOptions {
   shardSize: number;
+}
+
+interface PlanOptions extends PlanningOptions, WritingOptions {
+  out: string;
   gradients?: (typeof GRADIENT_ENDINGS)[number];
   forReport?: boolean;
 }
@@ -80,8 +84,10 @@ export function addPlan(program: Command, words: readonly string[]): readonly st
     const { gradients, forReport = false } = options;
     const wanted = plannedColumns({ ...(gradients && { gradients: { ids: options.ids } }), forReport });
     await runOnRollouts(patterns, here, [typed!], wanted, async (run) => {
-      const configuration = configurationOf(plannedFunction(typed!, subject, config), { ...options, device });
-      const plan = await planFor(run, subject, options.shardSize, configuration);
+      const plan = await planSubjects(run, [{ typed: { ...typed!, config }, subject }], {
+        ...options,
+        device,
+      });
       await writePlan(options.out, plan);
       return printable(options.out, subject, plan);
     });
@@ -98,12 +104,7 @@ function planCommand(program: Command): Command {
       "'policy-loss run' computes a shard, and 'policy-loss merge' prints what 'policy-loss evaluate' would print.",
     options: [
       new Option('-o, --out <file>', 'the file to write, such as plan.json').makeOptionMandatory(),
-      new Option(
-        '--shard-size <bytes>',
-        'the size from which on a shard ends, such as 64M; K, M and G are powers of 1024',
-      )
-        .default(SHARD_BYTES, '256M')
-        .argParser(parseSize),
+      SHARD_SIZE_OPTION(),
       new Option('--gradients <format>', 'also write the gradients, one file per shard').choices(
         GRADIENT_ENDINGS,
       ),
@@ -114,6 +115,15 @@ function planCommand(program: Command): Command {
     examples: EXAMPLES,
   });
 }
+
+/** Returns the option `--shard-size`. */
+export const SHARD_SIZE_OPTION = () =>
+  new Option(
+    '--shard-size <bytes>',
+    'the size from which on a shard ends, such as 64M; K, M and G are powers of 1024',
+  )
+    .default(SHARD_BYTES, '256M')
+    .argParser(parseSize);
 
 const HELP = `\
 JSON lines are cut at the ends of lines and Parquet files at row groups. Compressed files and other formats are not cut.
@@ -137,7 +147,11 @@ function parseSize(text: string): number {
   return size;
 }
 
-function checkDevice(device: string): void {
+/**
+ * Checks the name of a device, which this machine need not have.
+ * @throws LossError `ERR_INVALID_OPTION`
+ */
+export function checkDevice(device: string): void {
   if (!/^(cpu|cuda(:\d+)?)$/.test(device))
     throw new LossError('ERR_INVALID_OPTION', {
       option: 'device',
@@ -146,20 +160,42 @@ function checkDevice(device: string): void {
     });
 }
 
-function configurationOf(planned: PlannedFunction, options: PlanOptions & { device: string }) {
+/** A loss or an algorithm to plan: as it was typed, with the text of its configuration, and as it was made. */
+export interface PlannedSubject {
+  typed: TypedSubject;
+  subject: TitledSubject;
+}
+
+/**
+ * Plans the computation of losses and algorithms.
+ * @throws LossError about the files or the losses and algorithms.
+ */
+export function planSubjects(
+  run: RolloutsRun,
+  planned: readonly PlannedSubject[],
+  options: PlanningOptions & Partial<PlanOptions> & { device: string },
+): Promise<Plan> {
+  const subjects = planned.map(({ subject }) => subject);
+  return planFor(run, subjects, options.shardSize, configurationOf(planned.map(plannedFunction), options));
+}
+
+function configurationOf(
+  functions: PlannedFunction[],
+  options: PlanningOptions & Partial<PlanOptions> & { device: string },
+) {
   const {
     column = {},
     backend,
     skipBadRows = false,
     strict = false,
     gradients,
-    ids,
+    ids = [],
     padded = false,
     forReport,
   } = options;
   const { maxRowTokens, maxRows, batchTokens, device } = options;
   return {
-    functions: [planned],
+    functions,
     ...{ column, backend, skipBadRows, strict, maxRowTokens, maxRows, batchTokens, device },
     ...(gradients && { gradients: { ending: gradients, ids, padded } }),
     ...(forReport && { forReport }),
@@ -177,19 +213,25 @@ export function plannedColumns({
 
 async function planFor(
   { files, settings }: RolloutsRun,
-  subject: Subject,
+  subjects: readonly Subject[],
   shardSize: number,
   configuration: PlannedConfiguration,
 ): Promise<Plan> {
   const { progress, read } = settings;
   // Finds missing columns and unreadable files before all of them are read.
-  const options = { ...read, columns: [...subject.columns], maxTokens: 1, onBadRow: () => {} };
+  const options = {
+    ...read,
+    columns: subjects.flatMap(({ columns }) => columns),
+    maxTokens: 1,
+    onBadRow: () => {},
+  };
   progress.begin('checking');
   for await (const part of streamRollouts(files, options)) {
-    await checkColumns(part, [subject], files);
-    const obstacle = subject.obstacle(part.batch);
+    await checkColumns(part, subjects, files);
+    const obstacle = subjects.map((subject) => subject.obstacle(part.batch)).find((one) => one !== undefined);
+    const pairs = subjects.some((subject) => subject.pairs);
     progress.begin('reading');
-    const { shards, files: sizes } = await cutIntoShards(files, shardSize, subject.pairs, (done) =>
+    const { shards, files: sizes } = await cutIntoShards(files, shardSize, pairs, (done) =>
       progress.advance(done / files.length, 0, 0),
     );
     if (obstacle !== undefined && shards.length > 1)
@@ -206,11 +248,10 @@ async function planFor(
 }
 
 /** Returns what a plan states of a loss or algorithm. */
-function plannedFunction(
-  { choice, name, typed }: TypedSubject,
-  subject: TitledSubject,
-  config: string | undefined,
-): PlannedFunction {
+function plannedFunction({
+  typed: { choice, name, typed, config },
+  subject,
+}: PlannedSubject): PlannedFunction {
   const program = programOf(subject);
   return {
     choice,

@@ -210,33 +210,18 @@ export async function runOnRollouts(
  */
 export async function runOnFiles(
   files: readonly string[],
-  {
-    column,
-    backend,
-    skipBadRows,
-    strict = false,
-    batchTokens,
-    maxRowTokens,
-    maxRows,
-    device = 'cpu',
-    quiet = false,
-    ...output
-  }: RolloutsOptions,
+  options: RolloutsOptions,
   wanted: WantedColumns,
   compute: (run: RolloutsRun) => Promise<Printable>,
 ): Promise<void> {
+  const { skipBadRows, batchTokens, device = 'cpu', quiet = false } = options;
   const progress = new ProgressBar(quiet);
   const skipped = new SkippedRows(quiet, progress);
   const run: RolloutsRun = {
     files,
     settings: {
       read: {
-        ...(column && { rename: column }),
-        backend,
-        ...wanted,
-        maxRowTokens,
-        maxRows,
-        strict,
+        ...readingOf(options, wanted),
         onWarning({ message }) {
           if (quiet) return;
           progress.stop();
@@ -262,10 +247,18 @@ export async function runOnFiles(
     const result = await compute(run);
     progress.stop();
     skipped.sumUp();
-    await print(output, result);
+    await print(options, result);
   } finally {
     progress.stop();
   }
+}
+
+/** Returns how options say that rows are read, without what to do with bad and with doubtful rows. */
+export function readingOf(
+  { column, backend, strict = false, maxRowTokens, maxRows }: RolloutsOptions,
+  wanted: WantedColumns,
+): EvaluationSettings['read'] {
+  return { ...(column && { rename: column }), backend, ...wanted, maxRowTokens, maxRows, strict };
 }
 
 function describeNonFinite(loss: number, row: NonFiniteRow | undefined): string {

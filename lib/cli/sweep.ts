@@ -4,12 +4,8 @@ import { LossError, type Metrics } from '../index.js';
 import { evaluateFiles, type FilesEvaluation } from '../parts/index.js';
 import { product, valuesOfWord } from './grid.js';
 import { countsOf, csv, inLines, type Printable, readable, styled, table, type Value } from './output.js';
-import {
-  type RolloutsOptions,
-  type RolloutsRun,
-  rolloutsCommand,
-  runOnRollouts,
-} from './rollouts-command.js';
+import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from './queue-run.js';
+import { rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { settingOf } from './settings.js';
 import {
   makeSubject,
@@ -64,6 +60,7 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
     summary: 'compute a loss or an algorithm for many option values',
     description:
       'Computes a policy loss or an algorithm on rollout files, once for every combination of option values.',
+    options: submittingOptions(),
     help: HELP,
     examples: EXAMPLES,
   });
@@ -72,17 +69,19 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
   if (asksForHelp(words)) for (const option of typed?.options ?? []) command.addOption(option);
   else if (typed) {
     const points = pointsOf(axesOf(typed));
-    command.action(async (patterns: string[], options: RolloutsOptions) => {
-      const subjects = await Promise.all(
-        points.map((point) =>
-          makeSubject(
-            { ...typed, typed: point, options: optionsOf(typed, wordsOf(point), command) },
-            command,
-          ),
-        ),
-      );
+    command.action(async (patterns: string[], options: SubmittingOptions) => {
+      const all = points.map((point) => ({
+        ...typed,
+        typed: point,
+        options: optionsOf(typed, wordsOf(point), command),
+      }));
+      if (isSubmitted(options)) {
+        await computeOnQueue(patterns, options, all, command, printable);
+        return;
+      }
+      const subjects = await Promise.all(all.map((one) => makeSubject(one, command)));
       await runOnRollouts(patterns, options, [typed], {}, async (run) =>
-        printable(await evaluateFiles(run.files, subjects, run.settings), run),
+        printable(await evaluateFiles(run.files, subjects, run.settings), run.skipped),
       );
     });
   }
@@ -101,6 +100,7 @@ const EXAMPLES = [
   'sweep rollouts.jsonl --loss cispo --clip-range-high 0.2:0.4:0.1 --enable-mask-clip=true,false',
   'sweep rollouts.parquet --algorithm grpo --kl-loss-fn k1,k2,k3 --kl-coef 0.001,0.01 --json',
   'sweep rollouts.jsonl --algorithm grpo --advantage-fn grpo,rloo,opmd',
+  "sweep 'rollouts/*.jsonl' --loss ppo --clip-range 0.1,0.2 --queue redis://host:6379 --parts /shared/parts",
   "sweep rollouts.jsonl --loss-expr 'max(-A*r, -A*clip(r, 1-low, 1+low))' --set low=0.1:0.3:0.05",
 ];
 
@@ -146,9 +146,13 @@ function pointsOf(axes: readonly Axis[]): TypedOption[][] {
   return product(axes);
 }
 
-function printable(
+/**
+ * Returns the result of `sweep` in its printed forms.
+ * @param skipped the number of invalid rows that were skipped; undefined without --skip-bad-rows.
+ */
+export function printable(
   { subjects, rows, tokens, parts }: FilesEvaluation<TitledSubject>,
-  { skipped }: RolloutsRun,
+  skipped: number | undefined,
 ): Printable {
   const options = Object.keys(subjects[0]!.subject.given);
   const axes = Object.fromEntries(

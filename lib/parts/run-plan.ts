@@ -109,6 +109,16 @@ export class PlanRun {
     }
   }
 
+  /**
+   * Merges the counts of all shards, which the phase 'compute' otherwise does when it begins.
+   * @returns the number of rows and of unmasked tokens in all shards.
+   * @throws LossError if a shard was not counted, or if the rows of the shards do not belong together.
+   */
+  async mergeCounts(): Promise<Pick<ShardRun, 'rows' | 'tokens'>> {
+    const { rows, tokens } = (await this.#counted()).whole;
+    return { rows, tokens };
+  }
+
   async #write(
     shard: number,
     result: ShardResult,

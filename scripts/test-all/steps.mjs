@@ -10,7 +10,7 @@
  * - `program`: a program that the step needs. If it is not installed, the step is left out.
  */
 export const STEPS = [
-  { script: 'test', covers: [''], packages: { chromium: ['chromium'] } },
+  { script: 'test', covers: [''], packages: { chromium: ['chromium'], 'redis-server': ['redis-server'] } },
   {
     script: 'prebuild',
     covers: ['scripts/cuda/', 'scripts/prebuild/'],

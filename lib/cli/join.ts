@@ -1,0 +1,49 @@
+// `policy-loss join`: returns to a run on a queue.
+import type { Command } from 'commander';
+import { version } from './about.js';
+import { printable as evaluated } from './evaluate.js';
+import { helpAfter } from './help.js';
+import { type OutputOptions, print } from './output.js';
+import { plannedSubjects } from './plan.js';
+import { PARTS_OPTION, QUEUE_OPTION, type QueueOptions, requiredQueue } from './queue-options.js';
+import { connect, runPlan } from './queue-run.js';
+import { OUTPUT_OPTIONS } from './rollouts-command.js';
+import { printable as swept } from './sweep.js';
+
+interface JoinOptions extends OutputOptions, Required<QueueOptions> {
+  quiet?: boolean;
+}
+
+/** Adds the command `join` to the command-line program. */
+export function addJoin(program: Command): void {
+  const command = program
+    .command('join')
+    .summary("return to a run of 'evaluate --queue' or 'sweep --queue'")
+    .description(
+      "Returns to a run that 'policy-loss evaluate --queue' or 'policy-loss sweep --queue' has submitted. Waits for its " +
+        'end, and prints its result.',
+    )
+    .argument('<run>', 'the name of the run');
+  for (const option of [
+    QUEUE_OPTION().makeOptionMandatory(),
+    PARTS_OPTION().makeOptionMandatory(),
+    ...OUTPUT_OPTIONS(),
+  ])
+    command.addOption(option);
+  command.addHelpText('after', helpAfter(EXAMPLES));
+  command.action(async (name: string, { quiet = false, ...options }: JoinOptions) => {
+    const { queue, parts } = requiredQueue(options);
+    const { planFile, storedPlan } = await import('../cluster/index.js');
+    const plan = await storedPlan(parts, name, version);
+    const subjects = await plannedSubjects(planFile(parts, name), plan, program);
+    const show = subjects.length > 1 ? swept : evaluated;
+    const { result, end } = await runPlan(plan, subjects, {
+      ...{ address: await connect(queue), parts, quiet, show },
+      submits: false,
+    });
+    await print(options, result);
+    await end();
+  });
+}
+
+const EXAMPLES = ['join 3f2a90c1d4e5b678 --queue redis://host:6379 --parts /shared/parts'];

@@ -1,0 +1,152 @@
+// Runs plans on a queue, and prints their results.
+import type { Command } from 'commander';
+import type { QueueAddress, RunProgress, SubmittedRun } from '../cluster/index.js';
+import { type FilesEvaluation, mergePlan, type Plan } from '../parts/index.js';
+import { type Printable, ProgressBar } from './output.js';
+import { checkDevice, type PlanningOptions, planSubjects, SHARD_SIZE_OPTION } from './plan.js';
+import {
+  connectionErrors,
+  PARTS_OPTION,
+  QUEUE_OPTION,
+  type QueueOptions,
+  requiredQueue,
+} from './queue-options.js';
+import { runOnRollouts } from './rollouts-command.js';
+import { note } from './streams.js';
+import { makeSubject, readConfiguration, type TitledSubject, type TypedSubject } from './typed-subjects.js';
+
+/** The values of the options of a command that can use a queue. */
+export interface SubmittingOptions extends PlanningOptions, QueueOptions {}
+
+/** Returns the options that a command has if it can use a queue. */
+export const submittingOptions = () => [QUEUE_OPTION(), PARTS_OPTION(), SHARD_SIZE_OPTION()];
+
+/** Returns whether the options name a queue. */
+export function isSubmitted({ queue, parts }: QueueOptions): boolean {
+  return queue !== undefined || parts !== undefined;
+}
+
+/** Returns a merged result in its printed forms. */
+export type Show = (
+  merged: FilesEvaluation<TitledSubject>,
+  skipped: number | undefined,
+  quiet: boolean,
+) => Printable;
+
+/** Computes losses and algorithms by the workers of a queue, and prints the result. */
+export async function computeOnQueue(
+  patterns: readonly string[],
+  options: SubmittingOptions,
+  typed: readonly TypedSubject[],
+  command: Command,
+  show: Show,
+): Promise<void> {
+  const { queue, parts } = requiredQueue(options);
+  const planned = await Promise.all(
+    typed.map(async (one) => {
+      const config = one.choice === '--config' ? await readConfiguration(one.name) : undefined;
+      const whole = { ...one, config };
+      return { typed: whole, subject: await makeSubject(whole, command) };
+    }),
+  );
+  const { device = 'cpu', ...here } = options;
+  checkDevice(device);
+  const quiet = options.quiet === true;
+  let end = async () => {};
+  await runOnRollouts(patterns, here, typed, {}, async (run) => {
+    // Finds a wrong URL before all files are read.
+    const address = await connect(queue);
+    const plan = await planSubjects(run, planned, { ...options, device });
+    const subjects = planned.map(({ subject }) => subject);
+    const submitted = await runPlan(plan, subjects, { address, parts, quiet, submits: true, show });
+    end = submitted.end;
+    return submitted.result;
+  });
+  await end();
+}
+
+/**
+ * Finds the queue.
+ * @throws LossError if its URL is invalid, its packages are not installed, or no server answers.
+ */
+export async function connect(queue: string): Promise<QueueAddress> {
+  const { findQueue } = await import('../cluster/index.js');
+  return findQueue(queue);
+}
+
+/** How to run a plan on a queue. */
+export interface RunPlanOptions {
+  address: QueueAddress;
+  parts: string;
+  quiet: boolean;
+  /** Whether a run that has ended begins again. Otherwise its result is returned. */
+  submits: boolean;
+  show: Show;
+}
+
+/**
+ * Runs a plan on a queue.
+ * @returns the result, and a function that removes the run, to be called when the result is printed.
+ */
+export async function runPlan(
+  plan: Plan,
+  subjects: readonly TitledSubject[],
+  { address, parts, quiet, submits, show }: RunPlanOptions,
+): Promise<{ result: Printable; end: () => Promise<void> }> {
+  const { runFolder, SubmittedRun } = await import('../cluster/index.js');
+  const connected = async <T>(use: (run: SubmittedRun) => Promise<T>): Promise<T> => {
+    const run = await SubmittedRun.of(plan, { address, parts, onError: connectionErrors(address.shown) });
+    try {
+      return await use(run);
+    } finally {
+      await run.close();
+    }
+  };
+  const result = await connected(async (run) => {
+    const shown = new ShownProgress(quiet);
+    try {
+      if (submits) await run.submit();
+      if (!quiet)
+        note(
+          `run ${run.id}: ${plan.shards.length} shards. It goes on if you leave; 'join ${run.id}' returns to it.`,
+        );
+      await run.follow((progress) => shown.update(progress));
+    } finally {
+      shown.stop();
+    }
+    const merged = await mergePlan(plan, subjects, [runFolder(parts, run.id)]);
+    return show(merged, plan.configuration.skipBadRows ? merged.skipped : undefined, quiet);
+  });
+  return { result, end: () => connected((run) => run.remove()) };
+}
+
+const STAGES: Record<RunProgress['phase'], string> = {
+  count: 'counting',
+  merge: 'merging',
+  compute: 'computing',
+};
+
+/** Shows the progress of a run over all workers. */
+class ShownProgress {
+  readonly #bar: ProgressBar;
+  #tellsOfWorkers: boolean;
+  #phase: RunProgress['phase'] | undefined;
+
+  constructor(quiet: boolean) {
+    this.#bar = new ProgressBar(quiet);
+    this.#tellsOfWorkers = !quiet;
+  }
+
+  update({ phase, jobs, done, rows, tokens, retried, failed, workers }: RunProgress): void {
+    if (workers === 0 && this.#tellsOfWorkers) note('No worker is connected. The run waits for one.');
+    this.#tellsOfWorkers = false;
+    if (phase !== this.#phase) this.#bar.begin(STAGES[phase]);
+    this.#phase = phase;
+    const counts = [`${done}/${jobs} shards`, `${retried} retried`, `${failed} failed`, `${workers} workers`];
+    this.#bar.advance(done / jobs, rows, tokens, ` | ${counts.join(', ')}`);
+  }
+
+  stop(): void {
+    this.#bar.stop();
+  }
+}

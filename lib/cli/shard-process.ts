@@ -1,0 +1,46 @@
+// The module that a worker's processes run. Its default export computes a job of the queue of shards.
+import { Command } from 'commander';
+import { ShardTasks } from '../cluster/shard-tasks.js';
+import { cudaIndex } from '../core/device.js';
+import { LossError } from '../index.js';
+import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
+import { version } from './about.js';
+import { flagOf } from './flags.js';
+import { plannedSubjects } from './plan.js';
+import { readingOf } from './rollouts-command.js';
+import { note } from './streams.js';
+import { PARTS_VARIABLE } from './worker.js';
+
+process.on('exit', removeTemporaryFolders);
+
+// Prints nothing: an error of commander becomes the error of the job.
+const program = new Command().exitOverride().configureOutput({ writeErr: () => {} });
+
+const tasks = new ShardTasks({
+  parts: process.env[PARTS_VARIABLE]!,
+  program: version,
+  subjectsOf: (file, plan) => plannedSubjects(file, plan, program),
+  settingsOf({ configuration }) {
+    const { skipBadRows, batchTokens, device, gradients } = configuration;
+    cudaIndex(device);
+    return {
+      read: {
+        ...readingOf(configuration, gradients ? { keep: gradients.ids } : {}),
+        onWarning: ({ message }) => note(`warning: ${message}`),
+        ...(skipBadRows && { skipBadRows, onBadRow: () => {} }),
+      },
+      batchTokens,
+      device,
+      progress: { begin() {}, advance() {} },
+    };
+  },
+});
+
+/** Runs a job. Its error names options as the command line does. */
+export default async function run({ data }: { data: unknown }) {
+  try {
+    return await tasks.run(data);
+  } catch (error) {
+    throw error instanceof LossError ? new Error(error.withOptionNames(flagOf).message) : error;
+  }
+}

@@ -1,0 +1,113 @@
+// The jobs of a run. A run is a plan that a queue works on. It has one job in the queue of runs, whose children in the
+// queue of shards are the phases of the shards. The jobs have no data but these names: the plan and the parts are files.
+import type { JobsOptions } from 'bullmq';
+import { Fields } from '../parts/fields.js';
+import { PHASES, type Phase, type Plan } from '../parts/index.js';
+
+export const RUNS = 'policy-loss-runs';
+export const SHARDS = 'policy-loss-shards';
+
+/** The phases of a run. Between counting and computing, the counts of all shards are merged. */
+export type RunPhase = Phase | 'merge';
+
+/** The phases that a plan's run has, in order. */
+export function phasesOf({ shards }: Pick<Plan, 'shards'>): RunPhase[] {
+  return shards.length > 1 ? ['count', 'merge', 'compute'] : ['compute'];
+}
+
+/** Returns the number of jobs in a phase. */
+export function jobsIn(phase: RunPhase, { shards }: Pick<Plan, 'shards'>): number {
+  return phase === 'merge' ? 1 : shards.length;
+}
+
+/** The data of a run's job. */
+export interface RunJob {
+  run: string;
+  /** The number of phases whose jobs were added. */
+  begun: number;
+}
+
+/** The data of a shard's job. */
+export interface ShardJob {
+  run: string;
+  phase: RunPhase;
+  /** Always 0 in the phase 'merge'. */
+  shard: number;
+}
+
+/** What a shard's job returns. */
+export interface ShardDone {
+  rows: number;
+  /** The number of unmasked tokens. */
+  tokens: number;
+}
+
+/** Returns the name of a plan's run: the beginning of the plan's hash. */
+export function runOf({ hash }: Pick<Plan, 'hash'>): string {
+  return hash.slice(0, RUN_LENGTH);
+}
+
+/** Returns whether a text can be the name of a run. */
+export function isRun(text: string): boolean {
+  return text.length === RUN_LENGTH && /^[0-9a-f]+$/.test(text);
+}
+
+const RUN_LENGTH = 16;
+
+/** Returns the id of a run's job. */
+export function runId(run: string): string {
+  return `${run}-run`;
+}
+
+/** Returns the id of a shard's job. It depends on the plan, the phase and the shard only, so that no job is added twice. */
+export function shardId({ run, phase, shard }: ShardJob): string {
+  return `${run}-${phase}-${shard}`;
+}
+
+/** Returns what the id of a shard's job says; undefined if it is a job of another run. */
+export function shardOf(id: string, run: string): Pick<ShardJob, 'phase' | 'shard'> | undefined {
+  const [of, phase, shard] = id.split('-');
+  return of === run && shard !== undefined ? { phase: phase as RunPhase, shard: Number(shard) } : undefined;
+}
+
+/**
+ * Reads the data of a shard's job, which anybody may have written who can write to the queue.
+ * @throws LossError `ERR_INVALID_INPUT`
+ */
+export function shardJobFrom(data: unknown): ShardJob {
+  const fields = new Fields(`a job of ${SHARDS}`, data);
+  return {
+    run: runFrom(fields),
+    phase: fields.choice('phase', [...PHASES, 'merge']),
+    shard: fields.count('shard'),
+  };
+}
+
+/** Reads the data of a run's job, as shardJobFrom() does. */
+export function runJobFrom(data: unknown): RunJob {
+  const fields = new Fields(`a job of ${RUNS}`, data);
+  return { run: runFrom(fields), begun: fields.count('begun', 3) };
+}
+
+function runFrom(fields: Fields): string {
+  const run = fields.text('run');
+  if (!isRun(run)) throw fields.error('run', `${RUN_LENGTH} hexadecimal digits`, 'another text');
+  return run;
+}
+
+const WEEK_SECONDS = 7 * 24 * 3600;
+
+/**
+ * The options that all jobs have. A job that fails is tried five times. Finished jobs are removed with their run, or
+ * after a week if nobody asks for the run.
+ * @param delayMs the wait before the second try. It doubles from try to try.
+ */
+export function jobOptions(delayMs: number): JobsOptions {
+  return {
+    attempts: 5,
+    backoff: { type: 'exponential', delay: delayMs },
+    removeOnComplete: { age: WEEK_SECONDS },
+    removeOnFail: { age: WEEK_SECONDS },
+    stackTraceLimit: 0,
+  };
+}

@@ -1,0 +1,63 @@
+// The folder of a run: its plan and its parts. The submitter and all workers see it, under whatever path.
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { LossError } from '../index.js';
+import { type Plan, readPlan, writePlan } from '../parts/index.js';
+import { isRun, runOf } from './jobs.js';
+
+/** Returns the path of a run's folder. */
+export function runFolder(parts: string, run: string): string {
+  return join(parts, run);
+}
+
+/** Returns the path of a run's plan. */
+export function planFile(parts: string, run: string): string {
+  return join(runFolder(parts, run), 'plan.json');
+}
+
+/** Writes a plan into the folder of its run. */
+export async function storePlan(parts: string, plan: Plan): Promise<void> {
+  await writePlan(planFile(parts, runOf(plan)), plan);
+}
+
+/**
+ * Reads the plan of a run.
+ * @param program the version of this package.
+ * @throws LossError `ERR_INVALID_INPUT` if there is no valid plan.
+ */
+export async function storedPlan(parts: string, run: string, program: string): Promise<Plan> {
+  if (!isRun(run))
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: run,
+      expected: 'the name of a run, which is 16 hexadecimal digits',
+      received: 'another text',
+    });
+  const file = planFile(parts, run);
+  const plan = await readPlan(file, program);
+  if (runOf(plan) !== run)
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: file,
+      expected: `the plan ${run}…`,
+      received: `the plan ${runOf(plan)}…`,
+    });
+  return plan;
+}
+
+/** Removes the folder of a run. */
+export async function removeRunFolder(parts: string, run: string): Promise<void> {
+  await rm(runFolder(parts, run), { recursive: true, force: true, maxRetries: 10 });
+}
+
+/**
+ * Checks that a plan can be computed by workers. They load no code, so it must not have a loss of a --loss-file.
+ * @throws LossError `ERR_INVALID_OPTION`
+ */
+export function checkNoCode({ configuration: { functions } }: Plan): void {
+  for (const { choice, name, program } of functions)
+    if (program !== undefined && choice !== '--loss-expr')
+      throw new LossError('ERR_INVALID_OPTION', {
+        at: `${choice} ${name}`,
+        expected: 'a loss of this package or a --loss-expr, because workers load no code',
+        received: 'a loss of a --loss-file',
+      });
+}

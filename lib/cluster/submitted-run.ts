@@ -1,0 +1,152 @@
+// A run as its submitter sees it: submits it, follows it to its end, and removes it.
+import { stat } from 'node:fs/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Job, Queue, QueueEvents } from 'bullmq';
+import { LossError } from '../index.js';
+import type { Plan } from '../parts/index.js';
+import type { QueueAddress } from './address.js';
+import { jobOptions, RUNS, type RunJob, runId, runOf, SHARDS, shardOf } from './jobs.js';
+import { bullmq } from './peers.js';
+import { checkNoCode, planFile, removeRunFolder, storePlan } from './run-folder.js';
+import { type RunProgress, RunWatch } from './run-watch.js';
+
+/** What a submitter needs to know about the queue. */
+export interface SubmitterOptions {
+  address: QueueAddress;
+  /** The folder that has the folders of all runs. */
+  parts: string;
+  /** Called with errors of the connection, which is then tried again. */
+  onError: (error: Error) => void;
+}
+
+/** A run of a plan. Any number of submitters can follow the same run. */
+export class SubmittedRun {
+  readonly id: string;
+  readonly #plan: Plan;
+  readonly #parts: string;
+  readonly #runs: Queue;
+  readonly #shards: Queue;
+  readonly #events: QueueEvents;
+  readonly #watch: RunWatch;
+
+  private constructor(plan: Plan, parts: string, runs: Queue, shards: Queue, events: QueueEvents) {
+    this.id = runOf(plan);
+    this.#plan = plan;
+    this.#parts = parts;
+    this.#runs = runs;
+    this.#shards = shards;
+    this.#events = events;
+    this.#watch = new RunWatch(this.id, plan);
+    this.#watch.listen(events);
+  }
+
+  /**
+   * Connects to the queue.
+   * @throws LossError if the packages of the queue are not installed, or the plan needs code.
+   */
+  static async of(plan: Plan, { address, parts, onError }: SubmitterOptions): Promise<SubmittedRun> {
+    checkNoCode(plan);
+    const { Queue, QueueEvents } = await bullmq();
+    const { connection } = address;
+    const [runs, shards] = [new Queue(RUNS, { connection }), new Queue(SHARDS, { connection })];
+    const events = new QueueEvents(SHARDS, { connection });
+    const all: NodeJS.EventEmitter[] = [runs, shards, events];
+    for (const each of all) each.on('error', onError);
+    await events.waitUntilReady();
+    return new SubmittedRun(plan, parts, runs, shards, events);
+  }
+
+  /**
+   * Submits the run, unless it is in progress. A run that has ended begins again, but shards that have parts are not
+   * computed again.
+   */
+  async submit(): Promise<void> {
+    await storePlan(this.#parts, this.#plan);
+    if ((await this.#job())?.finishedOn !== undefined) await this.#removeJobs();
+    await this.#add();
+  }
+
+  /**
+   * Waits until the run has ended. A run that the queue does not know, because it has lost its data, is submitted again.
+   * @param onProgress called about twice per second.
+   * @throws LossError `ERR_INVALID_INPUT` if a shard has failed for good, or if another submitter has removed the run.
+   */
+  async follow(onProgress: (progress: RunProgress) => void): Promise<void> {
+    for (let first = true; ; first = false) {
+      const job = await this.#job();
+      if (!job) {
+        await this.#checkFolder();
+        await this.#add();
+        continue;
+      }
+      if (first || job.finishedOn !== undefined) await this.#watch.catchUp(job);
+      onProgress(this.#watch.progress(await this.#shards.getWorkersCount()));
+      const state = await job.getState();
+      if (state === 'completed') return;
+      if (state === 'failed') throw await this.#failure(job);
+      await sleep(POLL_MS);
+    }
+  }
+
+  /** Removes the run from the queue, and its parts. */
+  async remove(): Promise<void> {
+    await removeRunFolder(this.#parts, this.id);
+    await this.#removeJobs();
+  }
+
+  /** Disconnects from the queue. The run goes on. */
+  async close(): Promise<void> {
+    await Promise.all([this.#events.close(), this.#runs.close(), this.#shards.close()]);
+  }
+
+  #job(): Promise<Job | undefined> {
+    return this.#runs.getJob(runId(this.id));
+  }
+
+  async #add(): Promise<void> {
+    const data: RunJob = { run: this.id, begun: 0 };
+    await this.#runs.add('run', data, { ...jobOptions(RETRY_MS), jobId: runId(this.id) });
+  }
+
+  async #checkFolder(): Promise<void> {
+    const file = planFile(this.#parts, this.id);
+    const exists = await stat(file).then(
+      () => true,
+      () => false,
+    );
+    if (!exists)
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: `run ${this.id}`,
+        expected: 'a run that nobody has removed',
+        received: `no file ${file}`,
+      });
+  }
+
+  /** Removes the jobs. Those of shards that are still in progress after a failure must end first. */
+  async #removeJobs(): Promise<void> {
+    for (;;) {
+      const job = await this.#job();
+      if (!job) return;
+      try {
+        await job.remove({ removeChildren: true });
+      } catch (error) {
+        if (!/locked/.test((error as Error).message)) throw error;
+        await sleep(POLL_MS);
+      }
+    }
+  }
+
+  async #failure(job: Job): Promise<LossError> {
+    const { failed = [] } = await job.getDependencies({ failed: { cursor: 0, count: 1 } });
+    const id = failed[0]?.split(':').at(-1) ?? '';
+    const shard = shardOf(id, this.id);
+    const child: Job | undefined = shard && (await this.#shards.getJob(id));
+    if (!shard || !child) return new LossError('ERR_INVALID_INPUT', `run ${this.id}: ${job.failedReason}`);
+    const what = shard.phase === 'merge' ? 'merging the counts' : `shard ${shard.shard}, ${shard.phase}`;
+    const tries = child.attemptsMade > 1 ? ` after ${child.attemptsMade} tries` : '';
+    return new LossError('ERR_INVALID_INPUT', `run ${this.id}, ${what}${tries}: ${child.failedReason}`);
+  }
+}
+
+const POLL_MS = 500;
+const RETRY_MS = 1000;

@@ -1,0 +1,214 @@
+/** Helpers for tests of the queue: a real Redis server, and workers and submitters in processes of their own. */
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Redis } from 'ioredis';
+import { PROGRAM, ROOT, type Run } from '../cli/support.js';
+
+/** Skips the tests of a suite if there is no redis-server. */
+export function needsRedis(context: Mocha.Context): void {
+  if (spawnSync('redis-server', ['--version']).status === 0) return;
+  console.log('      skipped: redis-server is not installed (Debian: redis-server)');
+  context.skip();
+}
+
+/** Waits until a condition holds. */
+export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
+  const end = performance.now() + 50_000;
+  while (!(await holds())) {
+    if (performance.now() > end) assert.fail(`waited too long until ${what}`);
+    await sleep(20);
+  }
+}
+
+const HOLD = new URL('./scenarios/hold.mjs', import.meta.url).href;
+
+/** A program in a process of its own, with its output so far. */
+export class Program {
+  readonly #child: ChildProcess;
+  readonly #ended: Promise<unknown>;
+  stdout = '';
+  stderr = '';
+
+  constructor(words: readonly string[], environment: NodeJS.ProcessEnv = {}) {
+    // As the leader of a group, a worker can be killed together with the processes of its shards.
+    this.#child = spawn(process.execPath, [PROGRAM, ...words], {
+      cwd: ROOT,
+      detached: true,
+      env: { ...process.env, ...environment },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    for (const stream of ['stdout', 'stderr'] as const)
+      this.#child[stream]!.setEncoding('utf8').on('data', (text: string) => {
+        this[stream] += text;
+      });
+    this.#ended = once(this.#child, 'close');
+  }
+
+  /** Sends a signal to the program only. */
+  signal(name: NodeJS.Signals): void {
+    this.#child.kill(name);
+  }
+
+  /** Sends a signal to the program and its processes. */
+  signalAll(name: NodeJS.Signals): void {
+    try {
+      process.kill(-this.#child.pid!, name);
+    } catch {
+      // They have ended.
+    }
+  }
+
+  /** Waits until the program has printed a text on stderr. */
+  async says(pattern: RegExp): Promise<string> {
+    await until(`${pattern}: ${this.stderr}`, () => pattern.test(this.stderr) || this.hasEnded);
+    const [said] = pattern.exec(this.stderr) ?? assert.fail(`ended without ${pattern}: ${this.stderr}`);
+    return said;
+  }
+
+  get hasEnded(): boolean {
+    return this.#child.exitCode !== null || this.#child.signalCode !== null;
+  }
+
+  /** Waits until the program has ended. */
+  async end(): Promise<Run> {
+    await this.#ended;
+    return { code: this.#child.exitCode, stdout: this.stdout, stderr: this.stderr };
+  }
+}
+
+/** A Redis server, and everything that runs with it. All of it is gone after end(). */
+export class Cluster {
+  readonly folder = mkdtempSync(join(tmpdir(), 'policy-loss-cluster-'));
+  readonly parts = join(this.folder, 'parts');
+  readonly #password: string | undefined;
+  readonly #programs: Program[] = [];
+  #port = 0;
+  #server: ChildProcess | undefined;
+
+  private constructor(password: string | undefined) {
+    this.#password = password;
+  }
+
+  static async start(password?: string): Promise<Cluster> {
+    const cluster = new Cluster(password);
+    cluster.#port = await freePort();
+    await cluster.startServer();
+    return cluster;
+  }
+
+  get url(): string {
+    const password = this.#password === undefined ? '' : `:${encodeURIComponent(this.#password)}@`;
+    return `redis://${password}127.0.0.1:${this.#port}`;
+  }
+
+  async startServer(): Promise<void> {
+    const folder = join(this.folder, 'redis');
+    mkdirSync(folder, { recursive: true });
+    const options = ['--port', String(this.#port), '--bind', '127.0.0.1', '--dir', folder, '--save', ''];
+    const password = this.#password === undefined ? [] : ['--requirepass', this.#password];
+    this.#server = spawn('redis-server', [...options, '--appendonly', 'yes', ...password], {
+      stdio: 'ignore',
+    });
+    await until('Redis answers', () => this.#answers());
+  }
+
+  async stopServer(): Promise<void> {
+    if (!this.#server) return;
+    const ended = once(this.#server, 'exit');
+    this.#server.kill('SIGTERM');
+    await ended;
+    this.#server = undefined;
+  }
+
+  /** Connects to the server. */
+  client(): Redis {
+    const password = this.#password === undefined ? {} : { password: this.#password };
+    return new Redis({ host: '127.0.0.1', port: this.#port, ...password, maxRetriesPerRequest: null });
+  }
+
+  async #answers(): Promise<boolean> {
+    const client = this.client();
+    client.on('error', () => {});
+    try {
+      return (await Promise.race([client.ping(), sleep(500)])) === 'PONG';
+    } catch {
+      return false;
+    } finally {
+      client.disconnect();
+    }
+  }
+
+  /** Runs a program with the options of this queue. */
+  run(...words: string[]): Program {
+    return this.#start([...words, '--queue', this.url, '--parts', this.parts]);
+  }
+
+  /**
+   * Starts a worker, and waits until it is ready.
+   * @param hold the parts at which it stops; see scenarios/hold.mjs.
+   */
+  async worker(words: readonly string[] = [], hold?: { name: string; part: string }): Promise<Program> {
+    const environment = hold && {
+      NODE_OPTIONS: `--import ${HOLD}`,
+      HOLD: hold.part,
+      HOLD_FOLDER: this.folder,
+      HOLD_NAME: hold.name,
+    };
+    const quick = ['--lock-seconds', '1', '--retry-seconds', '0.02'];
+    const all = ['worker', '--queue', this.url, '--parts', this.parts, ...quick, ...words];
+    const worker = this.#start(all, environment);
+    await worker.says(/waiting for shards/);
+    return worker;
+  }
+
+  /** Waits until a worker holds a part, and returns the part's name. */
+  async held(name: string): Promise<string> {
+    const file = join(this.folder, `held ${name}`);
+    await until(`${name} holds a part`, () => existsSync(file) && readFileSync(file, 'utf8') !== '');
+    return readFileSync(file, 'utf8');
+  }
+
+  /** Lets a worker go on that holds a part. */
+  release(name: string): void {
+    writeFileSync(join(this.folder, `go ${name}`), '');
+  }
+
+  /** Waits until a worker has given the part its name, or has failed to. */
+  async released(name: string): Promise<void> {
+    await until(`${name} goes on`, () => existsSync(join(this.folder, `released ${name}`)));
+  }
+
+  #start(words: readonly string[], environment?: NodeJS.ProcessEnv): Program {
+    const program = new Program(words, environment);
+    this.#programs.push(program);
+    return program;
+  }
+
+  async end(): Promise<void> {
+    for (const program of this.#programs) program.signalAll('SIGKILL');
+    await Promise.all(this.#programs.map((program) => program.end()));
+    await this.stopServer();
+    rmSync(this.folder, { recursive: true, force: true, maxRetries: 10 });
+  }
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as { port: number };
+  server.close();
+  await once(server, 'close');
+  return port;
+}
+
+/** Returns a result without the number of parts in which it was computed. */
+export function withoutBatches(text: string): object {
+  const { batches: _, ...rest } = JSON.parse(text);
+  return rest;
+}
