@@ -35,7 +35,7 @@ import {
 import { logitsTable, timeLogits } from './lib/logits.js';
 import { describeMachine, slug } from './lib/machine.js';
 import { measureMemory, memoryTable } from './lib/memory.js';
-import { drawSpeed } from './lib/picture.js';
+import { drawLogits, drawSpeed } from './lib/picture.js';
 import { find, type Report, save } from './lib/report.js';
 import { summaryTable } from './lib/summary.js';
 import { printer } from './lib/tables.js';
@@ -95,6 +95,10 @@ const complete =
   !flags.quick && !flags.frameworks && !flags.logits && !flags['no-peers'] && only === undefined;
 const results = join(root, complete ? 'bench/results' : 'build/bench', `${slug(`${cpu} ${isa}`)}.json`);
 const picture = join(root, complete ? 'bench/speed.svg' : 'build/bench/speed.svg');
+const logitsPicture = join(
+  root,
+  flags.quick || flags['no-peers'] ? 'build/bench/logits.svg' : 'bench/logits.svg',
+);
 const report: Report = { machine, date: new Date().toISOString(), rounds, peers: {}, functions: [] };
 
 const peers = flags['no-peers'] ? [] : await findPeers();
@@ -139,6 +143,7 @@ async function timeWithPeers(): Promise<void> {
   if (timesLogits) {
     report.logits = await timeLogits(peers, rounds);
     print(logitsTable(report.logits));
+    drawLogits(report, logitsPicture);
     save(report, results);
   }
 }
