@@ -2,6 +2,7 @@
 import { sha256Of } from '../core/digest.js';
 import { LossError } from '../core/errors.js';
 import { cutFile, type HashedPiece } from '../rollouts/index.js';
+import { isRemote } from '../rollouts/remote/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { Fields } from './fields.js';
 import { readWhole, writeWhole } from './whole-file.js';
@@ -82,9 +83,12 @@ export async function cutIntoShards(
     if (shard.length > 0) shards.push(shard);
     [shard, size] = [[], 0];
   };
-  for (const [i, name] of files.entries()) {
-    const cut = await cutFile(name, bytes, pairs, canEnd);
-    const { pieces, ...about } = cut;
+  // Whether pairs are whole depends on the files before.
+  const atOnce = !pairs && files.some(isRemote) ? FILES_AT_ONCE : 1;
+  let done = 0;
+  for await (const { pieces, ...about } of inTurn(files, atOnce, (name) =>
+    cutFile(name, bytes, pairs, canEnd),
+  )) {
     sizes.push(about);
     for (const piece of pieces) {
       const more = piece.end - piece.start;
@@ -94,10 +98,37 @@ export async function cutIntoShards(
       rows += piece.rows ?? 0;
       if (size >= bytes && canEnd()) end();
     }
-    onFile(i + 1);
+    onFile(++done);
   }
   end();
   return { files: sizes, shards };
+}
+
+// A server takes time to answer, so several files on servers are cut at once.
+const FILES_AT_ONCE = 16;
+
+/**
+ * Yields the results of a function for all items, in their order.
+ * @param atOnce the number of calls that may be in progress.
+ */
+async function* inTurn<T, R>(
+  items: readonly T[],
+  atOnce: number,
+  call: (item: T) => Promise<R>,
+): AsyncGenerator<R> {
+  const calls: Promise<R>[] = [];
+  try {
+    for (const item of items) {
+      const started = call(item);
+      // Its error is thrown in its turn. Until then, it must not count as unhandled.
+      started.catch(() => {});
+      calls.push(started);
+      if (calls.length === atOnce) yield await calls.shift()!;
+    }
+    for (let next = calls.shift(); next; next = calls.shift()) yield await next;
+  } finally {
+    await Promise.allSettled(calls);
+  }
 }
 
 const FORMAT = 'policy-loss plan';

@@ -10,7 +10,7 @@ import { hasPlainLines, readJsonLines } from './json-lines.js';
 import { MAX_ROW_TOKENS } from './limits.js';
 import { readParquet } from './parquet.js';
 import { copyOf } from './remote/copy.js';
-import { openBytes, type RemoteAbout, remoteFile } from './remote/index.js';
+import { isRemote, openBytes, type RemoteAbout, remoteFile } from './remote/index.js';
 import { badFile, cannotRead, type FilePiece, STDIN } from './source.js';
 
 /** A piece of a file, or the whole file, with what is needed to find out whether it has changed. */
@@ -54,8 +54,10 @@ export async function cutFile(
   const { size, etag } = await statusOf(file, path);
   const about = { file, size, ...(etag !== undefined && { etag }) };
   if (size === 0) throw badFile(file, { expected: 'rollouts', received: 'an empty file' });
-  const reader = await readerOf(file);
   const canBeCut = size > bytes || countRows;
+  // There can be thousands of files on servers, where each request takes time. Their formats are looked at only if they
+  // may be cut.
+  const reader = canBeCut || !isRemote(path) ? await readerOf(file) : undefined;
   const isText = reader === readJsonLines && !path.toLowerCase().endsWith('.gz');
   try {
     if (canBeCut && isText && (await hasPlainLines(path, { maxRowTokens: MAX_ROW_TOKENS })))

@@ -65,6 +65,23 @@ describe('files on servers, on the command line', () => {
     assert.equal(plan.shards[0][0].sha256, undefined);
   });
 
+  it('are planned with one request each if they are not cut, several at once, in order', async () => {
+    const names = Array.from({ length: 40 }, (_, i) => `step-${i}.jsonl`);
+    for (const name of names) copyFileSync(EXAMPLE, files.path(name));
+    const plan = files.path('plan.json');
+    const words = ['--loss', 'ppo', '--max-rows', '100000', '--out', plan];
+    const { shards } = await runJson('plan', ...names.map((name) => server.url(name)), ...words);
+    assert.equal(shards, 1);
+    assert.deepEqual(
+      JSON.parse(readFileSync(plan, 'utf8')).files.map(({ file }: { file: string }) => file),
+      names.map((name) => server.url(name)),
+    );
+    // The columns are checked on the first file, and the sizes of all are for the progress bar.
+    const requests = server.requests.filter(([path]) => path === '/step-30.jsonl');
+    assert.ok(requests.length <= 2, JSON.stringify(requests));
+    await fails(1, ['plan', server.url(names[0]!), server.url('none.jsonl'), ...words], /none\.jsonl: .*404/);
+  });
+
   for (const etag of ['with', 'without'] as const)
     it(`must not have changed since the plan: ${etag} an ETag`, async () => {
       const [plan, parts] = [files.path('plan.json'), files.path('parts')];

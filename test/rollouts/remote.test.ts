@@ -274,6 +274,22 @@ describe('files on servers', () => {
       assert.ok(cut.etag);
     });
 
+    it('are listed by folders', async () => {
+      const found = await expandFiles([`s3://${bucket}/runs/`]);
+      const names = [...FILES.map(nameOf), 'example.jsonl'].sort();
+      assert.deepEqual(
+        found,
+        names.map((name) => `s3://${bucket}/runs/${name}`),
+      );
+      await assert.rejects(
+        expandFiles([`s3://${bucket}/none/`]),
+        isLossError(
+          'ERR_INVALID_INPUT',
+          /s3:\/\/rollouts\/none\/: expected a directory with files, got none/,
+        ),
+      );
+    });
+
     it('are an error if they are missing', async () => {
       await assert.rejects(
         batchOf(`s3://${bucket}/runs/none.jsonl`),

@@ -4,7 +4,7 @@ import { Readable } from 'node:stream';
 import { LossError } from '../../core/errors.js';
 import { httpProtocol } from './http.js';
 import { RemoteFile } from './remote.js';
-import { s3Protocol } from './s3.js';
+import { listS3, s3Protocol } from './s3.js';
 
 export type { RemoteAbout, RemoteFile } from './remote.js';
 
@@ -28,7 +28,7 @@ export function remoteFile(name: string): RemoteFile | undefined {
  * credentials.
  * @throws LossError `ERR_INVALID_OPTION`, whose message does not show them.
  */
-export function checkUrl(name: string): void {
+function checkUrl(name: string): void {
   const shown = name.replace(/\/\/[^/]*@/, '//').replace(/[?].*$/s, '');
   if (shown === name) return;
   throw new LossError('ERR_INVALID_OPTION', {
@@ -37,6 +37,15 @@ export function checkUrl(name: string): void {
     received: 'one with what could be credentials, which plans and messages would show',
     hint: 's3:// takes credentials from the environment',
   });
+}
+
+/**
+ * Returns the files for which a URL stands: those in a folder of S3, whose name ends in a slash, or the only one.
+ * @throws LossError as checkUrl() does, and `ERR_INVALID_INPUT` if the folder cannot be listed.
+ */
+export async function expandUrl(name: string): Promise<string[]> {
+  checkUrl(name);
+  return /^s3:.*\/$/is.test(name) ? listS3(name) : [name];
 }
 
 /** The bytes of a file, as a stream. */

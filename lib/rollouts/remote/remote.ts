@@ -48,12 +48,7 @@ export class RemoteFile {
    * @throws LossError `ERR_INVALID_INPUT` if the file cannot be read.
    */
   async about(): Promise<RemoteAbout> {
-    for (let failures = 0; !this.#about; )
-      try {
-        this.#about = await this.#protocol.about();
-      } catch (error) {
-        failures = await this.#pause(error, failures);
-      }
+    this.#about ??= await retried(this.#name, () => this.#protocol.about());
     return this.#about;
   }
 
@@ -76,10 +71,12 @@ export class RemoteFile {
           at += wanted.length;
           if (wanted.length > 0) failures = 0;
           yield wanted;
+          // A server may send more than it was asked for.
+          if (at === last) break;
         }
         if (at < last) throw new PassingFailure(`the connection ended ${last - at} bytes early`);
       } catch (error) {
-        failures = await this.#pause(error, failures);
+        failures = await pause(this.#name, error, failures);
       } finally {
         abort.abort();
       }
@@ -92,18 +89,31 @@ export class RemoteFile {
       received: `the ETag ${now}`,
     });
   }
+}
 
-  /** Waits before another try. Returns the number of failures; throws if there will be no other try. */
-  async #pause(error: unknown, before: number): Promise<number> {
-    if (!(error instanceof PassingFailure)) throw error;
-    const failures = before + 1;
-    if (failures < RETRIES.tries) {
-      await setTimeout(RETRIES.pauseMs * 2 ** before);
-      return failures;
+/**
+ * Makes a request, again if it fails for a passing reason.
+ * @param name the name of the file, for error messages.
+ */
+export async function retried<T>(name: string, request: () => Promise<T>): Promise<T> {
+  for (let failures = 0; ; )
+    try {
+      return await request();
+    } catch (error) {
+      failures = await pause(name, error, failures);
     }
-    throw badFile(this.#name, {
-      expected: 'a server that answers',
-      received: `${describeFailure(error)} ${failures} times in a row`,
-    });
+}
+
+/** Waits before another try. Returns the number of failures; throws if there will be no other try. */
+async function pause(name: string, error: unknown, before: number): Promise<number> {
+  if (!(error instanceof PassingFailure)) throw error;
+  const failures = before + 1;
+  if (failures < RETRIES.tries) {
+    await setTimeout(RETRIES.pauseMs * 2 ** before);
+    return failures;
   }
+  throw badFile(name, {
+    expected: 'a server that answers',
+    received: `${describeFailure(error)} ${failures} times in a row`,
+  });
 }

@@ -3,7 +3,7 @@
 import type { S3Client } from '@aws-sdk/client-s3';
 import { LossError } from '../../core/errors.js';
 import { badFile, describeFailure } from '../source.js';
-import { PassingFailure, type RemoteProtocol } from './remote.js';
+import { PassingFailure, type RemoteProtocol, retried } from './remote.js';
 
 /**
  * Returns the protocol for a name such as s3://bucket/key. The credentials, the region and the address of another store
@@ -32,6 +32,32 @@ export function s3Protocol(name: string): RemoteProtocol {
       return { etag: ETag, chunks: chunksOf(name, Body as AsyncIterable<Uint8Array>) };
     },
   };
+}
+
+/**
+ * Returns the names of the objects whose names begin with `prefix`, which ends in a slash, except for empty ones.
+ * @throws LossError `ERR_INVALID_INPUT` if they cannot be listed.
+ */
+export async function listS3(prefix: string): Promise<string[]> {
+  const [, bucket, path] = /^s3:\/\/([^/]+)\/(.*)$/.exec(prefix) ?? [];
+  if (bucket === undefined)
+    throw badFile(prefix, { expected: 's3://BUCKET/PREFIX/', received: 'another name' });
+  const { ListObjectsV2Command } = await load();
+  const names: string[] = [];
+  let token: string | undefined;
+  do {
+    const page = await retried(prefix, () =>
+      tried(prefix, async () =>
+        (await client()).send(
+          new ListObjectsV2Command({ Bucket: bucket, Prefix: path, ContinuationToken: token }),
+        ),
+      ),
+    );
+    for (const { Key, Size } of page.Contents ?? [])
+      if (Key !== undefined && Size !== 0) names.push(`s3://${bucket}/${Key}`);
+    token = page.NextContinuationToken;
+  } while (token !== undefined);
+  return names;
 }
 
 async function load() {
