@@ -120,7 +120,7 @@ export * from './functions/correction/index.js';
 export * from './functions/entropy/index.js';
 export * from './functions/kl/index.js';
 export * from './functions/policy-loss/index.js';
-export type { Logits, LogitsOptions, LogitsSupport } from './logits/inputs.js';
+export type { DeviceLogits, Logits, LogitsOptions, LogitsSupport } from './logits/inputs.js';
 export {
   type LogprobsBackwardOptions,
   type LogprobsBackwardSyncOptions,

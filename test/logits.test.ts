@@ -1,9 +1,10 @@
 /** Tests the functions of lib/logits on golden cases, and what their options promise. */
 import assert from 'node:assert/strict';
-import { logprobsBackwardSync, logprobsSync, setThreads } from '../lib/index.js';
+import { setThreads } from '../lib/index.js';
 import { referenceGradient, referenceLogprobs } from './reference/logits.js';
 import { logitsCases } from './support/golden.js';
-import { copyOf, dataOf, makeLogits, stored, WAYS } from './support/logits.js';
+import { copyOf, dataOf, makeLogits, stored } from './support/logits.js';
+import { CPU_WAYS, DEVICE_WAYS, WAYS, type Way } from './support/logits-ways.js';
 import { generator } from './support/random.js';
 import { assertArray, assertSameArray } from './support/tolerance.js';
 
@@ -36,72 +37,76 @@ describe('logits', () => {
         assertArray(dataOf(grad), expected.grad_logits.data, 'grad_logits');
       });
 
-  it('computes the same gradient with and without the results of logprobs()', () => {
-    for (const support of [false, true]) {
-      const spec = { ...SPEC, rows: 5, vocabulary: 70_000, support, ignored: 0.3 };
-      const { logits, options, gradLogprob, gradEntropy } = makeLogits(spec);
-      const { logsumexp, entropy } = logprobsSync(logits, { ...options, entropy: true });
-      const grads = { ...options, gradLogprob, gradEntropy };
-      const whole = logprobsBackwardSync(logits, { ...grads, logsumexp, entropy: entropy! });
-      for (const given of [{}, { logsumexp }, { entropy: entropy! }, { entropy: true }])
-        assertSameArray(logprobsBackwardSync(logits, { ...grads, ...given }), whole, 'grad');
-    }
-  });
+  for (const [way, { logprobs, backward }] of Object.entries(WAYS))
+    it(`computes the same gradient with and without the results of logprobs(): ${way}`, async () => {
+      for (const support of [false, true]) {
+        const spec = { ...SPEC, rows: 5, vocabulary: 70_000, support, ignored: 0.3 };
+        const { logits, options, gradLogprob, gradEntropy } = makeLogits(spec);
+        const { logsumexp, entropy } = await logprobs(logits, { ...options, entropy: true });
+        const grads = { ...options, gradLogprob, gradEntropy };
+        const whole = dataOf(await backward(logits, { ...grads, logsumexp, entropy: entropy! }));
+        for (const given of [{}, { logsumexp }, { entropy: entropy! }, { entropy: true }])
+          assertSameArray(dataOf(await backward(logits, { ...grads, ...given })), whole, 'grad');
+      }
+    });
 
-  it('keeps the relative precision of log-probabilities near 0, and of their gradients', () => {
-    const numbers = new Float64Array(5000).fill(-12);
-    numbers[17] = 12;
-    numbers[4500] = 2;
-    for (const target of [17, 4500, 3]) {
-      const reference = { rows: 1, vocabulary: 5000, logits: numbers, targets: [target] };
-      const logits = Float32Array.from(numbers);
-      const options = { shape: [1, 5000] as [number, number], targets: [target] };
-      const expected = referenceLogprobs(reference);
-      const found = logprobsSync(logits, { ...options, entropy: true });
-      assertArray(found.logprob, expected.logprob, 'logprob', 2e-6);
-      assertArray(found.entropy!, expected.entropy, 'entropy', 2e-6);
-      const { grad } = referenceGradient(reference, [1]);
-      const actual = logprobsBackwardSync(logits, { ...options, ...found, gradLogprob: [1] });
-      assertArray([actual[target]!], [grad[target]!], 'the gradient of the target', 2e-6);
-      assertArray(actual, grad, 'grad');
-    }
-  });
+  for (const [way, { logprobs, backward }] of Object.entries(WAYS))
+    it(`keeps the relative precision of log-probabilities near 0, and of their gradients: ${way}`, async () => {
+      const numbers = new Float64Array(5000).fill(-12);
+      numbers[17] = 12;
+      numbers[4500] = 2;
+      for (const target of [17, 4500, 3]) {
+        const reference = { rows: 1, vocabulary: 5000, logits: numbers, targets: [target] };
+        const logits = Float32Array.from(numbers);
+        const options = { shape: [1, 5000] as [number, number], targets: [target] };
+        const expected = referenceLogprobs(reference);
+        const found = await logprobs(logits, { ...options, entropy: true });
+        assertArray(found.logprob, expected.logprob, 'logprob', 2e-6);
+        assertArray(found.entropy!, expected.entropy, 'entropy', 2e-6);
+        const { grad } = referenceGradient(reference, [1]);
+        const actual = dataOf(await backward(logits, { ...options, ...found, gradLogprob: [1] }));
+        assertArray([actual[target]!], [grad[target]!], 'the gradient of the target', 2e-6);
+        assertArray(actual, grad, 'grad');
+      }
+    });
 
-  it('treats rows of −Infinity, NaN and Infinity as a log-softmax does', () => {
-    const shape: [number, number] = [1, 3];
-    const of = (...logits: number[]) => {
-      const { logprob, logsumexp, entropy } = logprobsSync(Float32Array.from(logits), {
+  for (const [way, { logprobs, backward }] of Object.entries(WAYS))
+    it(`treats rows of −Infinity, NaN and Infinity as a log-softmax does: ${way}`, async () => {
+      const shape: [number, number] = [1, 3];
+      const of = async (...logits: number[]) => {
+        const { logprob, logsumexp, entropy } = await logprobs(Float32Array.from(logits), {
+          shape,
+          targets: [0],
+          entropy: true,
+        });
+        return [logprob[0], logsumexp[0], entropy![0]];
+      };
+      assert.deepEqual(await of(NEGATIVE, NEGATIVE, NEGATIVE), [Number.NaN, NEGATIVE, Number.NaN]);
+      assert.deepEqual(await of(1, NEGATIVE, NEGATIVE), [0, 1, 0]);
+      assert.deepEqual(await of(NEGATIVE, 5, NEGATIVE), [NEGATIVE, 5, 0]);
+      assert.deepEqual(await of(1, Number.NaN, 2), [Number.NaN, Number.NaN, Number.NaN]);
+      assert.deepEqual(await of(NEGATIVE, Number.NaN, NEGATIVE), [Number.NaN, Number.NaN, Number.NaN]);
+      assert.ok(Number.isNaN((await of(1, Infinity, 2))[0]));
+      const grad = await backward(Float32Array.of(NEGATIVE, 5, NEGATIVE), {
         shape,
         targets: [0],
-        entropy: true,
+        gradLogprob: [1],
+        gradEntropy: [1],
       });
-      return [logprob[0], logsumexp[0], entropy![0]];
-    };
-    assert.deepEqual(of(NEGATIVE, NEGATIVE, NEGATIVE), [Number.NaN, NEGATIVE, Number.NaN]);
-    assert.deepEqual(of(1, NEGATIVE, NEGATIVE), [0, 1, 0]);
-    assert.deepEqual(of(NEGATIVE, 5, NEGATIVE), [NEGATIVE, 5, 0]);
-    assert.deepEqual(of(1, Number.NaN, 2), [Number.NaN, Number.NaN, Number.NaN]);
-    assert.deepEqual(of(NEGATIVE, Number.NaN, NEGATIVE), [Number.NaN, Number.NaN, Number.NaN]);
-    assert.ok(Number.isNaN(of(1, Infinity, 2)[0]));
-    const grad = logprobsBackwardSync(Float32Array.of(NEGATIVE, 5, NEGATIVE), {
-      shape,
-      targets: [0],
-      gradLogprob: [1],
-      gradEntropy: [1],
+      assert.deepEqual(Array.from(dataOf(grad), Math.abs), [1, 1, 0]);
     });
-    assert.deepEqual(Array.from(grad, Math.abs), [1, 1, 0]);
-  });
 
-  it('accepts a NaN in any tile of a row', () => {
-    const numbers = new Float32Array(10_000);
-    for (const at of [0, 4095, 4096, 9999])
-      for (const others of [0, NEGATIVE]) {
-        numbers.fill(others);
-        numbers[at] = Number.NaN;
-        const { logprob } = logprobsSync(numbers, { shape: [1, 10_000], targets: [5] });
-        assert.ok(Number.isNaN(logprob[0]), `${at}`);
-      }
-  });
+  for (const [way, { logprobs }] of Object.entries(WAYS))
+    it(`accepts a NaN in any tile of a row: ${way}`, async () => {
+      const numbers = new Float32Array(10_000);
+      for (const at of [0, 4095, 4096, 9999])
+        for (const others of [0, NEGATIVE]) {
+          numbers.fill(others);
+          numbers[at] = Number.NaN;
+          const { logprob } = await logprobs(numbers, { shape: [1, 10_000], targets: [5] });
+          assert.ok(Number.isNaN(logprob[0]), `${at}`);
+        }
+    });
 
   it('computes nothing of rows of 0 tokens', async () => {
     for (const { logprobs, backward } of Object.values(WAYS)) {
@@ -132,106 +137,130 @@ describe('logits', () => {
     }
   });
 
-  it('leaves the numbers between two rows alone', () => {
-    const logits = new Float32Array(7).fill(3);
-    const options = { shape: [2, 3] as [number, number], targets: [0, 1], rowStride: 4 };
-    const grad = logprobsBackwardSync(logits, { ...options, gradLogprob: [1, 1], out: logits });
-    assert.equal(grad, logits);
-    assert.equal(logits[3], 3);
-    const apart = logprobsBackwardSync(new Float32Array(8).fill(3), { ...options, gradLogprob: [1, 1] });
-    assert.deepEqual(apart, Float32Array.of(...logits.subarray(0, 3), ...logits.subarray(4)));
-  });
-
-  it('reads a Float16Array and writes the gradient to it', function () {
-    const Float16 = (globalThis as unknown as { Float16Array?: typeof Float32Array }).Float16Array;
-    if (!Float16) this.skip();
-    const logits = Float16.of(1, 2, 3) as unknown as Float32Array;
-    const options = { shape: [1, 3] as [number, number], targets: [0] };
-    const { logprob } = logprobsSync(logits, options);
-    assertArray(logprob, [-2.407606], 'logprob');
-    const expected = logprobsBackwardSync(stored([1, 2, 3], 'float16').logits, {
-      ...options,
-      gradLogprob: [1],
+  for (const [way, { backward }] of Object.entries(WAYS))
+    it(`leaves the numbers between two rows alone: ${way}`, async () => {
+      const logits = new Float32Array(7).fill(3);
+      const options = { shape: [2, 3] as [number, number], targets: [0, 1], rowStride: 4 };
+      const grad = await backward(logits, { ...options, gradLogprob: [1, 1], out: logits });
+      assert.equal(grad, logits);
+      assert.equal(logits[3], 3);
+      const apart = await backward(new Float32Array(8).fill(3), { ...options, gradLogprob: [1, 1] });
+      assert.deepEqual(apart, Float32Array.of(...logits.subarray(0, 3), ...logits.subarray(4)));
     });
-    const grad = logprobsBackwardSync(logits, { ...options, gradLogprob: [1], out: logits });
-    assert.equal(grad, logits);
-    assert.deepEqual(Array.from(grad), Array.from(Float16.from(expected)));
-  });
+
+  for (const [way, { logprobs, backward }] of Object.entries(WAYS))
+    it(`reads a Float16Array and writes the gradient to it: ${way}`, async function () {
+      const Float16 = (globalThis as unknown as { Float16Array?: typeof Float32Array }).Float16Array;
+      if (!Float16) this.skip();
+      const logits = Float16.of(1, 2, 3) as unknown as Float32Array;
+      const options = { shape: [1, 3] as [number, number], targets: [0] };
+      const { logprob } = await logprobs(logits, options);
+      assertArray(logprob, [-2.407606], 'logprob');
+      const expected = dataOf(
+        await backward(stored([1, 2, 3], 'float16').logits, { ...options, gradLogprob: [1] }),
+      );
+      const grad = await backward(logits, { ...options, gradLogprob: [1], out: logits });
+      assert.equal(grad, logits);
+      assert.deepEqual(Array.from(grad as Float32Array), Array.from(Float16.from(expected)));
+    });
 
   describe('bits', () => {
     after(() => setThreads(2));
 
-    it('of a row do not depend on the other rows or on the number of threads', async () => {
-      // Fewer than 256 rows of this length are split over threads. More are not.
-      const [rows, vocabulary] = [260, 40_000];
-      const { logits, options, gradLogprob, gradEntropy } = makeLogits({ ...SPEC, rows, vocabulary });
-      const { targets } = options;
-      const compute = async (first: number, last: number, threads: number, way: keyof typeof WAYS) => {
-        setThreads(threads);
-        const some = (logits as Float32Array).subarray(first * vocabulary, last * vocabulary);
-        const own = {
-          shape: [last - first, vocabulary] as [number, number],
-          targets: targets.slice(first, last),
-        };
-        const found = await WAYS[way].logprobs(some, { ...own, entropy: true });
-        const grads = {
-          gradLogprob: gradLogprob.slice(first, last),
-          gradEntropy: gradEntropy.slice(first, last),
-        };
-        const grad = await WAYS[way].backward(some, { ...own, ...found, ...grads } as never);
-        return { ...found, grad: dataOf(grad) };
-      };
-      const whole = await compute(0, rows, 2, 'sync');
-      for (const [first, last] of [
-        [0, 1],
-        [7, 20],
-        [255, rows],
+    // Fewer than 256 rows of this length are split over threads. More are not. A device computes so many in chunks. The
+    // rows begin at addresses of any alignment.
+    for (const [where, ways] of [
+      ['the CPU', Object.values(CPU_WAYS)],
+      ['a device', Object.values(DEVICE_WAYS)],
+    ] as const)
+      for (const [dtype, rows] of [
+        ['float32', 260],
+        ['bfloat16', 30],
       ] as const)
-        for (const threads of [1, 3])
-          for (const way of ['sync', 'async'] as const) {
-            const part = await compute(first, last, threads, way);
-            for (const key of ['logprob', 'logsumexp', 'entropy'] as const)
-              assertSameArray(part[key]!, whole[key]!.subarray(first, last), key);
-            assertSameArray(part.grad, whole.grad.subarray(first * vocabulary, last * vocabulary), 'grad');
-          }
-    });
+        it(`of a row do not depend on the other rows, on threads or on chunks: ${dtype} on ${where}`, async function () {
+          if (ways.length === 0) this.skip();
+          const vocabulary = 40_001;
+          const { logits, options, gradLogprob, gradEntropy } = makeLogits({
+            ...SPEC,
+            rows,
+            vocabulary,
+            dtype,
+          });
+          const data = dataOf(logits);
+          const { targets } = options;
+          const compute = async (first: number, last: number, threads: number, way: Way) => {
+            setThreads(threads);
+            const part = data.slice(first * vocabulary, last * vocabulary);
+            const some = dtype === 'float32' ? (part as Float32Array) : { data: part as Uint16Array, dtype };
+            const own = {
+              shape: [last - first, vocabulary] as [number, number],
+              targets: targets.slice(first, last),
+            };
+            const found = await way.logprobs(some, { ...own, entropy: true });
+            const grads = {
+              gradLogprob: gradLogprob.slice(first, last),
+              gradEntropy: gradEntropy.slice(first, last),
+            };
+            const grad = await way.backward(some, { ...own, ...found, ...grads, out: copyOf(some) });
+            return { ...found, grad: dataOf(grad) };
+          };
+          const whole = await compute(0, rows, 2, ways[0]!);
+          for (const [first, last] of [
+            [0, 1],
+            [7, 20],
+            [rows - 5, rows],
+          ] as const)
+            for (const threads of [1, 3])
+              for (const way of ways) {
+                const part = await compute(first, last, threads, way);
+                for (const key of ['logprob', 'logsumexp', 'entropy'] as const)
+                  assertSameArray(part[key]!, whole[key]!.subarray(first, last), key);
+                assertSameArray(
+                  part.grad,
+                  whole.grad.subarray(first * vocabulary, last * vocabulary),
+                  'grad',
+                );
+              }
+        });
 
-    it('of a gradient do not depend on where it is written', () => {
-      for (const dtype of ['float32', 'float16', 'bfloat16'] as const)
-        for (const support of [false, true])
-          for (const softcap of [false, true]) {
-            const spec = { ...SPEC, rows: 4, vocabulary: 9001, dtype, support, softcap, ignored: 0.3 };
-            const { logits, options, gradLogprob, gradEntropy } = makeLogits(spec);
-            const grads = { ...options, gradLogprob, gradEntropy };
-            const float = logprobsBackwardSync(logits, grads);
-            const expected = dataOf(stored(float, dtype).logits);
-            const apart = copyOf(logits);
-            assertSameArray(
-              dataOf(logprobsBackwardSync(logits, { ...grads, out: apart })),
-              expected,
-              'apart',
-            );
-            const inPlace = copyOf(logits);
-            assertSameArray(
-              dataOf(logprobsBackwardSync(inPlace, { ...grads, out: inPlace })),
-              expected,
-              'in place',
-            );
-          }
-    });
+    for (const [way, { backward }] of Object.entries(WAYS))
+      it(`of a gradient do not depend on where it is written: ${way}`, async () => {
+        for (const dtype of ['float32', 'float16', 'bfloat16'] as const)
+          for (const support of [false, true])
+            for (const softcap of [false, true]) {
+              const spec = { ...SPEC, rows: 4, vocabulary: 9001, dtype, support, softcap, ignored: 0.3 };
+              const { logits, options, gradLogprob, gradEntropy } = makeLogits(spec);
+              const grads = { ...options, gradLogprob, gradEntropy };
+              const float = dataOf(await backward(logits, grads));
+              const expected = dataOf(stored(float, dtype).logits);
+              const apart = copyOf(logits);
+              assertSameArray(dataOf(await backward(logits, { ...grads, out: apart })), expected, 'apart');
+              const inPlace = copyOf(logits);
+              assertSameArray(
+                dataOf(await backward(inPlace, { ...grads, out: inPlace })),
+                expected,
+                'in place',
+              );
+            }
+      });
 
-    it('of 16-bit gradients are those of the nearest numbers', () => {
-      const { normal, uniform } = generator(5);
-      // Gradients from the smallest subnormal numbers of float16 to more than the largest.
-      const gradLogprob = Array.from({ length: 3000 }, () => normal() * 2 ** (40 * uniform() - 24));
-      for (const dtype of ['float16', 'bfloat16'] as const) {
-        const { logits } = stored(new Float64Array(6000), dtype);
-        const options = { shape: [3000, 2] as [number, number], targets: new Int32Array(3000), gradLogprob };
-        const float = logprobsBackwardSync(logits, options);
-        const half = logprobsBackwardSync(logits, { ...options, out: copyOf(logits) });
-        assertSameArray(dataOf(half), dataOf(stored(float, dtype).logits), dtype);
-      }
-    });
+    for (const [way, { backward }] of Object.entries(WAYS))
+      it(`of 16-bit gradients are those of the nearest numbers: ${way}`, async () => {
+        const { normal, uniform } = generator(5);
+        // Gradients from the smallest subnormal numbers of float16 to more than the largest.
+        const gradLogprob = Array.from({ length: 3000 }, () => normal() * 2 ** (40 * uniform() - 24));
+        for (const dtype of ['float16', 'bfloat16'] as const) {
+          const { logits } = stored(new Float64Array(6000), dtype);
+          const options = {
+            shape: [3000, 2] as [number, number],
+            targets: new Int32Array(3000),
+            gradLogprob,
+          };
+          const float = dataOf(await backward(logits, options));
+          const half = await backward(logits, { ...options, out: copyOf(logits) });
+          assertSameArray(dataOf(half), dataOf(stored(float, dtype).logits), dtype);
+        }
+      });
   });
 });
 

@@ -11,12 +11,21 @@ import {
 } from '../core/arrays.js';
 import type { HalfColumn, RowNumbers } from '../core/batch.js';
 import { DTYPE_CODES, readRowNumbers, type TaggedFloats, taggedFloats } from '../core/columns.js';
+import { cudaIndex } from '../core/device.js';
+import { isDeviceColumn, type OnDevice } from '../core/device-column.js';
 import { allocate, describeValue, LossError } from '../core/errors.js';
 import { copyIntegers, decreasingOffset } from '../core/integers.js';
 import { inSlices, SLICE, type Sliced } from '../core/slices.js';
+import { type NativeDeviceOut, readDeviceLogits, readDeviceOut } from './device-logits.js';
 
 /** Logits, or their gradient, as float32, float16 or bfloat16. They are read in place. */
 export type Logits = Float32Array | HalfColumn | Float16ArrayLike;
+
+/**
+ * Logits, or their gradient, in the memory of a CUDA device, where they are read and written in place. Their shape is
+ * [N, V], or [N, rowStride] if the call has a rowStride. N may be the product of several dimensions, as in [B, T, V].
+ */
+export type DeviceLogits = OnDevice;
 
 /** The tokens of each row that take part in its softmax, such as those that top-p or top-k sampling kept. */
 export interface LogitsSupport {
@@ -40,7 +49,10 @@ export interface LogitsOptions {
   support?: LogitsSupport | undefined;
   /** The distance between the first logits of two rows, in numbers. The default is V. */
   rowStride?: number | undefined;
-  /** The device that computes the call: only 'cpu', which is the default. */
+  /**
+   * The device that computes the call: 'cpu' (the default), 'cuda', 'cuda:1', …. Synchronous calls are computed on the CPU
+   * only. Logits in the memory of a device need the name of this device.
+   */
   device?: string | undefined;
 }
 
@@ -58,30 +70,36 @@ export function* readLogits(logits: unknown, options: LogitsOptions): Sliced<Nat
   // All options are read before the first yield, because the caller may change them afterwards.
   const { shape, targets: given, rowStride, temperature, softcap, support, device } = options;
   const { tokenIds, offsets } = support ?? {};
-  if ((device ?? 'cpu') !== 'cpu')
-    throw new LossError('ERR_DEVICE_UNAVAILABLE', {
-      option: 'device',
-      expected: "'cpu', because only the CPU computes from logits",
-      received: describeValue(device),
-    });
+  const index = cudaIndex(device ?? undefined);
   const [rows, vocabulary] = readShape(shape);
   const stride = readStride(rowStride, vocabulary);
-  const { data, dtype } = floatsOf('logits', logits);
-  checkLength(data.length, rows, vocabulary, stride);
-  const fixed = fixedLength(data);
+  const memory = isDeviceColumn(logits)
+    ? readDeviceLogits(logits, { rows, vocabulary }, stride, index)
+    : readHostLogits(logits, rows, vocabulary, stride);
   const targets = yield* copyIntegers('targets', given, IGNORED);
   yield* checkTargets(targets, rows, vocabulary);
   return {
     rows,
     vocabulary,
     rowStride: stride,
-    data: fixed,
-    dtype: DTYPE_CODES[dtype],
+    ...memory,
+    device: index,
     targets,
     ...(yield* readTemperature(temperature ?? 1, targets)),
     softcap: softcap == null ? 0 : checkSoftcap(softcap),
     ...(support != null && (yield* readSupport(tokenIds, offsets, targets, vocabulary))),
   };
+}
+
+function readHostLogits(
+  logits: unknown,
+  rows: number,
+  vocabulary: number,
+  stride: number,
+): Pick<NativeLogits, 'data' | 'dtype'> {
+  const { data, dtype } = floatsOf('logits', logits);
+  checkLength(data.length, rows, vocabulary, stride);
+  return { data: fixedLength(data), dtype: DTYPE_CODES[dtype] };
 }
 
 function readShape(shape: unknown): [rows: number, vocabulary: number] {
@@ -295,13 +313,14 @@ export interface NativeOut {
  * @throws LossError `ERR_INVALID_INPUT` if the array has another dtype, is resizable or overlaps with an input;
  * `ERR_SHAPE_MISMATCH` if its length is wrong; `ERR_OUT_OF_MEMORY`.
  */
-export function readOut(out: unknown, input: NativeLogitsInput): NativeOut {
+export function readOut(out: unknown, input: NativeLogitsInput): NativeOut | NativeDeviceOut {
   const { rows, vocabulary, rowStride, data, dtype } = input;
   const size = rows * vocabulary;
   if (out === undefined) {
     const grad = allocate(`a gradient of ${size} values`, () => new Float32Array(size));
     return { out: grad, outDtype: DTYPE_CODES.float32, outStride: vocabulary };
   }
+  if (isDeviceColumn(out)) return readDeviceOut(out, input);
   const floats = floatsOf('out', out);
   const outDtype = DTYPE_CODES[floats.dtype];
   const wrong = (expected: string, received: string) =>
@@ -310,8 +329,9 @@ export function readOut(out: unknown, input: NativeLogitsInput): NativeOut {
     throw wrong('dtype float32 or that of the logits', `dtype ${floats.dtype}`);
   if (isResizable(floats.data))
     throw wrong('an array whose ArrayBuffer has a fixed length', 'a resizable one');
-  const inPlace = outDtype === dtype && overlapOf(floats.data, data) === 'same';
-  if (!inPlace && overlapOf(floats.data, data) !== 'none')
+  const overlap = typeof data === 'bigint' ? 'none' : overlapOf(floats.data, data);
+  const inPlace = outDtype === dtype && overlap === 'same';
+  if (!inPlace && overlap !== 'none')
     throw wrong(
       "exactly the logits' memory and dtype, or other memory",
       'memory that overlaps with the logits',
@@ -329,7 +349,11 @@ export function readOut(out: unknown, input: NativeLogitsInput): NativeOut {
  * Checks that a gradient's memory is apart from that of the other inputs.
  * @throws LossError `ERR_INVALID_INPUT`
  */
-export function checkApart(out: ArrayBufferView, inputs: Record<string, ArrayBufferView | undefined>): void {
+export function checkApart(
+  out: ArrayBufferView | bigint,
+  inputs: Record<string, ArrayBufferView | undefined>,
+): void {
+  if (typeof out === 'bigint') return; // memory of a device
   for (const [key, array] of Object.entries(inputs))
     if (array && overlapOf(out, array) !== 'none')
       throw new LossError('ERR_INVALID_INPUT', {
