@@ -66,6 +66,7 @@ class LogitsRun {
   }
 
   void compute() {
+    context_.order_kernels_after_copies();
     for (int64_t first = 0; first < host_.rows;) {
       check_abort(logits_.abort);
       const int64_t last = end_of_chunk(first);

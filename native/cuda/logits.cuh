@@ -217,10 +217,13 @@ __device__ __forceinline__ void load_group(const DeviceRow& row, const Group& gr
     });
 }
 
-__device__ __forceinline__ void cap_logits(float softcap, float (&x)[kLogitsGroup]) {
+// Caps a group of logits. Those that the row does not have stay −Infinity.
+__device__ __forceinline__ void cap_logits(const Group& group, float softcap, float (&x)[kLogitsGroup]) {
   if (softcap == 0.0f) return;
   const float inverse = 1.0f / softcap;
-  replace_each(x, [=](float each, int) { return softcapped(each, softcap, inverse); });
+  replace_each(x, [&](float each, int j) {
+    return group.has(group.whole | group.parts, j) ? softcapped(each, softcap, inverse) : each;
+  });
 }
 
 // Returns the largest of the threads' numbers to all threads of a block. NaN is no number.
@@ -255,9 +258,10 @@ __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_sums_kernel(Lo
         bytes_after_word(row.data) == 0 ? 0 : kWordBytes / static_cast<int>(size_of(row.dtype));
     OnlineSums sums;
     for (int64_t at = first; at < last; at += kLogitsStep) {
+      const Group group(row, at, 0, row.length, margin);
       float z[kLogitsGroup];
-      load_group<false>(row, Group(row, at, 0, row.length, margin), z);
-      cap_logits(softcap, z);
+      load_group<false>(row, group, z);
+      cap_logits(group, softcap, z);
       add_logits(z, log2_factor, &sums);
     }
     const float max = block_max(sums.max);
@@ -312,12 +316,12 @@ __global__ void __launch_bounds__(kThreads, 1) logits_rows_kernel(LogitsPass pas
 }
 
 // Replaces logits by the gradient with respect to them, as if none of them was the target's.
-__device__ __forceinline__ void differentiate(const SoftmaxGradient& gradient, float softcap,
-                                              float (&x)[kLogitsGroup]) {
+__device__ __forceinline__ void differentiate(const Group& group, const SoftmaxGradient& gradient,
+                                              float softcap, float (&x)[kLogitsGroup]) {
   float z[kLogitsGroup];
 #pragma unroll
   for (int j = 0; j < kLogitsGroup; ++j) z[j] = x[j];
-  cap_logits(softcap, z);
+  cap_logits(group, softcap, z);
   const float least = least_distance(gradient.log2_factor);
 #pragma unroll
   for (int j = 0; j < kLogitsGroup; ++j) z[j] = gradient_of<true>(gradient, least, z[j]);
@@ -412,7 +416,7 @@ __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_gradient_kerne
       const Group group(row, at, first, last, 0);
       float x[kLogitsGroup];
       load_group<true>(row, group, x);
-      differentiate(gradient.of_others, softcap, x);
+      differentiate(group, gradient.of_others, softcap, x);
       store_group(to, kept ? DType::kFloat32 : out_dtype, group, x);
     }
     __syncthreads();
