@@ -1,4 +1,4 @@
-/** The ways to call the functions of lib/logits: on the CPU and, if there is one, on a CUDA device. */
+/** The ways to call the functions of lib/logits, on the CPU and on a CUDA device. */
 import {
   type DeviceColumn,
   type Logits,
@@ -104,5 +104,3 @@ export const DEVICE_WAYS: Record<string, Way> = {
   ...(gpus.length > 0 && { [DEVICE]: onDevice }),
   ...(gpus.length > 0 && other && { [`logits on ${DEVICE}`]: resident }),
 };
-
-export const WAYS: Record<string, Way> = { ...CPU_WAYS, ...DEVICE_WAYS };

@@ -1,15 +1,15 @@
-/** Compares the functions of lib/logits with the reference, and with finite differences, on drawn logits. */
+/** Tests that compare the functions of lib/logits with the reference, and with finite differences, on drawn logits. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { referenceGradient, referenceLogprobs } from './reference/logits.js';
-import { dataOf, logitsSpec, makeLogits } from './support/logits.js';
-import { WAYS } from './support/logits-ways.js';
-import { assertArray } from './support/tolerance.js';
+import { referenceGradient, referenceLogprobs } from '../reference/logits.js';
+import { dataOf, logitsSpec, makeLogits } from './logits.js';
+import type { Way } from './logits-ways.js';
+import { assertArray } from './tolerance.js';
 
 const ENTROPY_RELATIVE = 5e-5;
 
-describe('drawn logits', () => {
-  for (const [way, { logprobs, backward }] of Object.entries(WAYS))
+export function testDrawnLogits(ways: Record<string, Way>): void {
+  for (const [way, { logprobs, backward }] of Object.entries(ways))
     it(`agree with the reference: ${way}`, async () => {
       await fc.assert(
         fc.asyncProperty(logitsSpec, fc.boolean(), async (spec, withEntropy) => {
@@ -36,7 +36,7 @@ describe('drawn logits', () => {
       );
     });
 
-  for (const [way, { backward }] of Object.entries(WAYS))
+  for (const [way, { backward }] of Object.entries(ways))
     it(`have the gradients that finite differences show: ${way}`, async () => {
       await fc.assert(
         fc.asyncProperty(logitsSpec, fc.nat(), async (spec, chosen) => {
@@ -68,4 +68,4 @@ describe('drawn logits', () => {
         { seed: 4, numRuns: 300 },
       );
     });
-});
+}
