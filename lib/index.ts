@@ -131,7 +131,7 @@ export type {
   LogitsColumns,
   LogitsResult,
 } from './logits/from-logits.js';
-export type { Logits, LogitsOptions, LogitsSupport } from './logits/inputs.js';
+export type { DeviceLogits, Logits, LogitsOptions, LogitsSupport } from './logits/inputs.js';
 export {
   type LogprobsBackwardOptions,
   type LogprobsBackwardSyncOptions,

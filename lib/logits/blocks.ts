@@ -1,4 +1,5 @@
 // The logits of a batch: one array, or blocks of rows that come one after another.
+import { isDeviceColumn } from '../core/device-column.js';
 import { describeValue, guarded, LossError, type LossErrorCode } from '../core/errors.js';
 import { floatsOf, type Logits, type NativeMatrix, readMatrix } from './inputs.js';
 import { perform, type Steps } from './steps.js';
@@ -24,6 +25,8 @@ export interface Block {
 /** The logits of a batch. */
 export interface LogitsSource {
   vocabulary: number;
+  /** The index of the device that computes; undefined for the CPU. */
+  device: number | undefined;
   /** The only block, if the logits are one array. */
   whole: Block | undefined;
   /** Whether each() can be called more than once. */
@@ -42,18 +45,18 @@ export function readSource(
   rows: number,
   vocabulary: number | undefined,
   rowStride: number | undefined,
+  device: number | undefined,
 ): LogitsSource {
   const isFunction = typeof logits === 'function';
-  if (!isFunction && !isIterable(logits)) return wholeSource(logits, rows, vocabulary, rowStride);
-  if (vocabulary === undefined)
-    throw wrongVocabulary('ERR_MISSING_INPUT', vocabulary, ', because the logits come in blocks');
-  const width = checkVocabulary(vocabulary);
+  if (!isFunction && !isIterable(logits)) return wholeSource(logits, rows, vocabulary, rowStride, device);
+  const width = checkVocabulary(vocabulary, ', because the logits come in blocks');
   const open = (): unknown => (isFunction ? logits() : logits);
   return {
     vocabulary: width,
+    device,
     whole: undefined,
     canRepeat: isFunction || Array.isArray(logits),
-    each: (use) => eachBlock(open(), rows, width, rowStride, use),
+    each: (use) => eachBlock(open(), { rows, vocabulary: width, rowStride, device }, use),
   };
 }
 
@@ -62,28 +65,38 @@ function wholeSource(
   rows: number,
   given: number | undefined,
   rowStride: number | undefined,
+  device: number | undefined,
 ): LogitsSource {
-  const { data } = floatsOf('logits', logits);
-  const width = rows === 0 ? 0 : data.length / rows;
-  if (given === undefined && (rowStride != null || !Number.isInteger(width)))
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'logits',
-      expected: `a multiple of ${rows} values, one row for each token, or the vocabulary and the rowStride`,
-      received: String(data.length),
-    });
-  const vocabulary = given === undefined ? width : checkVocabulary(given);
-  const matrix = readMatrix(logits, rows, vocabulary, rowStride);
+  const onDevice = isDeviceColumn(logits);
+  const vocabulary =
+    given === undefined && !onDevice
+      ? vocabularyOf(logits, rows, rowStride)
+      : checkVocabulary(given, ', because the logits are in memory of a device');
+  const matrix = readMatrix(logits, rows, vocabulary, rowStride, device);
   const block: Block = { given: logits as Logits, matrix, first: 0, rows };
-  return { vocabulary, whole: block, canRepeat: true, each: (use) => use(block) };
+  return { vocabulary, device, whole: block, canRepeat: true, each: (use) => use(block) };
 }
 
-function checkVocabulary(vocabulary: unknown): number {
+function vocabularyOf(logits: unknown, rows: number, rowStride: number | undefined): number {
+  const { length } = floatsOf('logits', logits).data;
+  const width = rows === 0 ? 0 : length / rows;
+  if (rowStride == null && Number.isInteger(width)) return width;
+  throw new LossError('ERR_SHAPE_MISMATCH', {
+    key: 'logits',
+    expected: `a multiple of ${rows} values, one row for each token, or the vocabulary and the rowStride`,
+    received: String(length),
+  });
+}
+
+// `why` says why the vocabulary cannot be missing.
+function checkVocabulary(vocabulary: unknown, why: string): number {
+  if (vocabulary === undefined) throw wrongVocabulary('ERR_MISSING_INPUT', vocabulary, why);
   if (Number.isInteger(vocabulary) && (vocabulary as number) > 0 && (vocabulary as number) < 2 ** 31)
     return vocabulary as number;
-  throw wrongVocabulary('ERR_INVALID_INPUT', vocabulary);
+  throw wrongVocabulary('ERR_INVALID_INPUT', vocabulary, '');
 }
 
-function wrongVocabulary(code: LossErrorCode, vocabulary: unknown, why = ''): LossError {
+function wrongVocabulary(code: LossErrorCode, vocabulary: unknown, why: string): LossError {
   return new LossError(code, {
     key: 'vocabulary',
     expected: `the number of logits per row${why}`,
@@ -97,13 +110,16 @@ function isIterable(value: unknown): value is Iterable<unknown> | AsyncIterable<
   return (Symbol.iterator in value || Symbol.asyncIterator in value) && !('dtype' in value);
 }
 
-function* eachBlock(
-  source: unknown,
-  rows: number,
-  vocabulary: number,
-  rowStride: number | undefined,
-  use: (block: Block) => Steps<void>,
-): Steps<void> {
+// What all blocks have in common. `rows` is the number of their rows.
+interface Shape {
+  rows: number;
+  vocabulary: number;
+  rowStride: number | undefined;
+  device: number | undefined;
+}
+
+function* eachBlock(source: unknown, shape: Shape, use: (block: Block) => Steps<void>): Steps<void> {
+  const { rows } = shape;
   const iterator = iteratorOf(source);
   let first = 0;
   let isDone = false;
@@ -112,7 +128,7 @@ function* eachBlock(
       const next = yield* perform({ now: () => nextNow(iterator), later: () => iterator.next() });
       isDone = next.done === true;
       if (isDone) break;
-      const block = guarded(() => blockOf(next.value, first, rows, vocabulary, rowStride));
+      const block = guarded(() => blockOf(next.value, first, shape));
       yield* use(block);
       first += block.rows;
     }
@@ -145,23 +161,13 @@ function nextNow(iterator: AnyIterator): IteratorResult<unknown> {
   });
 }
 
-function blockOf(
-  value: unknown,
-  first: number,
-  rows: number,
-  vocabulary: number,
-  rowStride: number | undefined,
-): Block {
+function blockOf(value: unknown, first: number, { rows, vocabulary, rowStride, device }: Shape): Block {
   const { length } = floatsOf('logits', value).data;
   const stride = rowStride ?? vocabulary;
   const count = length < vocabulary ? 0 : Math.floor((length - vocabulary) / stride) + 1;
   if (first + count > rows) throw wrongRows(rows, first + count);
-  return {
-    given: value as Logits,
-    matrix: readMatrix(value, count, vocabulary, rowStride),
-    first,
-    rows: count,
-  };
+  const matrix = readMatrix(value, count, vocabulary, rowStride, device);
+  return { given: value as Logits, matrix, first, rows: count };
 }
 
 function wrongRows(rows: number, received: number): LossError {

@@ -5,6 +5,7 @@ import { type Batch, find } from '../core/batch.js';
 import { findInput } from '../core/batch-reader.js';
 import type { LossComputeOptions, LossComputeSyncOptions, LossResult } from '../core/calls.js';
 import { readMask } from '../core/columns.js';
+import { cudaIndex } from '../core/device.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import type { ReadLoss } from '../core/evaluator.js';
 import { copyIntegers } from '../core/integers.js';
@@ -12,6 +13,7 @@ import type { KeyMapper } from '../core/key-mapper.js';
 import { readLayout } from '../core/layout.js';
 import { native } from '../core/native.js';
 import { finish, finishInTurns, inSlices, type Sliced } from '../core/slices.js';
+import { checkStream } from '../core/stream.js';
 import {
   type AsyncLogitsBlocks,
   type Block,
@@ -19,8 +21,10 @@ import {
   type LogitsSource,
   readSource,
 } from './blocks.js';
+import type { NativeDeviceOut } from './device-logits.js';
 import {
   checkApart,
+  type DeviceLogits,
   IGNORED,
   type Logits,
   type LogitsOptions,
@@ -28,6 +32,7 @@ import {
   type NativeRows,
   readOut,
   readRows,
+  refuseDevice,
 } from './inputs.js';
 import { perform, type Step, type Steps, takeLater, takeNow } from './steps.js';
 
@@ -48,7 +53,7 @@ export type LogitsBatchSync = Omit<Batch, 'logprob' | 'log_prob' | 'entropy'> &
 
 /** A batch for fromLogits(), without log-probabilities and entropies. */
 export type LogitsBatch = Omit<Batch, 'logprob' | 'log_prob' | 'entropy'> &
-  LogitsColumns<Logits | AsyncLogitsBlocks>;
+  LogitsColumns<Logits | DeviceLogits | AsyncLogitsBlocks>;
 
 /** Options of fromLogitsSync(). */
 export interface FromLogitsSyncOptions extends LossComputeSyncOptions {
@@ -65,8 +70,11 @@ export interface FromLogitsSyncOptions extends LossComputeSyncOptions {
 
 /** Options of fromLogits(). If `gradLogits` is a function that returns a promise, the call waits for it. */
 export interface FromLogitsOptions
-  extends FromLogitsSyncOptions,
-    Pick<LossComputeOptions, 'device' | 'signal'> {}
+  extends Omit<FromLogitsSyncOptions, 'gradLogits'>,
+    Pick<LossComputeOptions, 'device' | 'stream' | 'signal'> {
+  /** As in {@link FromLogitsSyncOptions}. On a device, it may also be memory of the device, such as that of the logits. */
+  gradLogits?: FromLogitsSyncOptions['gradLogits'] | DeviceLogits;
+}
 
 /** What fromLogits() returns in addition to the result of the loss. */
 export interface LogitsResult {
@@ -74,7 +82,7 @@ export interface LogitsResult {
   logprob: Float32Array;
   /** Shape [B, T]: the entropies, if the loss reads them or the call requested them; 0 if the token is masked. */
   entropy?: Float32Array;
-  /** Shape [B, T, V]: the gradient with respect to the logits, if the call requested it in one array. */
+  /** Shape [B, T, V]: the gradient with respect to the logits, if the call requested it in one array of the host. */
   gradLogits?: Logits;
 }
 
@@ -109,12 +117,11 @@ export function fromLogitsSync<R extends LossResult<unknown>>(
   batch: LogitsBatchSync,
   options: FromLogitsSyncOptions | undefined,
 ): R & LogitsResult {
-  return takeNow(
-    compute(
-      loss,
-      guarded(() => finish(read(loss, batch, options ?? {}))),
-    ),
-  );
+  const call = guarded(() => {
+    refuseDevice((options as FromLogitsOptions | undefined)?.device);
+    return finish(read(loss, batch, options ?? {}));
+  });
+  return takeNow(compute(loss, call));
 }
 
 // A call whose arguments were read.
@@ -133,25 +140,21 @@ interface Call {
 
 // Where the gradient goes: to an array for all logits, or to the logits of each block, which are then passed on.
 type Out =
-  | { native: NativeOut; result: Logits; receive?: undefined }
+  | { native: NativeOut | NativeDeviceOut; result: Logits | undefined; receive?: undefined }
   | { native?: undefined; receive: (gradient: Logits, firstToken: number) => unknown };
 
 // Reads all arguments before it first yields, because the caller may change them afterwards.
 function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogitsOptions): Sliced<Call> {
-  const { gradLogits, entropy: wantsEntropy, device, signal, ...wanted } = options;
-  if ((device ?? 'cpu') !== 'cpu')
-    throw new LossError('ERR_DEVICE_UNAVAILABLE', {
-      option: 'device',
-      expected: "'cpu', because only the CPU computes a loss from logits",
-      received: describeValue(device),
-    });
+  const { gradLogits, entropy: wantsEntropy, device, signal, stream, ...wanted } = options;
+  const index = cudaIndex(device);
+  checkStream(stream, index);
   const { logits, targets, vocabulary, temperature, softcap, support, rowStride, ...batch } =
     checkBatch(given);
   for (const name of ['logprob', 'entropy']) checkAbsent(batch, loss.mapper.keys(name));
   const mask = findInput(batch, loss.mapper, 'action_mask');
   const layout = yield* readLayout(batch);
   const { tokens } = layout;
-  const source = readSource(logits, tokens, vocabulary, rowStride);
+  const source = readSource(logits, tokens, vocabulary, rowStride, index);
   const ids = yield* copyIntegers('targets', targets, -(2 ** 31));
   yield* ignoreMasked(ids, yield* readMask(mask.key, mask.value, layout, 'token'));
   const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support });
@@ -161,7 +164,12 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const out = readGradLogits(gradLogits, source);
   if (out?.native) checkApart(out.native.out, arraysOf({ ...batch, ...wanted, temperature }), 'gradLogits');
   const returnsGrad = wanted.grad !== undefined && wanted.grad !== false;
-  const lossOptions: LossComputeOptions = { ...wanted, ...(signal && { signal }) };
+  const lossOptions: LossComputeOptions = {
+    ...wanted,
+    ...(device !== undefined && { device }),
+    ...(stream !== undefined && { stream }),
+    ...(signal && { signal }),
+  };
   if (out && !returnsGrad) lossOptions.grad = true;
   if (out && loss.requestsGradEntropy) lossOptions.gradEntropy ||= true;
   const columns = { logprob, ...(entropy && { entropy }) };
@@ -223,7 +231,8 @@ function readGradLogits(
     });
   const array = wanted === true ? undefined : wanted;
   const written = readOut(array, { ...whole.matrix, rows: whole.rows, vocabulary }, 'gradLogits');
-  return { native: written, result: array ?? (written.out as Float32Array) };
+  if (typeof written.out === 'bigint') return { native: written, result: undefined };
+  return { native: written, result: (array as Logits | undefined) ?? (written.out as Float32Array) };
 }
 
 // Returns the arrays among some inputs, for checkApart().
@@ -244,7 +253,8 @@ function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Ca
     now: () => guarded(() => loss.readSync(batch, lossOptions)),
     later: () => guardedAsync(() => loss.read(batch, lossOptions)),
   };
-  const early = out && !loss.needsLogprobFirst(batch) ? yield* perform(read) : undefined;
+  const isFused = out && source.device === undefined && !loss.needsLogprobFirst(batch);
+  const early = isFused ? yield* perform(read) : undefined;
   const direct = early?.logitsGradients();
   if (out && !direct && !source.canRepeat) throw mustRepeat();
   const logsumexp = out && !direct ? new Float64Array(logprob.length) : undefined;
@@ -278,7 +288,7 @@ function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Ca
   const more: LogitsResult = {
     logprob,
     ...(entropy && { entropy }),
-    ...(out?.native && { gradLogits: out.result }),
+    ...(out?.native && out.result && { gradLogits: out.result }),
   };
   return Object.assign(result as R, more);
 }
@@ -317,12 +327,12 @@ function rowsOf(all: NativeRows, { first, rows }: Block): NativeRows {
 }
 
 // Returns the memory for the gradient of a block.
-function outOf({ out, rows }: Call, { given, matrix, rows: count }: Block): NativeOut {
+function outOf({ out, rows }: Call, { given, matrix, rows: count }: Block): NativeOut | NativeDeviceOut {
   if (out?.native) return out.native;
   return readOut(given, { ...matrix, rows: count, vocabulary: rows.vocabulary }, 'gradLogits');
 }
 
-function* run({ lossOptions: { signal } }: Call, logits: NativeLogits): Steps<void> {
+function* run({ lossOptions: { signal, stream } }: Call, logits: NativeLogits): Steps<void> {
   yield* perform({
     now: () => {
       try {
@@ -331,7 +341,7 @@ function* run({ lossOptions: { signal } }: Call, logits: NativeLogits): Steps<vo
         throw fromNative(error);
       }
     },
-    later: async () => void (await abortable(signal, (abort) => native.logits({ ...logits, abort }))),
+    later: async () => void (await abortable(signal, (abort) => native.logits({ ...logits, abort, stream }))),
   });
 }
 

@@ -11,12 +11,26 @@ import {
 } from '../core/arrays.js';
 import type { HalfColumn, RowNumbers } from '../core/batch.js';
 import { DTYPE_CODES, readRowNumbers, type TaggedFloats, taggedFloats } from '../core/columns.js';
+import { cudaIndex } from '../core/device.js';
+import { isDeviceColumn, type OnDevice } from '../core/device-column.js';
 import { allocate, describeValue, LossError } from '../core/errors.js';
 import { copyIntegers, decreasingOffset } from '../core/integers.js';
 import { inSlices, SLICE, type Sliced } from '../core/slices.js';
+import {
+  type NativeDeviceLogits,
+  type NativeDeviceOut,
+  readDeviceLogits,
+  readDeviceOut,
+} from './device-logits.js';
 
 /** Logits, or their gradient, as float32, float16 or bfloat16. They are read in place. */
 export type Logits = Float32Array | HalfColumn | Float16ArrayLike;
+
+/**
+ * Logits, or their gradient, in the memory of a CUDA device, where they are read and written in place. Their shape is
+ * [N, V], or [N, rowStride] if the call has a rowStride. N may be the product of several dimensions, as in [B, T, V].
+ */
+export type DeviceLogits = OnDevice;
 
 /** The tokens of each row that take part in its softmax, such as those that top-p or top-k sampling kept. */
 export interface LogitsSupport {
@@ -40,7 +54,10 @@ export interface LogitsOptions {
   support?: LogitsSupport | undefined;
   /** The distance between the first logits of two rows, in numbers. The default is V. */
   rowStride?: number | undefined;
-  /** The device that computes the call: only 'cpu', which is the default. */
+  /**
+   * The device that computes the call: 'cpu' (the default), 'cuda', 'cuda:1', …. Synchronous calls are computed on the CPU
+   * only. Logits in the memory of a device need the name of this device.
+   */
   device?: string | undefined;
 }
 
@@ -59,26 +76,22 @@ export function* readLogits(logits: unknown, options: LogitsOptions): Sliced<Nat
   // All options are read before the first yield, because the caller may change them afterwards.
   const { shape, targets, rowStride, temperature, softcap, support, device } = options;
   const ids = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
-  if ((device ?? 'cpu') !== 'cpu')
-    throw new LossError('ERR_DEVICE_UNAVAILABLE', {
-      option: 'device',
-      expected: "'cpu', because only the CPU computes from logits",
-      received: describeValue(device),
-    });
+  const index = cudaIndex(device ?? undefined);
   const [rows, vocabulary] = readShape(shape);
-  const given = readMatrix(logits, rows, vocabulary, rowStride);
+  const given = readMatrix(logits, rows, vocabulary, rowStride, index);
   const copied = yield* copyIntegers('targets', targets, IGNORED);
   return { ...given, ...(yield* readRows(copied, rows, vocabulary, { temperature, softcap, support: ids })) };
 }
 
-/** The logits of a call, for native code. */
-export type NativeMatrix = Pick<NativeLogits, 'data' | 'dtype' | 'rowStride'>;
+/** The logits of a call and the device that computes it, for native code. */
+export type NativeMatrix = NativeDeviceLogits & Pick<NativeLogits, 'rowStride' | 'device'>;
 
 /** What a call needs to know of its rows besides the logits, for native code. */
 export type NativeRows = Omit<NativeLogitsInput, keyof NativeMatrix>;
 
 /**
  * Reads the logits of a call.
+ * @param device the index of the device that computes the call; undefined for the CPU.
  * @throws LossError as {@link import('./logprobs.js').logprobs} does.
  */
 export function readMatrix(
@@ -86,11 +99,13 @@ export function readMatrix(
   rows: number,
   vocabulary: number,
   rowStride: number | undefined,
+  device: number | undefined,
 ): NativeMatrix {
   const stride = readStride(rowStride, vocabulary);
-  const { data, dtype } = floatsOf('logits', logits);
-  checkLength(data.length, rows, vocabulary, stride);
-  return { data: fixedLength(data), dtype: DTYPE_CODES[dtype], rowStride: stride };
+  const memory = isDeviceColumn(logits)
+    ? readDeviceLogits(logits, { rows, vocabulary }, stride, device)
+    : readHostLogits(logits, rows, vocabulary, stride);
+  return { ...memory, rowStride: stride, device };
 }
 
 /**
@@ -112,6 +127,17 @@ export function* readRows(
     softcap: softcap == null ? 0 : checkSoftcap(softcap),
     ...(support && (yield* readSupport(support.tokenIds, support.offsets, targets, vocabulary))),
   };
+}
+
+function readHostLogits(
+  logits: unknown,
+  rows: number,
+  vocabulary: number,
+  stride: number,
+): Pick<NativeLogits, 'data' | 'dtype'> {
+  const { data, dtype } = floatsOf('logits', logits);
+  checkLength(data.length, rows, vocabulary, stride);
+  return { data: fixedLength(data), dtype: DTYPE_CODES[dtype] };
 }
 
 function readShape(shape: unknown): [rows: number, vocabulary: number] {
@@ -323,6 +349,19 @@ function* checkTokenIds(
   }
 }
 
+/**
+ * Checks that a synchronous call is not asked to run on a device.
+ * @throws LossError `ERR_DEVICE_UNAVAILABLE`
+ */
+export function refuseDevice(device: unknown): void {
+  if ((device ?? 'cpu') === 'cpu') return;
+  throw new LossError('ERR_DEVICE_UNAVAILABLE', {
+    option: 'device',
+    expected: "'cpu', because only the asynchronous calls run on a device",
+    received: describeValue(device),
+  });
+}
+
 /** The array that receives a gradient, for native code. */
 export interface NativeOut {
   out: Float32Array | Uint16Array;
@@ -340,13 +379,14 @@ export function readOut(
   out: unknown,
   input: NativeMatrix & Pick<NativeRows, 'rows' | 'vocabulary'>,
   key = 'out',
-): NativeOut {
+): NativeOut | NativeDeviceOut {
   const { rows, vocabulary, rowStride, data, dtype } = input;
   const size = rows * vocabulary;
   if (out === undefined) {
     const grad = allocate(`a gradient of ${size} values`, () => new Float32Array(size));
     return { out: grad, outDtype: DTYPE_CODES.float32, outStride: vocabulary };
   }
+  if (isDeviceColumn(out)) return readDeviceOut(key, out, input);
   const floats = floatsOf(key, out);
   const outDtype = DTYPE_CODES[floats.dtype];
   const wrong = (expected: string, received: string) =>
@@ -355,8 +395,9 @@ export function readOut(
     throw wrong('dtype float32 or that of the logits', `dtype ${floats.dtype}`);
   if (isResizable(floats.data))
     throw wrong('an array whose ArrayBuffer has a fixed length', 'a resizable one');
-  const inPlace = outDtype === dtype && overlapOf(floats.data, data) === 'same';
-  if (!inPlace && overlapOf(floats.data, data) !== 'none')
+  const overlap = typeof data === 'bigint' ? 'none' : overlapOf(floats.data, data);
+  const inPlace = outDtype === dtype && overlap === 'same';
+  if (!inPlace && overlap !== 'none')
     throw wrong(
       "exactly the logits' memory and dtype, or other memory",
       'memory that overlaps with the logits',
@@ -375,10 +416,11 @@ export function readOut(
  * @throws LossError `ERR_INVALID_INPUT`
  */
 export function checkApart(
-  out: ArrayBufferView,
+  out: ArrayBufferView | bigint,
   inputs: Record<string, ArrayBufferView | undefined>,
   name = 'out',
 ): void {
+  if (typeof out === 'bigint') return; // memory of a device
   for (const [key, array] of Object.entries(inputs))
     if (array && overlapOf(out, array) !== 'none')
       throw new LossError('ERR_INVALID_INPUT', {

@@ -39,7 +39,7 @@ char* at(const void* data, DType dtype, int64_t index) {
 LogitsEvaluation::LogitsEvaluation(const LogitsCall& call, const RowGradients& gradients)
     : call_(call),
       gradients_(gradients),
-      sums_(!call.out || !call.logsumexp || (has_grad_entropy() && !call.entropy)),
+      sums_(call.needs_sums() || (gradients.entropy && !call.entropy)),
       rows_per_piece_(std::max<int64_t>(1, kPiece / std::max<int64_t>(1, call.vocabulary))),
       segments_per_row_((call.vocabulary + kSegment - 1) / kSegment) {
   // The gradient over a support is written to the whole row at once, so these rows are not split.
