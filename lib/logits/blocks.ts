@@ -1,4 +1,5 @@
 // The logits of a batch: one array, or blocks of rows that come one after another.
+import { types } from 'node:util';
 import { isDeviceColumn } from '../core/device-column.js';
 import { describeValue, guarded, LossError, type LossErrorCode } from '../core/errors.js';
 import { floatsOf, type Logits, type NativeMatrix, readMatrix } from './inputs.js';
@@ -68,6 +69,13 @@ function wholeSource(
   device: number | undefined,
 ): LogitsSource {
   const onDevice = isDeviceColumn(logits);
+  if (types.isExternal(logits))
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'logits',
+      expected:
+        'memory of a device as a pointer, because a DLPack tensor can be taken only once and the logits are read twice',
+      received: 'a DLPack capsule',
+    });
   const vocabulary =
     given === undefined && !onDevice
       ? vocabularyOf(logits, rows, rowStride)

@@ -6,6 +6,7 @@ import { findInput } from '../core/batch-reader.js';
 import type { LossComputeOptions, LossComputeSyncOptions, LossResult } from '../core/calls.js';
 import { readMask } from '../core/columns.js';
 import { cudaIndex } from '../core/device.js';
+import { DeviceBatch } from '../core/device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import type { ReadLoss } from '../core/evaluator.js';
 import { copyIntegers } from '../core/integers.js';
@@ -177,11 +178,12 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
 }
 
 function checkBatch(batch: LogitsBatch): LogitsBatch {
-  if (typeof batch === 'object' && batch !== null) return batch;
+  const isResident = batch instanceof DeviceBatch;
+  if (typeof batch === 'object' && batch !== null && !isResident) return batch;
   throw new LossError('ERR_INVALID_INPUT', {
     at: 'batch',
-    expected: 'an object with logits and targets',
-    received: describeValue(batch),
+    expected: 'an object with logits and targets, which may be in memory of a device',
+    received: isResident ? 'an uploaded batch' : describeValue(batch),
   });
 }
 

@@ -291,7 +291,9 @@ export abstract class PolicyLossFn<M = Metrics> {
       requestsGradEntropy: this.dependsOnEntropy,
       needsLogprobFirst: () => this.correction !== undefined,
       read: (batch, options) =>
-        finishInTurns(this.#evaluator.read(batch), options.signal, (input) => prepared(input, options)),
+        finishInTurns(this.#evaluator.read(batch, options.device), options.signal, (input) =>
+          prepared(input, options),
+        ),
       readSync: (batch, options) => prepared(finish(this.#evaluator.read(batch)), options),
     };
   }
