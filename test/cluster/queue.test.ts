@@ -76,6 +76,29 @@ describe('queue', function () {
     }
   });
 
+  it('adds no shard twice if the worker that adds them is lost meanwhile', async () => {
+    const of = await plan('twice.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
+    const worker = await cluster.worker([], { name: 'adding', part: '^compute' });
+    const run = await submitted(of);
+    const queue = new Queue(RUNS, { connection: readAddress(cluster.url).connection });
+    try {
+      await run.submit();
+      await cluster.held('adding');
+      // As if the worker had been lost before it could note what it had added.
+      await (await queue.getJob(runId(run.id)))!.updateData({ run: run.id, begun: 0 });
+      cluster.release('adding');
+      await run.follow(() => {});
+      await run.remove();
+    } finally {
+      await queue.close();
+      await run.close();
+    }
+    const done = [...worker.stderr.matchAll(/: (\w+ \d+): \d+ rows/g)].map(([, job]) => job!);
+    assert.equal(done.length, 2 * of.shards.length + 1, worker.stderr);
+    assert.equal(new Set(done).size, done.length, worker.stderr);
+    await endAll([worker]);
+  });
+
   describe('with a worker', () => {
     let worker: Program;
     before(async () => {
