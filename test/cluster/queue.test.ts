@@ -1,5 +1,7 @@
 /** Tests runs on a queue: several at once, leaving and joining, failures, and how workers and submitters end. */
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Queue } from 'bullmq';
@@ -8,7 +10,7 @@ import { runFolder, SubmittedRun, storedPlan } from '../../lib/cluster/index.js'
 import { RUNS, runId, SHARDS } from '../../lib/cluster/jobs.js';
 import type { RunProgress } from '../../lib/cluster/run-watch.js';
 import { type Plan, readPlan } from '../../lib/parts/index.js';
-import { assertFailed, EXAMPLE, ROWS, run, TOKENS, TRINITY } from '../cli/support.js';
+import { assertFailed, EXAMPLE, PROGRAM, ROWS, run, TOKENS, TRINITY } from '../cli/support.js';
 import { Cluster, needsRedis, type Program, until, withoutBatches } from './support.js';
 
 const PASSWORD = 'hunter2/secret';
@@ -150,6 +152,19 @@ describe('queue', function () {
       } finally {
         await run.close();
       }
+    });
+
+    it('shows one progress bar over all workers in a terminal', async () => {
+      const words = ['evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '1'];
+      const command = [PROGRAM, ...words, '--queue', cluster.url, '--parts', cluster.parts];
+      const terminal = spawn('script', ['-qec', [process.execPath, ...command].join(' '), '/dev/null']);
+      let shown = '';
+      terminal.stdout.setEncoding('utf8').on('data', (text: string) => {
+        shown += text;
+      });
+      const [code] = await once(terminal, 'close');
+      assert.equal(code, 0, shown);
+      assert.match(shown, /computing .* rows \| .* tokens\/s \| .* left \| \d+\/256 shards, 1 worker/);
     });
 
     it('fails a run with the file and the row of a shard that fails five times', async () => {
