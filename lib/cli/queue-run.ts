@@ -142,7 +142,12 @@ class ShownProgress {
     this.#tellsOfWorkers = false;
     if (phase !== this.#phase) this.#bar.begin(STAGES[phase]);
     this.#phase = phase;
-    const counts = [`${done}/${jobs} shards`, `${retried} retried`, `${failed} failed`, `${workers} workers`];
+    const counts = [
+      `${done}/${jobs} shards`,
+      `${workers} worker${workers === 1 ? '' : 's'}`,
+      ...(retried > 0 ? [`${retried} retried`] : []),
+      ...(failed > 0 ? [`${failed} failed`] : []),
+    ];
     this.#bar.advance(done / jobs, rows, tokens, ` | ${counts.join(', ')}`);
   }
 

@@ -85,16 +85,19 @@ export function addWorker(program: Command): void {
 /** Resolves at the first signal to stop. The second one ends the process. */
 function stopSignal(): Promise<void> {
   return new Promise((resolve) => {
+    let stops = false;
+    const stop = () => {
+      if (stops) {
+        removeTemporaryFolders();
+        process.exit(1);
+      }
+      stops = true;
+      resolve();
+    };
     for (const signal of ['SIGINT', 'SIGTERM'] as const) {
       // Replaces the handler that ends the program at once.
       process.removeAllListeners(signal);
-      process.once(signal, () => {
-        process.once(signal, () => {
-          removeTemporaryFolders();
-          process.exit(1);
-        });
-        resolve();
-      });
+      process.on(signal, stop);
     }
   });
 }

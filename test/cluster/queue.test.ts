@@ -1,5 +1,7 @@
 /** Tests runs on a queue: several at once, leaving and joining, failures, and how workers and submitters end. */
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Queue } from 'bullmq';
@@ -8,7 +10,7 @@ import { runFolder, SubmittedRun, storedPlan } from '../../lib/cluster/index.js'
 import { RUNS, runId, SHARDS } from '../../lib/cluster/jobs.js';
 import type { RunProgress } from '../../lib/cluster/run-watch.js';
 import { type Plan, readPlan } from '../../lib/parts/index.js';
-import { assertFailed, EXAMPLE, ROWS, run, TOKENS, TRINITY } from '../cli/support.js';
+import { assertFailed, EXAMPLE, PROGRAM, ROWS, run, TOKENS, TRINITY } from '../cli/support.js';
 import { Cluster, needsRedis, type Program, until, withoutBatches } from './support.js';
 
 const PASSWORD = 'hunter2/secret';
@@ -76,6 +78,29 @@ describe('queue', function () {
     }
   });
 
+  it('adds no shard twice if the worker that adds them is lost meanwhile', async () => {
+    const of = await plan('twice.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
+    const worker = await cluster.worker([], { name: 'adding', part: '^compute' });
+    const run = await submitted(of);
+    const queue = new Queue(RUNS, { connection: readAddress(cluster.url).connection });
+    try {
+      await run.submit();
+      await cluster.held('adding');
+      // As if the worker had been lost before it could note what it had added.
+      await (await queue.getJob(runId(run.id)))!.updateData({ run: run.id, begun: 0 });
+      cluster.release('adding');
+      await run.follow(() => {});
+      await run.remove();
+    } finally {
+      await queue.close();
+      await run.close();
+    }
+    const done = [...worker.stderr.matchAll(/: (\w+ \d+): \d+ rows/g)].map(([, job]) => job!);
+    assert.equal(done.length, 2 * of.shards.length + 1, worker.stderr);
+    assert.equal(new Set(done).size, done.length, worker.stderr);
+    await endAll([worker]);
+  });
+
   describe('with a worker', () => {
     let worker: Program;
     before(async () => {
@@ -127,6 +152,19 @@ describe('queue', function () {
       } finally {
         await run.close();
       }
+    });
+
+    it('shows one progress bar over all workers in a terminal', async () => {
+      const words = ['evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '1'];
+      const command = [PROGRAM, ...words, '--queue', cluster.url, '--parts', cluster.parts];
+      const terminal = spawn('script', ['-qec', [process.execPath, ...command].join(' '), '/dev/null']);
+      let shown = '';
+      terminal.stdout.setEncoding('utf8').on('data', (text: string) => {
+        shown += text;
+      });
+      const [code] = await once(terminal, 'close');
+      assert.equal(code, 0, shown);
+      assert.match(shown, /computing .* rows \| .* tokens\/s \| .* left \| \d+\/256 shards, 1 worker/);
     });
 
     it('fails a run with the file and the row of a shard that fails five times', async () => {
