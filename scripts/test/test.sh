@@ -20,7 +20,7 @@ device_suites=(test/device/*.test.ts)
 if [ "${1:-}" = interleaved ]; then
   export POLICY_LOSS_EMULATION_RESIDENT=3
   pieces=("functions, packed")
-  device_suites=(--timeout 600000 test/device/{program,advantages,corrections,expressions,beyond,logits}.test.ts)
+  device_suites=(--timeout 600000 test/device/{program,advantages,corrections,expressions,beyond}.test.ts)
 fi
 
 { "$emulated/no_threads_test" && "$emulated/emulation_test" "${pieces[@]}"; } >"$log" 2>&1 &

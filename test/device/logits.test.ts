@@ -5,6 +5,7 @@ import {
   type LossErrorCode,
   logprobs,
   logprobsBackward,
+  logprobsBackwardSync,
   logprobsSync,
   POLICY_LOSS_FN,
   upload,
@@ -15,7 +16,7 @@ import { dataOf, makeLogits, stored } from '../support/logits.js';
 import { testLogits } from '../support/logits-suite.js';
 import { copyToDevice, DEVICE_WAYS } from '../support/logits-ways.js';
 import { batch, DEVICE, gpus, ROWS, rejects, TOKENS } from '../support/on-device.js';
-import { assertSameArray } from '../support/tolerance.js';
+import { assertArray, assertSameArray } from '../support/tolerance.js';
 
 const device = DEVICE;
 const SHAPE: [number, number] = [4, 90];
@@ -217,6 +218,30 @@ describe(`logits on ${DEVICE}`, () => {
       assertSameArray(dataOf(fromHost), expected, 'from the host');
       there.free();
     }
+  });
+
+  it('are copied in chunks of rows, with their supports', async () => {
+    const [rows, vocabulary] = [3, 2 ** 22]; // one row in each chunk
+    const logits = new Float32Array(rows * vocabulary);
+    const tokenIds = [5, 7, 2 ** 21, 4, vocabulary - 1, 9, 8, 3];
+    const offsets = [0, 2, 5, 8];
+    const places = tokenIds.map((id, i) => id + vocabulary * offsets.findLastIndex((begin) => begin <= i));
+    for (const [i, at] of places.entries()) logits[at] = Math.sin(i);
+    const options = {
+      shape: [rows, vocabulary] as [number, number],
+      targets: [7, 2 ** 21, 9],
+      temperature: [0.5, 1, 2],
+      support: { tokenIds, offsets },
+    };
+    const cpu = logprobsSync(logits, { ...options, entropy: true });
+    const found = await logprobs(logits, { ...options, entropy: true, device });
+    for (const key of ['logprob', 'logsumexp', 'entropy'] as const) assertArray(found[key]!, cpu[key]!, key);
+    const grads = { ...options, ...cpu, gradLogprob: [1, 2, 3], gradEntropy: [3, 1, 2] };
+    const expected = logprobsBackwardSync(logits, grads);
+    await logprobsBackward(logits, { ...grads, device, out: logits });
+    const some = (grad: Float32Array) => places.map((at) => grad[at]!);
+    assertArray(some(logits), some(expected), 'grad');
+    assert.equal(logits.filter((x) => x !== 0).length, places.length);
   });
 
   it('need little memory of the device, however many they are', async function () {
