@@ -21,7 +21,7 @@ import {
   upload,
 } from '../../lib/index.js';
 import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
-import { dataOf, makeLogits } from '../support/logits.js';
+import { dataOf, makeLogits, PLAIN_ROWS } from '../support/logits.js';
 import { copyToDevice } from '../support/logits-ways.js';
 import { paddedBatch } from '../support/subject.js';
 
@@ -103,23 +103,17 @@ calls['page-locked arrays'] = async () => {
   return [loss, grad];
 };
 
-const LOGITS = {
-  seed: 3,
-  rows: 6,
-  vocabulary: 40,
-  gap: 0,
-  dtype: 'float32',
-  scale: 1,
-  shift: 0,
-  temperature: 'none',
-  softcap: false,
-  support: false,
-  ignored: 0,
-  infinite: 0,
-} as const;
 calls['log-probabilities from logits, and the gradient back'] = async () => {
   // Rows with a gap are copied one by one, and ignored rows are not copied.
-  const spec = { ...LOGITS, gap: 3, dtype: 'bfloat16', temperature: 'per row', support: true } as const;
+  const spec = {
+    ...PLAIN_ROWS,
+    rows: 6,
+    vocabulary: 40,
+    gap: 3,
+    dtype: 'bfloat16',
+    temperature: 'per row',
+    support: true,
+  } as const;
   const { logits, options, gradLogprob, gradEntropy } = makeLogits({ ...spec, ignored: 0.3 });
   const shared = { ...options, device: DEVICE };
   const found = await logprobs(logits, { ...shared, entropy: true });
@@ -128,7 +122,7 @@ calls['log-probabilities from logits, and the gradient back'] = async () => {
 };
 let there: ReturnType<typeof copyToDevice> | undefined;
 calls['logits on the device, and their gradient in their place'] = async () => {
-  const { logits, options } = makeLogits(LOGITS);
+  const { logits, options } = makeLogits({ ...PLAIN_ROWS, rows: 6, vocabulary: 40 });
   there ??= copyToDevice(logits, [6, 40]);
   const shared = { ...options, device: DEVICE, stream: 0n };
   const found = await logprobs(there, shared);

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { setThreads } from '../../lib/index.js';
 import { referenceGradient, referenceLogprobs } from '../reference/logits.js';
 import { logitsCases } from './golden.js';
-import { copyOf, dataOf, makeLogits, stored } from './logits.js';
+import { copyOf, dataOf, makeLogits, PLAIN_ROWS, stored } from './logits.js';
 import type { Way } from './logits-ways.js';
 import { generator } from './random.js';
 import { assertArray, assertSameArray } from './tolerance.js';
@@ -41,7 +41,7 @@ export function testLogits(ways: Record<string, Way>): void {
   for (const [way, { logprobs, backward }] of Object.entries(ways))
     it(`computes the same gradient with and without the results of logprobs(): ${way}`, async () => {
       for (const support of [false, true]) {
-        const spec = { ...SPEC, rows: 5, vocabulary: 70_000, support, ignored: 0.3 };
+        const spec = { ...PLAIN_ROWS, rows: 5, vocabulary: 70_000, support, ignored: 0.3 };
         const { logits, options, gradLogprob, gradEntropy } = makeLogits(spec);
         const { logsumexp, entropy } = await logprobs(logits, { ...options, entropy: true });
         const grads = { ...options, gradLogprob, gradEntropy };
@@ -177,7 +177,7 @@ export function testLogits(ways: Record<string, Way>): void {
       it(`of a row do not depend on the other rows, on threads or on chunks: ${dtype}`, async () => {
         const vocabulary = 40_001;
         const { logits, options, gradLogprob, gradEntropy } = makeLogits({
-          ...SPEC,
+          ...PLAIN_ROWS,
           rows,
           vocabulary,
           dtype,
@@ -220,7 +220,15 @@ export function testLogits(ways: Record<string, Way>): void {
         for (const dtype of ['float32', 'float16', 'bfloat16'] as const)
           for (const support of [false, true])
             for (const softcap of [false, true]) {
-              const spec = { ...SPEC, rows: 4, vocabulary: 9001, dtype, support, softcap, ignored: 0.3 };
+              const spec = {
+                ...PLAIN_ROWS,
+                rows: 4,
+                vocabulary: 9001,
+                dtype,
+                support,
+                softcap,
+                ignored: 0.3,
+              };
               const { logits, options, gradLogprob, gradEntropy } = makeLogits(spec);
               const grads = { ...options, gradLogprob, gradEntropy };
               const float = dataOf(await backward(logits, grads));
@@ -255,18 +263,3 @@ export function testLogits(ways: Record<string, Way>): void {
       });
   });
 }
-
-const SPEC = {
-  seed: 3,
-  rows: 3,
-  vocabulary: 100,
-  gap: 0,
-  dtype: 'float32',
-  scale: 3,
-  shift: 0,
-  temperature: 'none',
-  softcap: false,
-  support: false,
-  ignored: 0,
-  infinite: 0,
-} as const;

@@ -46,6 +46,22 @@ export interface LogitsSpec {
   infinite: number;
 }
 
+/** Rows of float32 without anything special, for tests that change what they are about. */
+export const PLAIN_ROWS = {
+  seed: 3,
+  rows: 3,
+  vocabulary: 100,
+  gap: 0,
+  dtype: 'float32',
+  scale: 3,
+  shift: 0,
+  temperature: 'none',
+  softcap: false,
+  support: false,
+  ignored: 0,
+  infinite: 0,
+} as const satisfies LogitsSpec;
+
 export const logitsSpec: fc.Arbitrary<LogitsSpec> = fc.record({
   seed: fc.nat(),
   rows: fc.oneof(fc.integer({ min: 0, max: 6 }), fc.constant(70)),
