@@ -383,6 +383,8 @@ export interface NativeLogits {
   /** As in NativeBatch.handles: the memory of another process that has the logits, and the gradient. */
   dataHandle?: Uint8Array | undefined;
   outHandle?: Uint8Array | undefined;
+  /** One number: receives the milliseconds that the kernels take, as the device measures them. For benchmarks. */
+  timing?: Float64Array | undefined;
   /** As in NativeBatch: what has the memory of the logits and of the gradient. */
   arrays?: NativeDeviceArray[];
   capsules?: unknown[];

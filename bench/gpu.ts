@@ -17,6 +17,7 @@ import {
 } from './gpu/device.js';
 import { type DeviceTimes, type Effort, timeOnDevice, tokenPassTable, torchTable } from './gpu/functions.js';
 import { hostBatchTable, timeHostBatch } from './gpu/host-batch.js';
+import { logitsTable, timeLogits } from './gpu/logits.js';
 import { timeSmallCalls } from './gpu/small-calls.js';
 import { startTorch } from './gpu/torch.js';
 import { type Inputs, makeInputs, type Shape } from './lib/batch.js';
@@ -44,6 +45,12 @@ const { smoke } = flags;
 const shape = smoke ? ([8, 96] as const) : shapeOf(Number(flags.tokens));
 const smallShape: Shape = smoke ? [4, 32] : [8, 512];
 const checkedShape: Shape = smoke ? [4, 32] : [16, 128];
+const logitsSizes = smoke
+  ? ([[3, 400]] as const)
+  : ([
+      [512, 151_936],
+      [4096, 32_000],
+    ] as const);
 const effort: Effort = smoke
   ? { rounds: 1, mostCalls: 1, copyBytes: 2 ** 12 }
   : { rounds: Number(flags.rounds), copyBytes: 2 ** 29 };
@@ -74,6 +81,7 @@ try {
   const inputs = makeInputs(shape);
   await timeFunctions(inputs);
   await timeCopies();
+  await timeRowsOfLogits();
   await timeCalls(inputs);
 } finally {
   torch?.session.end();
@@ -123,6 +131,12 @@ async function timeCopies(): Promise<void> {
     ...(torch ? [torch.session.copy('PyTorch', 'device', copyBytes)] : []),
   ];
   record({ copies: { bytes: copyBytes, times: await race(contenders, rounds, mostCalls) } });
+}
+
+async function timeRowsOfLogits(): Promise<void> {
+  const logits = await timeLogits(logitsSizes, effort);
+  record({ logits });
+  print(logitsTable(logits));
 }
 
 async function timeCalls(inputs: Inputs): Promise<void> {

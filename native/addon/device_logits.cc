@@ -19,12 +19,21 @@ Napi::Value logits_on_cuda(const Napi::CallbackInfo& info, const Napi::Object& o
   work->caller_abort = flag_if_any(object.Get("abort"));
   keep_arrays(object.Get("arrays"), &work->arrays);
   take_tensors(object.Get("capsules"), &work->tensors);
+  const Napi::Value wanted = object.Get("timing");
+  double* const timing = wanted.IsUndefined()
+                             ? nullptr
+                             : static_cast<double*>(elements(wanted, napi_float64_array, 1, "timing"));
+  const auto milliseconds = std::make_shared<float>(0.0f);
   work->run = [=](const int32_t* abort, cuda::Problem* problem) {
-    cuda::DeviceLogits abortable = logits;
-    abortable.abort = abort;
-    return cuda::logits(device, abortable, problem);
+    cuda::DeviceLogits one = logits;
+    one.abort = abort;
+    one.kernels_ms = timing ? milliseconds.get() : nullptr;
+    return cuda::logits(device, one, problem);
   };
-  work->value = [](Napi::Env env) { return Napi::Number::New(env, 0); };
+  work->value = [=](Napi::Env env) {
+    if (timing) *timing = *milliseconds;
+    return Napi::Number::New(env, 0);
+  };
   return perform(info, work, later);
 }
 

@@ -287,6 +287,9 @@ struct DeviceLogits {
   IpcHandle data_handle, out_handle;
   CallerStream stream;
   const int32_t* abort = nullptr;
+  // Receives the time of the kernels, which the device measures, in milliseconds. If logits or their gradient
+  // are copied, it includes the copies. Null if it is not wanted.
+  float* kernels_ms = nullptr;
 };
 Status logits(int device, const DeviceLogits& logits, Problem* problem);
 

@@ -67,12 +67,14 @@ class LogitsRun {
 
   void compute() {
     context_.order_kernels_after_copies();
+    if (logits_.kernels_ms) context_.mark_passes_begin();
     for (int64_t first = 0; first < host_.rows;) {
       check_abort(logits_.abort);
       const int64_t last = end_of_chunk(first);
       compute(first, last);
       first = last;
     }
+    if (logits_.kernels_ms) context_.mark_passes_end();
     context_.order_copies_after_kernels();
     if (!host_.out) {
       receive(host_.logprob, pass_.call.logprob);
@@ -80,6 +82,7 @@ class LogitsRun {
       receive(host_.entropy, pass_.call.entropy);
     }
     context_.await_kernels();
+    if (logits_.kernels_ms) *logits_.kernels_ms = context_.passes_ms();
   }
 
  private:
