@@ -327,6 +327,13 @@ export interface NativeCall {
    * advantages() would return.
    */
   advantage?: NativeFusedAdvantage | undefined;
+  /**
+   * Only on the CPU, with a function for which gradientIsPerToken() is true: the call then computes `logprob` and
+   * `entropy` of these logits, `grad` and `gradEntropy` of their tokens, and writes the gradient with respect to the
+   * logits to `out`. It computes no values. The batch's columns of log-probabilities and entropies must contain the
+   * memory of `logprob` and `entropy`.
+   */
+  logits?: NativeLogitsOfTokens | undefined;
   /** One element. If the caller sets it to a number other than 0, evaluate() stops and resolves to -1. */
   abort: Int32Array | undefined;
   /** Only on a device: a cudaStream_t. The call's work on the device waits for the work that is on the stream. */
@@ -340,7 +347,8 @@ export interface NativeLogits {
   vocabulary: number;
   /** The distance between the first logits of two rows. */
   rowStride: number;
-  data: Float32Array | Uint16Array;
+  /** An address, or an offset in the memory of `dataHandle`, if the logits are in memory of the device. */
+  data: Float32Array | Uint16Array | bigint;
   /** The dtype's number, as in NativeBatch.dtypes. */
   dtype: number;
   /** Per row: a token id, or −100 to ignore the row. Must not change during the call. */
@@ -362,16 +370,30 @@ export interface NativeLogits {
    */
   logsumexp?: Float64Array | undefined;
   entropy?: Float32Array | undefined;
-  /** Receives the gradient. It may be `data`. */
-  out?: Float32Array | Uint16Array;
+  /** Receives the gradient. It may be `data`, and is a bigint in the same cases. */
+  out?: Float32Array | Uint16Array | bigint;
   outDtype?: number;
   /** The distance between the first numbers of two rows of `out`. */
   outStride?: number;
   /** Per row: the gradients with respect to the log-probability, which `out` needs, and to the entropy. */
   gradLogprob?: Float64Array | undefined;
   gradEntropy?: Float64Array | undefined;
+  /** The index of the CUDA device that computes the call. Undefined for the CPU. */
+  device?: number | undefined;
+  /** As in NativeBatch.handles: the memory of another process that has the logits, and the gradient. */
+  dataHandle?: Uint8Array | undefined;
+  outHandle?: Uint8Array | undefined;
+  /** As in NativeBatch: what has the memory of the logits and of the gradient. */
+  arrays?: NativeDeviceArray[];
+  capsules?: unknown[];
   /** As in NativeCall. */
   abort?: Int32Array | undefined;
+  stream?: bigint | undefined;
+}
+
+/** The logits of some consecutive tokens of a batch. Row i is the token firstToken + i. */
+export interface NativeLogitsOfTokens extends NativeLogits {
+  firstToken: number;
 }
 
 export interface NativeBinding {
@@ -383,6 +405,10 @@ export interface NativeBinding {
   readonly programOps: readonly string[];
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
+  /**
+   * Returns whether the gradients of a token do not depend on the columns of other tokens, apart from the mask.
+   */
+  gradientIsPerToken(fn: NativeFunction): boolean;
   /**
    * Returns how many instructions for tokens the interpreter runs if the function is called with a gradient. The other
    * instructions are in loops that are compiled ahead of time (native/program/compiled.h).
@@ -494,7 +520,7 @@ export interface NativeBinding {
     call: NativeAdvantageCall,
     device?: number,
   ): Promise<number>;
-  /** Computes a call from logits on the CPU, and returns 0. */
+  /** Computes a call from logits, and returns 0. */
   logitsSync(call: NativeLogits): number;
   /** Does the same as logitsSync() on other threads. Resolves to -1 if the call is aborted. */
   logits(call: NativeLogits): Promise<number>;

@@ -6,9 +6,10 @@
 // expressions, and the losses of other frameworks. It prints tables of medians, writes bench/results/<cpu>.json, draws
 // bench/speed.svg, and says which of the project's speed targets are met.
 //
-//   npm run bench [-- --quick | --frameworks | --check] [--only REGEX] [--no-peers] [--rounds 9] [--markdown]
+//   npm run bench [-- --quick | --frameworks | --logits | --check] [--only REGEX] [--no-peers] [--rounds 9] [--markdown]
 //
-// --quick times only PPO, in few rounds. --frameworks times only the losses of other frameworks and papers. --check
+// --quick times only PPO, in few rounds. --frameworks times only the losses of other frameworks and papers, and --logits
+// only what starts from logits. --check
 // compares results with the peers' and times nothing. --only selects the functions whose names match. A run that leaves
 // something out writes to build/bench instead of bench/results. --markdown prints the tables for
 // bench/README.md. To time another native module, such as a prebuilt one, set the environment variable
@@ -31,9 +32,10 @@ import {
   SMALL,
   timeFunctions,
 } from './lib/functions.js';
+import { logitsTable, timeLogits } from './lib/logits.js';
 import { describeMachine, slug } from './lib/machine.js';
 import { measureMemory, memoryTable } from './lib/memory.js';
-import { drawSpeed } from './lib/picture.js';
+import { drawLogits, drawSpeed } from './lib/picture.js';
 import { find, type Report, save } from './lib/report.js';
 import { summaryTable } from './lib/summary.js';
 import { printer } from './lib/tables.js';
@@ -60,6 +62,7 @@ const { values: flags } = parseArgs({
   options: {
     quick: { type: 'boolean', default: false },
     frameworks: { type: 'boolean', default: false },
+    logits: { type: 'boolean', default: false },
     check: { type: 'boolean', default: false },
     only: { type: 'string' },
     'no-peers': { type: 'boolean', default: false },
@@ -73,9 +76,10 @@ if (!Number.isInteger(rounds) || rounds < 1)
 const only = flags.only !== undefined ? new RegExp(flags.only) : flags.quick ? /^ppo$/ : undefined;
 const all = listWorks(only);
 const isOfFramework = ({ family }: Work) => family === 'framework';
-const frameworks = all.filter(isOfFramework);
-const works = flags.frameworks ? [] : all.filter((work) => !isOfFramework(work));
-if (works.length + frameworks.length === 0)
+const frameworks = flags.logits ? [] : all.filter(isOfFramework);
+const works = flags.frameworks || flags.logits ? [] : all.filter((work) => !isOfFramework(work));
+const timesLogits = flags.logits || (!flags.quick && !flags.frameworks && only === undefined);
+if (works.length + frameworks.length === 0 && !timesLogits)
   throw new Error(`--only: expected a pattern that matches a function, got ${flags.only}`);
 const print = printer(flags.markdown);
 
@@ -87,9 +91,14 @@ console.log(
 );
 
 const root = fileURLToPath(new URL('..', import.meta.url));
-const complete = !flags.quick && !flags.frameworks && !flags['no-peers'] && only === undefined;
+const complete =
+  !flags.quick && !flags.frameworks && !flags.logits && !flags['no-peers'] && only === undefined;
 const results = join(root, complete ? 'bench/results' : 'build/bench', `${slug(`${cpu} ${isa}`)}.json`);
 const picture = join(root, complete ? 'bench/speed.svg' : 'build/bench/speed.svg');
+const logitsPicture = join(
+  root,
+  flags.quick || flags['no-peers'] ? 'build/bench/logits.svg' : 'bench/logits.svg',
+);
 const report: Report = { machine, date: new Date().toISOString(), rounds, peers: {}, functions: [] };
 
 const peers = flags['no-peers'] ? [] : await findPeers();
@@ -103,7 +112,7 @@ if (!flags.check) await finish();
 
 async function findPeers(): Promise<Peer[]> {
   const found: Peer[] = [];
-  // Only PyTorch has the losses of other frameworks.
+  // Only PyTorch has the losses of other frameworks, and starts from logits.
   const others = works.length > 0 ? [onnx(threads), tfjs(), plain()] : [];
   for (const peer of await Promise.all([torch(threads), ...others])) {
     report.peers[peer.name] = describePeer(peer, [...works, ...frameworks]);
@@ -131,6 +140,12 @@ async function timeWithPeers(): Promise<void> {
     await timeUserLosses();
   }
   if (frameworks.length > 0) await timeFrameworkLosses();
+  if (timesLogits) {
+    report.logits = await timeLogits(peers, rounds);
+    print(logitsTable(report.logits));
+    drawLogits(report, logitsPicture);
+    save(report, results);
+  }
 }
 
 /**

@@ -8,6 +8,7 @@
 import { fileURLToPath } from 'node:url';
 import { ALGORITHM_TYPE, type Batch, type ObjectiveConfig } from 'policy-loss';
 import { answerTo, Policy, PROMPTS, type Response, rewardOf } from './counting.js';
+import { generator } from './random.js';
 
 /** The names of the algorithms that need no critic. */
 export const ALGORITHMS = ALGORITHM_TYPE.names().filter((name) => !ALGORITHM_TYPE.get(name).useCritic);
@@ -191,17 +192,6 @@ class Adam {
       parameters[i]! -= (this.#rate * mean) / (Math.sqrt(square) + 1e-8);
     });
   }
-}
-
-/** Returns a function that returns pseudo-random numbers in [0, 1), by the algorithm mulberry32. */
-function generator(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let x = Math.imul(state ^ (state >>> 15), state | 1);
-    x ^= x + Math.imul(x ^ (x >>> 7), x | 61);
-    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32;
-  };
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

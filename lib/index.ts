@@ -43,8 +43,10 @@ export {
   Objective,
   type ObjectiveComputeOptions,
   type ObjectiveComputeSyncOptions,
-  type ObjectiveResult,
+  type ObjectiveFromLogitsOptions,
+  type ObjectiveFromLogitsSyncOptions,
 } from './algorithm/objective.js';
+export type { ObjectiveResult } from './algorithm/objective-result.js';
 export { fromTrinityConfig } from './algorithm/trinity-config.js';
 export type { AbortSignalLike } from './core/abortable.js';
 export type { Float16ArrayLike } from './core/arrays.js';
@@ -120,7 +122,16 @@ export * from './functions/correction/index.js';
 export * from './functions/entropy/index.js';
 export * from './functions/kl/index.js';
 export * from './functions/policy-loss/index.js';
-export type { Logits, LogitsOptions, LogitsSupport } from './logits/inputs.js';
+export type { AsyncLogitsBlocks, LogitsBlocks } from './logits/blocks.js';
+export type {
+  FromLogitsOptions,
+  FromLogitsSyncOptions,
+  LogitsBatch,
+  LogitsBatchSync,
+  LogitsColumns,
+  LogitsResult,
+} from './logits/from-logits.js';
+export type { DeviceLogits, Logits, LogitsOptions, LogitsSupport } from './logits/inputs.js';
 export {
   type LogprobsBackwardOptions,
   type LogprobsBackwardSyncOptions,

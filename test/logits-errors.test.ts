@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { LossError, type LossErrorCode } from '../lib/index.js';
-import { WAYS } from './support/logits.js';
+import { CPU_WAYS } from './support/logits-ways.js';
 import { isLossError } from './support/loss-error.js';
 
 const detached = () => {
@@ -69,7 +69,12 @@ const SHARED: Record<string, Case> = {
   'a temperature whose inverse overflows': [{ temperature: 1e-40 }, 'ERR_INVALID_OPTION', /^temperature: /],
   'too few temperatures': [{ temperature: [1] }, 'ERR_SHAPE_MISMATCH', /^temperature: /],
   'softcap 0': [{ softcap: 0 }, 'ERR_INVALID_OPTION', /^softcap: expected a positive number, got 0/],
-  'a device': [{ device: 'cuda' }, 'ERR_DEVICE_UNAVAILABLE', /^device: .*only the CPU.*got 'cuda'/],
+  'an unknown device': [{ device: 'cuda:99' }, 'ERR_DEVICE_UNAVAILABLE', /^device: expected .*'cuda:99'/],
+  'logits of a device': [
+    { logits: { pointer: 16n, dtype: 'float32', device: 'cuda:0', shape: [2, 3] }, device: 'cpu' },
+    'ERR_INVALID_INPUT',
+    /^logits: expected memory of the host, because the CPU computes the call, got memory of a device/,
+  ],
   'too few offsets': [
     { support: { tokenIds: [0], offsets: [0, 1] } },
     'ERR_SHAPE_MISMATCH',
@@ -159,7 +164,7 @@ const BACKWARD: Record<string, Case> = {
 const VALID = { shape: [2, 3], targets: [0, 1], gradLogprob: [1, 1] };
 
 describe('bad arguments of logits', () => {
-  for (const [way, { logprobs, backward }] of Object.entries(WAYS))
+  for (const [way, { logprobs, backward }] of Object.entries(CPU_WAYS))
     for (const [name, call, cases] of [
       ['logprobs', logprobs, SHARED],
       ['logprobsBackward', backward, { ...SHARED, ...BACKWARD }],
@@ -175,11 +180,11 @@ describe('bad arguments of logits', () => {
     const signal = AbortSignal.abort(new Error('no longer wanted'));
     const options = { shape: [2, 3], targets: [0, 1], signal } as const;
     const aborted = (error: unknown) => error instanceof LossError && error.code === 'ERR_ABORTED';
-    await assert.rejects(WAYS.async.logprobs(new Float32Array(6), options), aborted);
+    await assert.rejects(CPU_WAYS.async.logprobs(new Float32Array(6), options), aborted);
   });
 
   it('accepts resizable logits', async () => {
-    const { logprob } = await WAYS.async.logprobs(resizable(), { shape: [2, 3], targets: [0, 1] });
+    const { logprob } = await CPU_WAYS.async.logprobs(resizable(), { shape: [2, 3], targets: [0, 1] });
     assert.equal(logprob[1], Math.fround(-Math.log(3)));
   });
 });

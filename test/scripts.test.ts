@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { globSync } from 'tinyglobby';
 // @ts-expect-error: this module is plain JavaScript, because pack-gpu.mjs imports it.
 import { COPIED } from '../scripts/gpu/packed.mjs';
 
@@ -12,15 +13,13 @@ const { scripts } = JSON.parse(text('package.json')) as { scripts: Record<string
 
 /** Returns the files that may name npm scripts. */
 function files(): string[] {
-  const under = (folder: string) =>
-    readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
-      .filter((file) => !file.includes('node_modules') && /(\.(md|mjs|sh|ts|yml)|run)$/.test(file))
-      .map((file) => join(folder, file));
-  const documents = readdirSync(ROOT).filter((file) => file.endsWith('.md'));
-  return [
-    ...documents,
-    ...['.ci', '.github', 'bench', 'docs', 'examples', 'lib', 'scripts', 'test'].flatMap(under),
-  ];
+  const folders = ['.ci', '.github', 'bench', 'docs', 'examples', 'lib', 'scripts', 'test'];
+  // Does not enter node_modules: the one in examples/models has a link to the repository.
+  return globSync(['*.md', '.ci/run', ...folders.map((folder) => `${folder}/**/*.{md,mjs,sh,ts,yml}`)], {
+    cwd: ROOT,
+    ignore: ['**/node_modules'],
+    dot: true,
+  });
 }
 
 describe('scripts', () => {

@@ -3,6 +3,7 @@
 import { AS_EXPRESSION, BUILT_IN, CLIPPED_EXPRESSION } from './expressions.js';
 import { LIMITS, limitOf, timeOverPpo } from './frameworks.js';
 import { CACHED, LARGE, SMALL } from './functions.js';
+import { BACKWARD, FORWARD, FUSED, overPyTorch, shareOf } from './logits.js';
 import type { Sample } from './race.js';
 import { type Bar, find, OURS, type Report } from './report.js';
 import { digits, type TableContent } from './tables.js';
@@ -29,6 +30,7 @@ export function bars(report: Report): Bar[] {
     halves(report),
     ...expressions(report),
     ...frameworks(report),
+    ...fromLogits(report),
   ];
 }
 
@@ -43,6 +45,28 @@ export function barsTable(list: readonly Bar[]): TableContent {
       met === undefined ? '–' : met ? 'yes' : 'no',
     ]),
   };
+}
+
+function fromLogits({ logits = [] }: Report): Bar[] {
+  const shares = (step: string) =>
+    logits.map((times) => ({
+      id: `${times.shape.join('×')} ${times.dtype}`,
+      value: shareOf(times, step),
+    }));
+  const speedups = logits.flatMap((times) => {
+    const value = overPyTorch(times);
+    return value === undefined ? [] : [{ id: `${times.shape.join('×')} ${times.dtype}`, value }];
+  });
+  return [
+    bar(`${FORWARD}: speed relative to reading the logits once`, '≥ 0.85', least(shares(FORWARD), 0.85)),
+    bar(
+      `${BACKWARD}: speed relative to reading and writing them once`,
+      '≥ 0.85',
+      least(shares(BACKWARD), 0.85),
+    ),
+    bar(`${FUSED}: speed relative to the same`, '≥ 0.8', least(shares(FUSED), 0.8)),
+    bar(`${FUSED}: speed-up over eager PyTorch`, '≥ 6', least(speedups, 6)),
+  ];
 }
 
 /** Returns the factor by which `sample` is faster than `other`. */

@@ -21,6 +21,11 @@ export interface NativeBenchBinding extends NativeBinding {
    */
   traffic(fn: NativeFunction, batch: NativeBatch, call: NativeCall): Promise<number>;
   /**
+   * Reads an array and, if `writes` is set, writes the same numbers back, on the threads of the pool. The number that it
+   * resolves to has no meaning.
+   */
+  memoryTraffic(array: Float32Array | Uint16Array, writes: boolean): Promise<number>;
+  /**
    * Evaluates a batch that is on a device, and leaves the gradient on the device. `timing`, if given, receives two
    * times in milliseconds, which the device measures: the time of all passes (kernels), and the time of the token pass
    * alone.

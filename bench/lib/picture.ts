@@ -1,10 +1,11 @@
-// Draws a picture of a run as SVG. The upper panel shows PPO's tokens per second for each contender, on a logarithmic
-// scale. The lower panel compares the speed of every function with its traffic floor (see floor.ts), a loop that only
-// reads and writes the same memory. The picture has its own background, which is light or dark according to the
+// Draws pictures of a run as SVG. In the first, the upper panel shows PPO's tokens per second for each contender, on a
+// logarithmic scale. The lower panel compares the speed of every function with its traffic floor (see floor.ts), a loop
+// that only reads and writes the same memory. The second does so for what starts from logits. A picture has its own background, which is light or dark according to the
 // viewer's system.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { LARGE } from './functions.js';
+import { BACKWARD, FORWARD, FUSED, shareOf } from './logits.js';
 import { find, OURS, type Report } from './report.js';
 import { digits } from './tables.js';
 
@@ -44,20 +45,63 @@ const STYLE = `
 
 /** Writes the picture of a run to a file. Writes nothing if PPO was not timed. */
 export function drawSpeed(report: Report, path: string): void {
-  const ppo = find(report, 'ppo', LARGE, true);
-  if (!ppo) return;
+  if (!find(report, 'ppo', LARGE, true)) return;
   const upper = speeds(report, 64);
-  const lower = partsOfFloor(report, upper.bottom + 46);
+  const functions = report.functions
+    .filter(({ shape, gradient }) => gradient && shape.join() === LARGE.join())
+    .map(({ id, times }) => ({ id, part: times.floor!.median / times[OURS]!.median }))
+    .sort((a, b) => b.part - a.part);
+  const lower = partsOfFloor(functions, upper.bottom + 46, {
+    title: 'Every function: speed relative to its traffic floor',
+    note: 'the floor reads the same columns and writes the gradient without computing; marks at 0.6 and 0.8',
+    lines: [0.6, 0.8],
+  });
+  const about = "Tokens per second of PPO's loss and gradient by policy-loss and other implementations";
+  write(path, report, about, [upper, lower]);
+}
+
+/** Writes the picture of what starts from logits. Writes nothing if it was not timed. */
+export function drawLogits(report: Report, path: string): void {
+  const { logits } = report;
+  if (!logits) return;
+  const steps = { [FORWARD]: 'forward', [BACKWARD]: 'backward', [FUSED]: 'PPO, both' };
+  const parts = Object.entries(steps).flatMap(([step, name]) =>
+    logits.map((each) => {
+      const { shape, dtype } = each;
+      return {
+        id: `${name}, ${shape[1]}, ${dtype === 'float32' ? 'f32' : 'bf16'}`,
+        part: shareOf(each, step),
+      };
+    }),
+  );
+  const panel = partsOfFloor(parts, 40, {
+    title: 'From logits: speed relative to reading them once, or to reading and writing them once',
+    note: `${logits
+      .map(({ shape }) => shape.join(' × '))
+      .filter((text, i, all) => all.indexOf(text) === i)
+      .join(' and ')} logits; marks at 0.8 and 0.85`,
+    lines: [0.8, 0.85],
+  });
+  write(
+    path,
+    report,
+    'The speed of log-probabilities and gradients from logits relative to that of the memory',
+    [panel],
+  );
+}
+
+function write(path: string, report: Report, about: string, panels: readonly Panel[]): void {
   const { cpu, threads, isa, binary } = report.machine;
-  const height = lower.bottom + 44;
+  const height = panels.at(-1)!.bottom + 44;
   const foot =
     `${cpu}, ${threads} threads, ${isa}; module compiled by ${binary.compiler}; ` +
     `medians of one run, ${report.date.slice(0, 10)}`;
-  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" role="img" aria-label="Tokens per second of PPO's loss and gradient by policy-loss and other implementations">
+  const marks = [...panels.flatMap((panel) => panel.marks), label(MARGIN, height - 18, foot, 'minor')];
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" role="img" aria-label="${about}">
   <style>${STYLE}
   </style>
   <rect class="paper" x="0.5" y="0.5" width="${WIDTH - 1}" height="${height - 1}" rx="8"/>
-  ${[...upper.marks, ...lower.marks, label(MARGIN, height - 18, foot, 'minor')].join('\n  ')}
+  ${marks.join('\n  ')}
 </svg>
 `;
   mkdirSync(dirname(path), { recursive: true });
@@ -107,20 +151,13 @@ function speeds(report: Report, top: number): Panel {
   return { marks, bottom: bottom + 18 };
 }
 
-function partsOfFloor(report: Report, top: number): Panel {
-  const parts = report.functions
-    .filter(({ shape, gradient }) => gradient && shape.join() === LARGE.join())
-    .map(({ id, times }) => ({ id, part: times.floor!.median / times[OURS]!.median }))
-    .sort((a, b) => b.part - a.part);
-  const marks = [
-    label(MARGIN, top, 'Every function: speed relative to its traffic floor', 'title'),
-    label(
-      MARGIN,
-      top + 18,
-      'the floor reads the same columns and writes the gradient without computing; marks at 0.6 and 0.8',
-      'minor',
-    ),
-  ];
+// Draws parts of a floor's speed in two columns, with vertical lines at some parts.
+function partsOfFloor(
+  parts: readonly { id: string; part: number }[],
+  top: number,
+  { title, note, lines }: { title: string; note: string; lines: readonly number[] },
+): Panel {
+  const marks = [label(MARGIN, top, title, 'title'), label(MARGIN, top + 18, note, 'minor')];
   const row = 20;
   const begin = top + 32;
   const perColumn = Math.ceil(parts.length / 2);
@@ -138,7 +175,7 @@ function partsOfFloor(report: Report, top: number): Panel {
     marks.push(label(left + length + 8, y + 14, part.toFixed(2), 'minor'));
   });
   [perColumn, parts.length - perColumn].forEach((rows, column) => {
-    for (const at of rows > 0 ? [0.6, 0.8] : []) {
+    for (const at of rows > 0 ? lines : []) {
       const x = n(LEFT + column * COLUMN + length * at);
       marks.push(`<line class="mark" x1="${x}" y1="${begin}" x2="${x}" y2="${begin + row * rows}"/>`);
     }

@@ -26,6 +26,13 @@ export interface FrameworkTimes extends FunctionTimes {
   passes: number;
 }
 
+/** The times of what starts from logits, for one shape and dtype. */
+export interface LogitsTimes {
+  shape: readonly [rows: number, vocabulary: number];
+  dtype: string;
+  times: Times;
+}
+
 /** The times of several contenders. The keys are the contenders' names in tables. */
 export type Times = Record<string, Sample>;
 
@@ -45,6 +52,8 @@ export interface Report {
   ppoAsExpression?: PpoTimes;
   /** The losses of other frameworks and papers. */
   frameworks?: FrameworkTimes[];
+  /** What starts from logits. */
+  logits?: LogitsTimes[];
   /** The times with one thread and with two threads, by function. */
   threads?: Record<string, Times>;
   /**

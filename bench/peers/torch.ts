@@ -102,6 +102,14 @@ export class TorchSession {
     return { name, time: (calls) => this.#times({ op: 'copy', source, bytes, calls }) };
   }
 
+  /**
+   * Returns a contender that computes PPO with an entropy bonus from logits that PyTorch draws, and the gradient with
+   * respect to them.
+   */
+  fromLogits(name: string, shape: readonly [number, number], dtype: 'float32' | 'bfloat16'): Contender {
+    return { name, time: (calls) => this.#times({ op: 'logits', shape, dtype, calls }) };
+  }
+
   /** Passes the inputs to the process through files, unless it already has these inputs. */
   async load(inputs: Inputs): Promise<void> {
     if (this.#loaded === inputs) return;
@@ -174,6 +182,10 @@ export class TorchPeer implements Peer {
     this.version = session.about.version;
     this.#session = session;
     this.#form = form;
+  }
+
+  get session(): TorchSession {
+    return this.#session;
   }
 
   covers({ family, name, computes }: Work): boolean {

@@ -13,6 +13,7 @@ PyTorch's. Where PyTorch raises an error, the answer is {"error": …}.
   {"op": "evaluate", "form", "files"}          loss and metrics; the gradients go to files, in the order of wrt
   {"op": "time", "form", "calls", "until"}     milliseconds of each call
   {"op": "release", "form"}                    drops what was prepared
+  {"op": "logits", "shape", "dtype", "calls"}  milliseconds of PPO from logits drawn at random, and of its gradient
   {"op": "copy", "source", "bytes", "calls"}   milliseconds of copying bytes to the device's memory
 
 "form" is "eager" or "compiled". "until" is "host" to time a call until its loss and metrics are numbers on the host, or
@@ -124,6 +125,31 @@ class Contender:
         return [host_milliseconds(lambda: self.numbers(self.run()[0])) for _ in range(calls)]
 
 
+class FromLogits:
+    """PPO with an entropy bonus from logits, and its gradient with respect to them."""
+
+    def __init__(self, device, shape, dtype):
+        generator = torch.Generator(device).manual_seed(1)
+        rows, vocabulary = shape
+        draw = lambda *size: torch.randn(*size, device=device, generator=generator)
+        self.logits = (3 * draw(rows, vocabulary)).to(getattr(torch, dtype)).requires_grad_()
+        self.targets = torch.randint(vocabulary, (rows, 1), device=device, generator=generator)
+        self.advantages = draw(rows)
+        with torch.no_grad():
+            chosen = self.logits.float().gather(-1, self.targets)[:, 0]
+            self.old_logprob = chosen - self.logits.float().logsumexp(-1) + 0.1 * draw(rows)
+
+    def run(self):
+        logprobs = torch.log_softmax(self.logits.float(), -1)
+        logprob = logprobs.gather(-1, self.targets)[:, 0]
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        ratio = (logprob - self.old_logprob).exp()
+        unclipped = -self.advantages * ratio
+        clipped = -self.advantages * ratio.clamp(0.8, 1.2)
+        loss = torch.maximum(unclipped, clipped).mean() - 0.01 * entropy.mean()
+        return torch.autograd.grad(loss, [self.logits])
+
+
 class Session:
     """Answers requests; each public method is an "op"."""
 
@@ -132,6 +158,7 @@ class Session:
         self.batch = None
         self.contenders = {}
         self.buffers = {}
+        self.from_logits = self.from_logits_key = None
 
     def about(self, threads=None):
         if threads is not None:
@@ -174,6 +201,15 @@ class Session:
         self.contenders.pop(form, None)
         return {}
 
+    def logits(self, shape, dtype, calls):
+        """The logits stay until other ones are asked for."""
+        key = (*shape, dtype)
+        if self.from_logits_key != key:
+            self.from_logits = None
+            self.from_logits, self.from_logits_key = FromLogits(self.device, shape, dtype), key
+        synchronize(self.device)
+        return {"milliseconds": [device_milliseconds(self.device, self.from_logits.run) for _ in range(calls)]}
+
     def copy(self, source, bytes, calls):
         origin, target = self.buffer(source, bytes), self.buffer("target", bytes)
         copy = lambda: target.copy_(origin, non_blocking=True)
@@ -190,7 +226,7 @@ class Session:
         return self.buffers[kind, size]
 
 
-OPS = ("about", "compile_problem", "load", "prepare", "evaluate", "time", "release", "copy")
+OPS = ("about", "compile_problem", "load", "prepare", "evaluate", "time", "release", "logits", "copy")
 
 
 def first_line(error):

@@ -8,24 +8,16 @@ import {
   type InputName,
   missingInput,
 } from '../core/batch-reader.js';
-import type {
-  GradientRequest,
-  LossComputeOptions,
-  LossComputeSyncOptions,
-  LossResult,
-  Metrics,
-  Result,
-} from '../core/calls.js';
+import type { GradientRequest, LossComputeOptions, LossComputeSyncOptions, Result } from '../core/calls.js';
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { countBatch, countBatchSync } from '../core/count-batch.js';
 import type { Counts, Normalizer } from '../core/counts.js';
 import type { DeviceBatch } from '../core/device-batch.js';
 import { DeviceGradient } from '../core/device-gradient.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
-import { type CoefficientsOf, Evaluator } from '../core/evaluator.js';
-import { addGradient, type Gradients, gradientsOf, type WantedGradients } from '../core/gradients.js';
+import { type CoefficientsOf, Evaluator, type ReadLoss } from '../core/evaluator.js';
+import { type Gradients, gradientsOf, type WantedGradients } from '../core/gradients.js';
 import { KeyMapper } from '../core/key-mapper.js';
-import type { Layout } from '../core/layout.js';
 import type { ColumnName } from '../core/native-batch.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
 import { termsOfPart } from '../core/part-sums.js';
@@ -42,9 +34,20 @@ import { DummyKLFn, KL_FN } from '../functions/kl/index.js';
 import type { KLFn } from '../functions/kl/kl-fn.js';
 import { POLICY_LOSS_FN } from '../functions/policy-loss/index.js';
 import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import {
+  type FromLogitsOptions,
+  type FromLogitsSyncOptions,
+  fromLogits,
+  fromLogitsSync,
+  type LogitsBatch,
+  type LogitsBatchSync,
+  type LogitsResult,
+  type LossOfLogits,
+} from '../logits/from-logits.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 import { KlPenalty, type PenalisedBatch } from './kl-penalty.js';
 import { type CallAdvantages, type MadeAdvantages, ObjectiveAdvantages } from './objective-advantages.js';
+import { type ObjectiveResult, toResult } from './objective-result.js';
 
 /** @internal A checked configuration that names a policy loss, as every objective needs one. */
 export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
@@ -72,10 +75,16 @@ export interface ObjectiveComputeSyncOptions extends LossComputeSyncOptions {
 /** Options of Objective.compute(). */
 export interface ObjectiveComputeOptions extends LossComputeOptions, ObjectiveComputeSyncOptions {}
 
-/** The loss and the metrics that an objective computes for a batch, and its gradients if they were requested. */
-export interface ObjectiveResult extends LossResult {
-  /** ∂loss/∂entropy of each token, of shape [B, T]. Present if this gradient or ∂loss/∂logprob was requested. */
-  gradEntropy?: Float32Array;
+/** Options of Objective.fromLogitsSync(). */
+export interface ObjectiveFromLogitsSyncOptions extends FromLogitsSyncOptions {
+  /** As in {@link ObjectiveComputeSyncOptions}. */
+  seed?: number;
+}
+
+/** Options of Objective.fromLogits(). */
+export interface ObjectiveFromLogitsOptions extends FromLogitsOptions {
+  /** As in {@link ObjectiveComputeSyncOptions}. */
+  seed?: number;
 }
 
 /**
@@ -179,38 +188,47 @@ export class Objective {
    * of an advantage function.
    */
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
-    return guardedAsync(async () => {
-      // A copy, because the caller may change the options while this waits.
-      const options = { ...given };
-      const conversions: Conversions = new Map();
-      const found = this.#advantages.areMissing(batch)
-        ? this.#advantages.compute(batch, options, conversions)
-        : undefined;
-      return this.#computeWith(batch, options, found instanceof Promise ? await found : found, conversions);
-    });
+    return guardedAsync(() => this.#read(batch, { ...given }, (loss) => loss.compute()));
   }
 
   /** Synchronous version of compute(). Both return exactly the same numbers. */
   computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
-    return guarded(() => this.#computeSync(batch, given ?? {}));
+    return guarded(() => this.#readSync(batch, given ?? {}).computeSync());
   }
 
-  #computeSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions): ObjectiveResult {
-    const conversions: Conversions = new Map();
-    const found = this.#advantages.areMissing(batch)
-      ? this.#advantages.computeSync(batch, options, conversions)
-      : undefined;
-    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = finish(evaluator.read(batch, undefined, found?.computed, conversions));
-    const gradients = this.#gradients(input, options, batch);
-    const result = evaluator.evaluateSync<Metrics>(
-      input,
-      gradients,
-      options,
-      coefficients(input, options.normalizer),
-      found?.fused,
-    );
-    return toResult(result, gradients, input.layout, found);
+  /**
+   * Computes the log-probabilities and, if they are needed, the entropies from logits, then the objective and its
+   * metrics and, if requested, the gradient with respect to the logits; see {@link PolicyLossFn.fromLogits}.
+   */
+  fromLogits(
+    batch: LogitsBatch,
+    options?: ObjectiveFromLogitsOptions,
+  ): Promise<ObjectiveResult & LogitsResult> {
+    return fromLogits(this.#ofLogits, batch, options);
+  }
+
+  /** Synchronous version of {@link fromLogits}. */
+  fromLogitsSync(
+    batch: LogitsBatchSync,
+    options?: ObjectiveFromLogitsSyncOptions,
+  ): ObjectiveResult & LogitsResult {
+    return fromLogitsSync(this.#ofLogits, batch, options);
+  }
+
+  get #ofLogits(): LossOfLogits<ObjectiveResult> {
+    const { columns, optional } = this.lossFn.reads;
+    const { rows, entropyCoef } = this.entropyLossFn;
+    const inLoss = columns.includes('entropy') && !optional.includes('entropy');
+    return {
+      mapper: this.#mapper,
+      needsEntropy: inLoss || (rows !== 'none' && entropyCoef !== 0),
+      requestsGradEntropy: false,
+      needsLogprobFirst: (batch) =>
+        this.lossFn.correction !== undefined ||
+        (!this.#klPenalty.isNone && this.#advantages.areMissing(batch)),
+      read: (batch, options) => this.#read(batch, options, (loss) => loss),
+      readSync: (batch, options) => this.#readSync(batch, options),
+    };
   }
 
   /**
@@ -296,7 +314,7 @@ export class Objective {
     computed: ComputedAdvantages | undefined,
     options: ObjectiveComputeOptions,
   ): Promise<ObjectiveResult> {
-    return this.#computeWith(batch, options, computed && { computed });
+    return this.#readWith(batch, options, computed && { computed }, (loss) => loss.compute());
   }
 
   // Whether the loss that is evaluated contains the KL loss and the entropy loss.
@@ -340,25 +358,58 @@ export class Objective {
     return separatesExperts ? ['action_mask', 'expert_mask'] : ['action_mask'];
   }
 
-  async #computeWith(
+  // Reads a batch, and computes its advantages if they are missing. The options must not change during the call.
+  async #read<R>(
+    batch: Batch | DeviceBatch,
+    options: ObjectiveComputeOptions,
+    use: (loss: ReadLoss<ObjectiveResult>) => R | Promise<R>,
+  ): Promise<R> {
+    const conversions: Conversions = new Map();
+    const found = this.#advantages.areMissing(batch)
+      ? this.#advantages.compute(batch, options, conversions)
+      : undefined;
+    return this.#readWith(batch, options, found instanceof Promise ? await found : found, use, conversions);
+  }
+
+  #readSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions): ReadLoss<ObjectiveResult> {
+    const conversions: Conversions = new Map();
+    const found = this.#advantages.areMissing(batch)
+      ? this.#advantages.computeSync(batch, options, conversions)
+      : undefined;
+    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
+    const input = finish(evaluator.read(batch, undefined, found?.computed, conversions));
+    const gradients = this.#gradients(input, options, batch);
+    return evaluator.prepare(
+      input,
+      gradients,
+      options,
+      coefficients(input, options.normalizer),
+      (result) => toResult(result, gradients, input.layout, found),
+      found?.fused,
+    );
+  }
+
+  async #readWith<R>(
     batch: Batch | DeviceBatch,
     options: ObjectiveComputeOptions,
     found: CallAdvantages | undefined,
+    use: (loss: ReadLoss<ObjectiveResult>) => R | Promise<R>,
     conversions?: Conversions,
-  ): Promise<ObjectiveResult> {
+  ): Promise<R> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
     const { device, normalizer, part, signal, stream } = options;
     const reading = evaluator.read(batch, device, found?.computed, conversions);
-    return finishInTurns(reading, signal, async (input) => {
+    return finishInTurns(reading, signal, (input) => {
       const gradients = this.#gradients(input, options, batch);
-      const result = await evaluator.evaluate<Metrics>(
+      const loss = evaluator.prepare(
         input,
         gradients,
         { normalizer, part, signal, stream },
         coefficients(input, normalizer),
+        (result) => toResult(result, gradients, input.layout, found),
         found?.fused,
       );
-      return toResult(result, gradients, input.layout, found);
+      return use(loss);
     });
   }
 
@@ -433,37 +484,6 @@ export class Objective {
     const wanted = onDevice ? (grad === 'shareable' ? grad : 'device') : grad !== undefined && grad !== false;
     return gradientsOf(input, { grad, gradEntropy: gradEntropy ?? (depends && wanted), gradLogZ });
   }
-}
-
-function toResult(
-  { loss, metrics, grad, deviceGrad, gradLogZ, part }: LossResult,
-  { gradEntropy }: Gradients,
-  { tokens }: Layout,
-  found: CallAdvantages | undefined,
-): ObjectiveResult {
-  if (found?.metrics) Object.assign(metrics, found.metrics());
-  const result: ObjectiveResult = { loss, metrics };
-  if (part) result.part = part;
-  if (grad) result.grad = grad;
-  if (deviceGrad) result.deviceGrad = deviceGrad;
-  if (gradLogZ) result.gradLogZ = gradLogZ;
-  if (gradEntropy) addGradient(result, 'gradEntropy', gradEntropy);
-  else if (grad) addZeros(result, tokens);
-  return result;
-}
-
-// Adds a gradient of zeros to the result. The array is made only when it is first read: making a large one blocks the
-// event loop, and callers that never read it should not pay for it.
-function addZeros(result: ObjectiveResult, tokens: number): void {
-  const shared = { configurable: true, enumerable: true };
-  Object.defineProperty(result, 'gradEntropy', {
-    ...shared,
-    get() {
-      const value = new Float32Array(tokens);
-      Object.defineProperty(result, 'gradEntropy', { ...shared, value, writable: true });
-      return value;
-    },
-  });
 }
 
 // Returns the arguments of the policy loss. They include the loss_agg_mode of the configuration, if the policy loss has

@@ -9,6 +9,7 @@ import { addGradients } from './gradients.js';
 import { addIdentify } from './identify.js';
 import { addJoin } from './join.js';
 import { addList } from './list.js';
+import { addLogprobs } from './logprobs.js';
 import { registerLossFiles } from './loss-file.js';
 import { addMerge } from './merge.js';
 import { addPlan } from './plan.js';
@@ -48,6 +49,7 @@ export async function addCommands(program: Command, words: readonly string[]): P
   addJoin(program);
   addDoctor(program);
   addIdentify(program);
+  addLogprobs(program);
   addList(program);
   addDevices(program);
   return left;

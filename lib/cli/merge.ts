@@ -6,7 +6,9 @@ import { printable } from './evaluate.js';
 import { helpAfter } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
 import { type OutputOptions, print } from './output.js';
+import { refuseInputs } from './output-file.js';
 import { plannedSubjects } from './plan.js';
+import { REPORT_OPTION, reportOnParts } from './report-file.js';
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
 /** Adds the command `merge` to the command-line program. */
@@ -20,21 +22,28 @@ export function addMerge(program: Command): void {
     )
     .argument('<plan>', 'the plan')
     .argument('<parts...>', 'folders with part files, or part files');
-  for (const option of [LOSS_FILE_OPTION(), ...OUTPUT_OPTIONS()]) command.addOption(option);
+  for (const option of [REPORT_OPTION(), LOSS_FILE_OPTION(), ...OUTPUT_OPTIONS()]) command.addOption(option);
   command.addHelpText('after', helpAfter(EXAMPLES, HELP));
-  command.action(
-    async (file: string, parts: string[], { quiet, ...form }: OutputOptions & { quiet?: boolean }) => {
-      const plan = await readPlan(file, version);
-      const subjects = await plannedSubjects(file, plan, program);
-      const result = await mergePlan(plan, subjects, parts);
-      const skipped = plan.configuration.skipBadRows ? result.skipped : undefined;
-      await print(form, printable(result, skipped, quiet === true));
-    },
-  );
+  command.action(async (file: string, parts: string[], { quiet, report, ...form }: MergeOptions) => {
+    const plan = await readPlan(file, version);
+    refuseInputs([['--report', report]], [file, ...parts, ...plan.files.map(({ file }) => file)]);
+    const subjects = await plannedSubjects(file, plan, program);
+    const page = await reportOnParts(plan, subjects, report);
+    const result = await mergePlan(plan, subjects, parts, page?.add);
+    await page?.write(result.subjects);
+    const skipped = plan.configuration.skipBadRows ? result.skipped : undefined;
+    await print(form, printable(result, skipped, quiet === true));
+  });
+}
+
+interface MergeOptions extends OutputOptions {
+  quiet?: boolean;
+  report?: string;
 }
 
 const HELP = `\
 A part that is missing, is there twice, is damaged or belongs to another plan is an error that names it. 'batches' is the
-number of parts in which the rows of all shards were computed.`;
+number of parts in which the rows of all shards were computed. --report needs a plan made with --for-report; the page is
+the one of 'policy-loss evaluate --report', except that it has no findings of the doctor.`;
 
 const EXAMPLES = ['merge plan.json parts/', 'merge plan.json parts-of-a/ parts-of-b/ --json'];

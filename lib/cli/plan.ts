@@ -17,11 +17,13 @@ import { streamRollouts } from '../rollouts/index.js';
 import { version } from './about.js';
 import { type WritingOptions, writingOptions } from './gradients.js';
 import { csv, type Printable, twoColumns } from './output.js';
+import { REPORT_COLUMNS } from './report-file.js';
 import {
   type RolloutsOptions,
   type RolloutsRun,
   rolloutsCommand,
   runOnRollouts,
+  type WantedColumns,
 } from './rollouts-command.js';
 import {
   makeSubject,
@@ -56,6 +58,7 @@ export interface PlanningOptions extends RolloutsOptions {
 interface PlanOptions extends PlanningOptions, WritingOptions {
   out: string;
   gradients?: (typeof GRADIENT_ENDINGS)[number];
+  forReport?: boolean;
 }
 
 // A shard takes seconds, which is long compared to the start of a process, and short enough to be repeated.
@@ -78,7 +81,8 @@ export function addPlan(program: Command, words: readonly string[]): readonly st
     // The plan may be for another machine, so its device need not be one of this machine.
     const { device = 'cpu', ...here } = options;
     checkDevice(device);
-    const wanted = options.gradients ? { keep: options.ids } : {};
+    const { gradients, forReport = false } = options;
+    const wanted = plannedColumns({ ...(gradients && { gradients: { ids: options.ids } }), forReport });
     await runOnRollouts(patterns, here, [typed!], wanted, async (run) => {
       const plan = await planSubjects(run, [{ typed: { ...typed!, config }, subject }], {
         ...options,
@@ -105,6 +109,7 @@ function planCommand(program: Command): Command {
         GRADIENT_ENDINGS,
       ),
       ...writingOptions(),
+      new Option('--for-report', "also collect what 'merge --report' needs"),
     ],
     help: HELP,
     examples: EXAMPLES,
@@ -186,13 +191,24 @@ function configurationOf(
     gradients,
     ids = [],
     padded = false,
+    forReport,
   } = options;
   const { maxRowTokens, maxRows, batchTokens, device } = options;
   return {
     functions,
     ...{ column, backend, skipBadRows, strict, maxRowTokens, maxRows, batchTokens, device },
     ...(gradients && { gradients: { ending: gradients, ids, padded } }),
+    ...(forReport && { forReport }),
   } satisfies PlannedConfiguration;
+}
+
+/** Returns the columns that a plan's shards read in addition to those of its losses. */
+export function plannedColumns({
+  gradients,
+  forReport,
+}: Pick<PlannedConfiguration, 'forReport'> & { gradients?: { ids: string[] } }): WantedColumns {
+  const { columns, keep = [] } = forReport ? REPORT_COLUMNS : {};
+  return { ...(columns && { columns }), keep: [...(gradients?.ids ?? []), ...keep] };
 }
 
 async function planFor(

@@ -3,11 +3,18 @@ import { access, constants, writeFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { Option } from 'commander';
 import { type Batch, LossError } from '../index.js';
-import type { PartWatcher, SubjectEvaluation } from '../parts/index.js';
+import type {
+  Collector,
+  OnCollected,
+  PartWatcher,
+  Plan,
+  PlannedConfiguration,
+  SubjectEvaluation,
+} from '../parts/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { version } from './about.js';
 import { catalogue, differencesOf } from './catalogue.js';
-import type { ReportBuilder } from './report/index.js';
+import type { ReportBuilder, ReportInfo, ReportResult } from './report/index.js';
 import type { WantedColumns } from './rollouts-command.js';
 import type { TitledSubject } from './typed-subjects.js';
 
@@ -41,29 +48,98 @@ export async function reportOn(
   const { ReportBuilder } = await import('./report/index.js');
   let builder: ReportBuilder;
   return {
-    wanted: { columns: ['old_logprobs'], keep: ['prompt', 'response', 'tokens'] },
+    wanted: REPORT_COLUMNS,
     watcher(files) {
-      builder = new ReportBuilder({
-        files,
-        version,
-        subjects: subjects.map((subject) => ({
-          name: subject.name,
-          title: subject.title,
-          ...describe(subject),
-          curve: (advantage, ratios) => curve(subject, advantage, ratios),
-        })),
-      });
+      builder = new ReportBuilder(infoOf(subjects, files));
       return (part, results) => builder.add(part, results);
     },
     async write(results) {
-      const metricsOf = ({ loss, metrics, gradNorm }: SubjectEvaluation) => ({
-        loss,
-        metrics: metrics as Record<string, number>,
-        gradNorm,
-      });
-      await writePage(file, builder.finish(results.map(metricsOf)));
+      await writePage(file, builder.finish(results.map(resultOf)));
     },
   };
+}
+
+/** The columns that must be read from rollout files because a report shows them. */
+export const REPORT_COLUMNS: WantedColumns = {
+  columns: ['old_logprobs'],
+  keep: ['prompt', 'response', 'tokens'],
+};
+
+/**
+ * Returns a function that makes a collector of what a report needs about the rows of a shard; undefined if the plan is
+ * not for a report.
+ * @param subjects the number of losses and algorithms.
+ */
+export async function collectorFor(
+  { forReport }: PlannedConfiguration,
+  subjects: number,
+): Promise<(() => Collector) | undefined> {
+  if (!forReport) return undefined;
+  const { StatisticsCollector, statisticsToJson } = await import('./report/index.js');
+  return () => {
+    const collector = new StatisticsCollector(subjects);
+    return {
+      watch: (part, results) => collector.add(part, results),
+      collected: () => statisticsToJson(collector.statistics),
+    };
+  };
+}
+
+/** A report on the parts of a plan. */
+export interface MergedReport {
+  /** Must be called with what was collected about each shard, in the order of the shards. */
+  add: OnCollected;
+  /** Writes the page. */
+  write(results: readonly SubjectEvaluation[]): Promise<void>;
+}
+
+/**
+ * Starts a report on the parts of a plan.
+ * @param file the HTML file to write; undefined if no report was requested.
+ * @throws LossError `ERR_INVALID_OPTION` if the folder of the file is not writable, or if the plan is not for a report.
+ */
+export async function reportOnParts(
+  { configuration, files }: Plan,
+  subjects: readonly TitledSubject[],
+  file: string | undefined,
+): Promise<MergedReport | undefined> {
+  if (file === undefined) return undefined;
+  if (!configuration.forReport)
+    throw new LossError('ERR_INVALID_OPTION', {
+      option: 'report',
+      expected: (spell) => `a plan that was made with ${spell('forReport')}`,
+      received: 'one without what a report needs',
+    });
+  await checkWritable(file);
+  const { mergeStatistics, noStatistics, renderPage, statisticsFrom } = await import('./report/index.js');
+  const statistics = noStatistics(subjects.length);
+  return {
+    add: (collected) => mergeStatistics(statistics, statisticsFrom(collected, subjects.length)),
+    async write(results) {
+      const info = infoOf(
+        subjects,
+        files.map(({ file }) => file),
+      );
+      await writePage(file, renderPage(info, statistics, results.map(resultOf)));
+    },
+  };
+}
+
+function infoOf(subjects: readonly TitledSubject[], files: readonly string[]): ReportInfo {
+  return {
+    files,
+    version,
+    subjects: subjects.map((subject) => ({
+      name: subject.name,
+      title: subject.title,
+      ...describe(subject),
+      curve: (advantage, ratios) => curve(subject, advantage, ratios),
+    })),
+  };
+}
+
+function resultOf({ loss, metrics, gradNorm }: SubjectEvaluation): ReportResult {
+  return { loss, metrics: metrics as Record<string, number>, gradNorm };
 }
 
 /** Returns the framework of a loss of this package or of an algorithm, and what differs from functions of similar names. */

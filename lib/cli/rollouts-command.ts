@@ -56,7 +56,7 @@ const FILES = [
   [
     '<files...>',
     'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz, or what a trainer wrote), directories, glob ' +
-      'patterns, or - for JSON lines from standard input; several files are read as one',
+      'patterns, https:// and s3:// URLs, or - for JSON lines from standard input; several files are read as one',
   ],
 ] as const;
 

@@ -16,7 +16,8 @@ import { helpAfter } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
 import { csv, type OutputOptions, type Printable, twoColumns } from './output.js';
 import { refuseInputs } from './output-file.js';
-import { plannedSubjects } from './plan.js';
+import { plannedColumns, plannedSubjects } from './plan.js';
+import { collectorFor } from './report-file.js';
 import { OUTPUT_OPTIONS, type RolloutsOptions, runOnFiles } from './rollouts-command.js';
 
 /** The result of `policy-loss run`, as `--json` prints it. */
@@ -77,15 +78,15 @@ export function addRun(program: Command): void {
       ...(options.json && { json: true }),
       ...(options.csv && { csv: true }),
     };
-    const wanted = configuration.gradients ? { keep: configuration.gradients.ids } : {};
+    const collect = await collectorFor(configuration, subjects.length);
     const files = plan.files.map(({ file }) => file);
     const outputs = gradientsFiles(plan, options.out);
     refuseInputs(
       outputs.map((output) => ['--out', output]),
       files,
     );
-    await runOnFiles(files, settings, wanted, async (run) => {
-      const planRun = new PlanRun(plan, options.out, subjects, run.settings);
+    await runOnFiles(files, settings, plannedColumns(configuration), async (run) => {
+      const planRun = new PlanRun(plan, options.out, subjects, run.settings, collect);
       const runs: PlanProgress['runs'] = [];
       for (const [phase, shard] of stepsOf(plan, options))
         runs.push({ phase, shard, ...(await planRun.run(phase, shard)) });

@@ -6,7 +6,7 @@ import { LossError } from '../index.js';
 import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
 import { version } from './about.js';
 import { flagOf } from './flags.js';
-import { plannedSubjects } from './plan.js';
+import { plannedColumns, plannedSubjects } from './plan.js';
 import { readingOf } from './rollouts-command.js';
 import { note } from './streams.js';
 import { PARTS_VARIABLE } from './worker.js';
@@ -21,11 +21,11 @@ const tasks = new ShardTasks({
   program: version,
   subjectsOf: (file, plan) => plannedSubjects(file, plan, program),
   settingsOf({ configuration }) {
-    const { skipBadRows, batchTokens, device, gradients } = configuration;
+    const { skipBadRows, batchTokens, device } = configuration;
     cudaIndex(device);
     return {
       read: {
-        ...readingOf(configuration, gradients ? { keep: gradients.ids } : {}),
+        ...readingOf(configuration, plannedColumns(configuration)),
         onWarning: ({ message }) => note(`warning: ${message}`),
         ...(skipBadRows && { skipBadRows, onBadRow: () => {} }),
       },

@@ -1,6 +1,6 @@
 // Columns that already are in the memory of a CUDA device.
 import { types } from 'node:util';
-import type { NativeBatch, NativeTensor } from '../../binding.js';
+import type { NativeBatch, NativeDeviceArray, NativeTensor } from '../../binding.js';
 import { DTYPE_CODES, PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
 import { DeviceGradient } from './device-gradient.js';
@@ -62,6 +62,67 @@ export function isDeviceColumn(value: unknown): value is OnDevice {
   return types.isExternal(value) || 'pointer' in value || 'ipc' in value;
 }
 
+/** A column on a device that was checked. */
+export interface DeviceMemory {
+  /** The address of the first value; its offset in the memory of `handle` if there is a handle. */
+  pointer: bigint;
+  dtype: DeviceColumn['dtype'];
+  /** The shape as the caller gave it, which was not checked. */
+  shape: readonly number[];
+  /** The handle of memory of another process. */
+  handle?: Uint8Array | undefined;
+  /** What has the memory, if the caller could otherwise free it. */
+  array?: NativeDeviceArray | undefined;
+  capsule?: DLPackCapsule | undefined;
+}
+
+/**
+ * Checks all of a column on a device but its shape.
+ * @param index the index of the device that computes.
+ * @param reader what computes there, for the message of the error.
+ * @param isEmpty whether the column has no values.
+ * @throws LossError `ERR_INVALID_INPUT` if the pointer, the dtype or the device is wrong.
+ */
+export function readDeviceMemory(
+  key: string,
+  column: OnDevice,
+  index: number,
+  reader: string,
+  isEmpty: boolean,
+): DeviceMemory {
+  const refuse = (expected: string, received: string): never => {
+    throw new LossError('ERR_INVALID_INPUT', { key, expected, received });
+  };
+  const isCapsule = types.isExternal(column);
+  const handle = !isCapsule && 'ipc' in column ? checkedHandle(column, refuse) : undefined;
+  const gradient = handle ? DeviceGradient.withHandle(handle) : column;
+  const { pointer, dtype, device, shape } = isCapsule
+    ? columnOf(native.dlpackTensor(column), refuse)
+    : handle
+      ? exportedColumn(column as IpcColumn, gradient as DeviceGradient | undefined)
+      : (column as DeviceColumn);
+  if (!Object.hasOwn(DTYPE_CODES, dtype))
+    refuse('dtype float32, float16 or bfloat16', `dtype ${describeValue(dtype)}`);
+  if (typeof device !== 'string' || device === 'cpu' || cudaIndex(device) !== index)
+    refuse(`a column on cuda:${index}, the device of the ${reader}`, `one on ${describeValue(device)}`);
+  const size = dtype === 'float32' ? 4n : 2n;
+  const isOffset = handle !== undefined && gradient === undefined;
+  const isAddress = typeof pointer === 'bigint' && pointer >= 0n && pointer < 2n ** 64n;
+  if (!isAddress || pointer % size !== 0n || (pointer === 0n && !isEmpty && !isOffset))
+    refuse(
+      `${isOffset ? 'an offset of' : 'a pointer to'} ${dtype} values, a bigint that ${size} divides`,
+      isAddress ? `0x${pointer.toString(16)}` : describeValue(pointer),
+    );
+  return {
+    pointer,
+    dtype,
+    shape,
+    handle: isOffset ? handle : undefined,
+    array: gradient instanceof DeviceGradient ? gradient.array() : undefined,
+    capsule: isCapsule ? (column as DLPackCapsule) : undefined,
+  };
+}
+
 /**
  * Checks a column on a device and stores its address and its dtype code in a native batch. Stores the capsule of a DLPack
  * tensor too; native code takes the tensor.
@@ -79,44 +140,27 @@ export function setDeviceColumn(
   mayBePerRow: boolean,
   index: number,
 ): void {
-  const refuse = (expected: string, received: string): never => {
-    throw new LossError('ERR_INVALID_INPUT', { key, expected, received });
-  };
-  const isCapsule = types.isExternal(column);
-  const handle = !isCapsule && 'ipc' in column ? checkedHandle(column, refuse) : undefined;
-  const gradient = handle ? DeviceGradient.withHandle(handle) : column;
-  const { pointer, dtype, device, shape } = isCapsule
-    ? columnOf(native.dlpackTensor(column), refuse)
-    : handle
-      ? exportedColumn(column as IpcColumn, gradient as DeviceGradient | undefined)
-      : (column as DeviceColumn);
-  if (!Object.hasOwn(DTYPE_CODES, dtype))
-    refuse('dtype float32, float16 or bfloat16', `dtype ${describeValue(dtype)}`);
-  if (typeof device !== 'string' || device === 'cpu' || cudaIndex(device) !== index)
-    refuse(`a column on cuda:${index}, the device of the batch`, `one on ${describeValue(device)}`);
-  const perRow = isPerRow(key, shape, layout, mayBePerRow);
-  const size = dtype === 'float32' ? 4n : 2n;
-  const isOffset = handle !== undefined && gradient === undefined;
-  const isAddress = typeof pointer === 'bigint' && pointer >= 0n && pointer < 2n ** 64n;
-  if (!isAddress || pointer % size !== 0n || (pointer === 0n && layout.tokens > 0 && !isOffset))
-    refuse(
-      `${isOffset ? 'an offset of' : 'a pointer to'} ${dtype} values, a bigint that ${size} divides`,
-      isAddress ? `0x${pointer.toString(16)}` : describeValue(pointer),
-    );
+  const memory = readDeviceMemory(key, column, index, 'batch', layout.tokens === 0);
+  const perRow = isPerRow(key, memory.shape, layout, mayBePerRow);
   batch.pointers ??= [];
-  batch.pointers[slot] = pointer;
-  batch.dtypes[slot] = DTYPE_CODES[dtype] + (perRow ? PER_ROW : 0);
-  if (isOffset) {
+  batch.pointers[slot] = memory.pointer;
+  batch.dtypes[slot] = DTYPE_CODES[memory.dtype] + (perRow ? PER_ROW : 0);
+  if (memory.handle) {
     batch.handles ??= [];
-    batch.handles[slot] = handle;
+    batch.handles[slot] = memory.handle;
   }
-  if (gradient instanceof DeviceGradient) {
+  if (memory.array) {
     batch.arrays ??= [];
-    batch.arrays[slot] = gradient.array();
+    batch.arrays[slot] = memory.array;
   }
-  if (!isCapsule) return;
+  if (!memory.capsule) return;
   batch.capsules ??= [];
-  if (batch.capsules.includes(column)) refuse('a capsule of its own', 'the capsule of another column');
+  if (batch.capsules.includes(column))
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: 'a capsule of its own',
+      received: 'the capsule of another column',
+    });
   batch.capsules[slot] = column;
 }
 

@@ -1,6 +1,6 @@
 // Calls native code to compute one function on batches. compute() and computeSync() of every loss are built on this.
-import type { NativeBatch, NativeCall, NativeFunctionSpec } from '../../binding.js';
-import { abortable, fromNative } from './abortable.js';
+import type { NativeBatch, NativeCall, NativeFunctionSpec, NativeLogitsOfTokens } from '../../binding.js';
+import { type AbortSignalLike, abortable, fromNative } from './abortable.js';
 import type { Batch } from './batch.js';
 import { type BatchReader, type Conversions, type Input, whileKept } from './batch-reader.js';
 import type {
@@ -44,6 +44,24 @@ export interface Coefficients {
 
 /** Returns the coefficients for a batch. */
 export type CoefficientsOf = (input: Input, normalizer: Normalizer | undefined) => Coefficients;
+
+/**
+ * Computes the log-probabilities of some consecutive tokens from their logits, the gradients of a loss with respect to
+ * them, and the gradient with respect to the logits, while these are in the cache.
+ */
+export interface LogitsGradients {
+  writeSync(logits: NativeLogitsOfTokens): void;
+  write(logits: NativeLogitsOfTokens, signal: AbortSignalLike | undefined): Promise<void>;
+}
+
+/** The computation of a batch that was read. */
+export interface ReadLoss<R> {
+  readonly gradients: Gradients;
+  /** Returns undefined if the gradient of a token depends on other tokens. */
+  logitsGradients(): LogitsGradients | undefined;
+  compute(): Promise<R>;
+  computeSync(): R;
+}
 
 // A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask, neither numbers per row
 // nor weights of tokens, and counts every row once.
@@ -224,6 +242,51 @@ export class Evaluator {
     checkFinite(present, fused);
     this.#checkNormalizer(call);
     return this.#result(form, values, gradients, present, part);
+  }
+
+  /**
+   * Returns the computation of a batch that was read.
+   * @param use makes the caller's result of the evaluator's.
+   */
+  prepare<R>(
+    input: Input,
+    gradients: Gradients,
+    options: CallOptions & AsyncOptions,
+    coefficients: Coefficients,
+    use: (result: LossResult<Metrics>) => R,
+    fused?: FusedAdvantage,
+  ): ReadLoss<R> {
+    return {
+      gradients,
+      logitsGradients: () => this.#logitsGradients(input, gradients, options, coefficients),
+      compute: async () => use(await this.evaluate(input, gradients, options, coefficients, fused)),
+      computeSync: () => use(this.evaluateSync(input, gradients, options, coefficients, fused)),
+    };
+  }
+
+  #logitsGradients(
+    input: Input,
+    gradients: Gradients,
+    { normalizer }: CallOptions,
+    coefficients: Coefficients,
+  ): LogitsGradients | undefined {
+    const form = this.#forms.of(input, undefined);
+    if (this.#correction || gradients.grad === undefined || !form.gradientIsPerToken) return undefined;
+    const call = this.#call(input, gradients, normalizer, coefficients, form.values);
+    return {
+      writeSync: (logits) => {
+        try {
+          native.evaluateSync(form.fn, input.native, { ...call, logits });
+        } catch (error) {
+          throw fromNative(error);
+        }
+      },
+      write: async (logits, signal) => {
+        await abortable(signal, (abort) =>
+          native.evaluate(form.fn, input.native, { ...call, logits, abort }, undefined),
+        );
+      },
+    };
   }
 
   /**

@@ -31,6 +31,8 @@ export class NativeForm {
   /** The metrics of the whole batch. A result lacks those whose value is NaN; they have no bit in `present`. */
   readonly batchMetrics: ReadonlySet<string>;
   readonly readsWholeBatch: boolean;
+  /** Whether the gradients of a token do not depend on the columns of other tokens, apart from the mask. */
+  readonly gradientIsPerToken: boolean;
   /** Receives the results of synchronous calls. One array is enough, because these calls cannot overlap. */
   readonly values: Float64Array;
   readonly number: number;
@@ -43,6 +45,7 @@ export class NativeForm {
     this.fn = made.fn;
     this.readsWholeBatch = made.readsWholeBatch;
     this.batchMetrics = made.batchMetrics;
+    this.gradientIsPerToken = native.gradientIsPerToken(this.fn);
     this.names = native.valueNames(this.fn);
     this.values = new Float64Array(this.names.length);
     this.number = number;

@@ -11,12 +11,26 @@ import {
 } from '../core/arrays.js';
 import type { HalfColumn, RowNumbers } from '../core/batch.js';
 import { DTYPE_CODES, readRowNumbers, type TaggedFloats, taggedFloats } from '../core/columns.js';
+import { cudaIndex } from '../core/device.js';
+import { isDeviceColumn, type OnDevice } from '../core/device-column.js';
 import { allocate, describeValue, LossError } from '../core/errors.js';
 import { copyIntegers, decreasingOffset } from '../core/integers.js';
 import { inSlices, SLICE, type Sliced } from '../core/slices.js';
+import {
+  type NativeDeviceLogits,
+  type NativeDeviceOut,
+  readDeviceLogits,
+  readDeviceOut,
+} from './device-logits.js';
 
 /** Logits, or their gradient, as float32, float16 or bfloat16. They are read in place. */
 export type Logits = Float32Array | HalfColumn | Float16ArrayLike;
+
+/**
+ * Logits, or their gradient, in the memory of a CUDA device, where they are read and written in place. Their shape is
+ * [N, V], or [N, rowStride] if the call has a rowStride. N may be the product of several dimensions, as in [B, T, V].
+ */
+export type DeviceLogits = OnDevice;
 
 /** The tokens of each row that take part in its softmax, such as those that top-p or top-k sampling kept. */
 export interface LogitsSupport {
@@ -40,11 +54,15 @@ export interface LogitsOptions {
   support?: LogitsSupport | undefined;
   /** The distance between the first logits of two rows, in numbers. The default is V. */
   rowStride?: number | undefined;
-  /** The device that computes the call: only 'cpu', which is the default. */
+  /**
+   * The device that computes the call: 'cpu' (the default), 'cuda', 'cuda:1', …. Synchronous calls are computed on the CPU
+   * only. Logits in the memory of a device need the name of this device.
+   */
   device?: string | undefined;
 }
 
-const IGNORED = -100;
+/** The target of a row that is ignored. */
+export const IGNORED = -100;
 const MOST_TOKENS = 2 ** 31 - 1;
 
 /** The inputs that all calls share, for native code. */
@@ -56,32 +74,70 @@ export type NativeLogitsInput = Omit<NativeLogits, 'logprob' | 'logsumexp' | 'en
  */
 export function* readLogits(logits: unknown, options: LogitsOptions): Sliced<NativeLogitsInput> {
   // All options are read before the first yield, because the caller may change them afterwards.
-  const { shape, targets: given, rowStride, temperature, softcap, support, device } = options;
-  const { tokenIds, offsets } = support ?? {};
-  if ((device ?? 'cpu') !== 'cpu')
-    throw new LossError('ERR_DEVICE_UNAVAILABLE', {
-      option: 'device',
-      expected: "'cpu', because only the CPU computes from logits",
-      received: describeValue(device),
-    });
+  const { shape, targets, rowStride, temperature, softcap, support, device } = options;
+  const ids = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
+  const index = cudaIndex(device ?? undefined);
   const [rows, vocabulary] = readShape(shape);
+  const given = readMatrix(logits, rows, vocabulary, rowStride, index);
+  const copied = yield* copyIntegers('targets', targets, IGNORED);
+  return { ...given, ...(yield* readRows(copied, rows, vocabulary, { temperature, softcap, support: ids })) };
+}
+
+/** The logits of a call and the device that computes it, for native code. */
+export type NativeMatrix = NativeDeviceLogits & Pick<NativeLogits, 'rowStride' | 'device'>;
+
+/** What a call needs to know of its rows besides the logits, for native code. */
+export type NativeRows = Omit<NativeLogitsInput, keyof NativeMatrix>;
+
+/**
+ * Reads the logits of a call.
+ * @param device the index of the device that computes the call; undefined for the CPU.
+ * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ */
+export function readMatrix(
+  logits: unknown,
+  rows: number,
+  vocabulary: number,
+  rowStride: number | undefined,
+  device: number | undefined,
+): NativeMatrix {
   const stride = readStride(rowStride, vocabulary);
-  const { data, dtype } = floatsOf('logits', logits);
-  checkLength(data.length, rows, vocabulary, stride);
-  const fixed = fixedLength(data);
-  const targets = yield* copyIntegers('targets', given, IGNORED);
+  const memory = isDeviceColumn(logits)
+    ? readDeviceLogits(logits, { rows, vocabulary }, stride, device)
+    : readHostLogits(logits, rows, vocabulary, stride);
+  return { ...memory, rowStride: stride, device };
+}
+
+/**
+ * Reads what a call needs to know of its rows besides the logits.
+ * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ */
+export function* readRows(
+  targets: Int32Array,
+  rows: number,
+  vocabulary: number,
+  { temperature, softcap, support }: Pick<LogitsOptions, 'temperature' | 'softcap' | 'support'>,
+): Sliced<NativeRows> {
   yield* checkTargets(targets, rows, vocabulary);
   return {
     rows,
     vocabulary,
-    rowStride: stride,
-    data: fixed,
-    dtype: DTYPE_CODES[dtype],
     targets,
     ...(yield* readTemperature(temperature ?? 1, targets)),
     softcap: softcap == null ? 0 : checkSoftcap(softcap),
-    ...(support != null && (yield* readSupport(tokenIds, offsets, targets, vocabulary))),
+    ...(support && (yield* readSupport(support.tokenIds, support.offsets, targets, vocabulary))),
   };
+}
+
+function readHostLogits(
+  logits: unknown,
+  rows: number,
+  vocabulary: number,
+  stride: number,
+): Pick<NativeLogits, 'data' | 'dtype'> {
+  const { data, dtype } = floatsOf('logits', logits);
+  checkLength(data.length, rows, vocabulary, stride);
+  return { data: fixedLength(data), dtype: DTYPE_CODES[dtype] };
 }
 
 function readShape(shape: unknown): [rows: number, vocabulary: number] {
@@ -111,7 +167,8 @@ function readStride(rowStride: number | undefined, vocabulary: number): number {
   });
 }
 
-function floatsOf(key: string, value: unknown): TaggedFloats {
+/** Returns logits as floats of a dtype. */
+export function floatsOf(key: string, value: unknown): TaggedFloats {
   const bits = bitsOfFloat16Array(value);
   const floats: TaggedFloats | undefined = types.isFloat32Array(value)
     ? { data: value, dtype: 'float32' }
@@ -143,7 +200,11 @@ function checkLength(length: number, rows: number, vocabulary: number, stride: n
   });
 }
 
-function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Sliced<void> {
+/**
+ * Checks that there is one target per row, and that each is a token of the vocabulary.
+ * @throws LossError with the index of the bad target.
+ */
+export function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Sliced<void> {
   if (targets.length !== rows)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'targets',
@@ -154,13 +215,18 @@ function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): S
     for (let row = begin; row < end; row++) {
       const target = targets[row]!;
       if (target !== IGNORED && (target < 0 || target >= vocabulary))
-        throw new LossError('ERR_INVALID_INPUT', {
-          key: 'targets',
-          index: row,
-          expected: `a token id from 0 to ${vocabulary - 1}, or ${IGNORED} to ignore the row`,
-          received: String(target),
-        });
+        throw badTarget(row, vocabulary, target);
     }
+  });
+}
+
+/** Returns the error about a target that is not a token of the vocabulary. */
+export function badTarget(row: number, vocabulary: number, target: number | string): LossError {
+  return new LossError('ERR_INVALID_INPUT', {
+    key: 'targets',
+    index: row,
+    expected: `a token id from 0 to ${vocabulary - 1}, or ${IGNORED} to ignore the row`,
+    received: String(target),
   });
 }
 
@@ -283,6 +349,19 @@ function* checkTokenIds(
   }
 }
 
+/**
+ * Checks that a synchronous call is not asked to run on a device.
+ * @throws LossError `ERR_DEVICE_UNAVAILABLE`
+ */
+export function refuseDevice(device: unknown): void {
+  if ((device ?? 'cpu') === 'cpu') return;
+  throw new LossError('ERR_DEVICE_UNAVAILABLE', {
+    option: 'device',
+    expected: "'cpu', because only the asynchronous calls run on a device",
+    received: describeValue(device),
+  });
+}
+
 /** The array that receives a gradient, for native code. */
 export interface NativeOut {
   out: Float32Array | Uint16Array;
@@ -292,33 +371,40 @@ export interface NativeOut {
 
 /**
  * Returns the array to which the gradient is written: a new Float32Array, or the caller's own.
+ * @param key the caller's name of the array, for errors.
  * @throws LossError `ERR_INVALID_INPUT` if the array has another dtype, is resizable or overlaps with an input;
  * `ERR_SHAPE_MISMATCH` if its length is wrong; `ERR_OUT_OF_MEMORY`.
  */
-export function readOut(out: unknown, input: NativeLogitsInput): NativeOut {
+export function readOut(
+  out: unknown,
+  input: NativeMatrix & Pick<NativeRows, 'rows' | 'vocabulary'>,
+  key = 'out',
+): NativeOut | NativeDeviceOut {
   const { rows, vocabulary, rowStride, data, dtype } = input;
   const size = rows * vocabulary;
   if (out === undefined) {
     const grad = allocate(`a gradient of ${size} values`, () => new Float32Array(size));
     return { out: grad, outDtype: DTYPE_CODES.float32, outStride: vocabulary };
   }
-  const floats = floatsOf('out', out);
+  if (isDeviceColumn(out)) return readDeviceOut(key, out, input);
+  const floats = floatsOf(key, out);
   const outDtype = DTYPE_CODES[floats.dtype];
   const wrong = (expected: string, received: string) =>
-    new LossError('ERR_INVALID_INPUT', { key: 'out', expected, received });
+    new LossError('ERR_INVALID_INPUT', { key, expected, received });
   if (outDtype !== dtype && outDtype !== DTYPE_CODES.float32)
     throw wrong('dtype float32 or that of the logits', `dtype ${floats.dtype}`);
   if (isResizable(floats.data))
     throw wrong('an array whose ArrayBuffer has a fixed length', 'a resizable one');
-  const inPlace = outDtype === dtype && overlapOf(floats.data, data) === 'same';
-  if (!inPlace && overlapOf(floats.data, data) !== 'none')
+  const overlap = typeof data === 'bigint' ? 'none' : overlapOf(floats.data, data);
+  const inPlace = outDtype === dtype && overlap === 'same';
+  if (!inPlace && overlap !== 'none')
     throw wrong(
       "exactly the logits' memory and dtype, or other memory",
       'memory that overlaps with the logits',
     );
   if (!inPlace && floats.data.length !== size)
     throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'out',
+      key,
       expected: `[${rows}, ${vocabulary}] = ${size} values`,
       received: String(floats.data.length),
     });
@@ -329,11 +415,16 @@ export function readOut(out: unknown, input: NativeLogitsInput): NativeOut {
  * Checks that a gradient's memory is apart from that of the other inputs.
  * @throws LossError `ERR_INVALID_INPUT`
  */
-export function checkApart(out: ArrayBufferView, inputs: Record<string, ArrayBufferView | undefined>): void {
+export function checkApart(
+  out: ArrayBufferView | bigint,
+  inputs: Record<string, ArrayBufferView | undefined>,
+  name = 'out',
+): void {
+  if (typeof out === 'bigint') return; // memory of a device
   for (const [key, array] of Object.entries(inputs))
     if (array && overlapOf(out, array) !== 'none')
       throw new LossError('ERR_INVALID_INPUT', {
-        key: 'out',
+        key: name,
         expected: `other memory than ${key}`,
         received: `memory that overlaps with ${key}`,
       });

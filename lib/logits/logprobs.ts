@@ -6,7 +6,16 @@ import { readRowNumbers } from '../core/columns.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import { native } from '../core/native.js';
 import { finish, finishInTurns, type Sliced } from '../core/slices.js';
-import { checkApart, type Logits, type LogitsOptions, readLogits, readOut } from './inputs.js';
+import { checkStream } from '../core/stream.js';
+import {
+  checkApart,
+  type DeviceLogits,
+  type Logits,
+  type LogitsOptions,
+  readLogits,
+  readOut,
+  refuseDevice,
+} from './inputs.js';
 
 /** Options of {@link logprobsSync}. */
 export interface LogprobsSyncOptions extends LogitsOptions {
@@ -16,6 +25,12 @@ export interface LogprobsSyncOptions extends LogitsOptions {
 
 /** Options of {@link logprobs}. */
 export interface LogprobsOptions extends LogprobsSyncOptions {
+  /**
+   * A stream of the device that computes the call: a cudaStream_t as a number, such as PyTorch's `stream.cuda_stream`, or
+   * 0n for the default stream. The call's work on the device waits for the work that is on the stream when it begins. So
+   * the caller need not synchronize the stream that writes the logits.
+   */
+  stream?: bigint | undefined;
   /** A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`. */
   signal?: AbortSignalLike | undefined;
 }
@@ -55,7 +70,18 @@ export interface LogprobsBackwardSyncOptions extends LogitsOptions {
 }
 
 /** Options of {@link logprobsBackward}. */
-export interface LogprobsBackwardOptions extends LogprobsBackwardSyncOptions {
+export interface LogprobsBackwardOptions extends Omit<LogprobsBackwardSyncOptions, 'out'> {
+  /**
+   * Receives the gradient, as in {@link LogprobsBackwardSyncOptions}. On a device, it may also be memory of the device:
+   * exactly the logits' own, or other memory of the shape [N, V].
+   */
+  out?: Logits | DeviceLogits | undefined;
+  /**
+   * A stream of the device that computes the call: a cudaStream_t as a number, such as PyTorch's `stream.cuda_stream`, or
+   * 0n for the default stream. The call's work on the device waits for the work that is on the stream when it begins. So
+   * the caller need not synchronize the stream that writes the logits.
+   */
+  stream?: bigint | undefined;
   /**
    * A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`, and `out` may be
    * partly written.
@@ -70,21 +96,27 @@ export interface LogprobsBackwardOptions extends LogprobsBackwardSyncOptions {
  *
  * The logits are read once. A row's results have the same bits for any number of rows and threads.
  *
+ * A CUDA device reads logits in its memory in place, and copies others a few rows at a time. It rounds differently than
+ * the CPU.
+ *
  * @param logits shape [N, V].
  * @returns the results. The promise rejects with LossError
  * - `ERR_MISSING_INPUT` or `ERR_INVALID_INPUT` if an argument is missing or has the wrong type, an array is detached, or
  *   a target is not a token of the vocabulary, or not one of its row's support;
  * - `ERR_SHAPE_MISMATCH` if an array has the wrong length;
  * - `ERR_INVALID_OPTION` if a temperature or the softcap is not positive;
- * - `ERR_DEVICE_UNAVAILABLE` if `device` is not 'cpu';
+ * - `ERR_DEVICE_UNAVAILABLE` if the device does not exist or fails;
  * - `ERR_OUT_OF_MEMORY` or `ERR_ABORTED`.
  *
  * The index in an error's message is that of the row.
  */
-export async function logprobs(logits: Logits, options: LogprobsOptions): Promise<LogprobsResult> {
+export async function logprobs(
+  logits: Logits | DeviceLogits,
+  options: LogprobsOptions,
+): Promise<LogprobsResult> {
   return guardedAsync(() => {
-    const { signal } = checkOptions(options);
-    return finishInTurns(forward(logits, options), signal, (call) => run(call, signal));
+    const { signal, stream } = checkOptions(options);
+    return finishInTurns(forward(logits, options), signal, (call) => run(call, signal, stream));
   });
 }
 
@@ -93,7 +125,7 @@ export async function logprobs(logits: Logits, options: LogprobsOptions): Promis
  * @throws LossError as logprobs() rejects.
  */
 export function logprobsSync(logits: Logits, options: LogprobsSyncOptions): LogprobsResult {
-  return runSync(guarded(() => finish(forward(logits, checkOptions(options)))));
+  return runSync(guarded(() => finish(forward(logits, checkSyncOptions(options)))));
 }
 
 /**
@@ -107,20 +139,31 @@ export function logprobsSync(logits: Logits, options: LogprobsSyncOptions): Logp
  * own memory.
  */
 export async function logprobsBackward(
-  logits: Logits,
+  logits: Logits | DeviceLogits,
   options: LogprobsBackwardOptions & { out?: undefined },
 ): Promise<Float32Array>;
 /** Writes the gradient to `out`, and returns it. */
-export async function logprobsBackward<Out extends Logits>(
-  logits: Logits,
+export async function logprobsBackward<Out extends Logits | DeviceLogits>(
+  logits: Logits | DeviceLogits,
   options: LogprobsBackwardOptions & { out: Out },
 ): Promise<Out>;
 /** Returns `out` if it is given, otherwise a new Float32Array. */
-export async function logprobsBackward(logits: Logits, options: LogprobsBackwardOptions): Promise<Logits>;
-export async function logprobsBackward(logits: Logits, options: LogprobsBackwardOptions): Promise<Logits> {
+export async function logprobsBackward(
+  logits: Logits | DeviceLogits,
+  options: LogprobsBackwardOptions & { out?: Logits | undefined },
+): Promise<Logits>;
+/** Returns `out` if it is given, otherwise a new Float32Array. */
+export async function logprobsBackward(
+  logits: Logits | DeviceLogits,
+  options: LogprobsBackwardOptions,
+): Promise<Logits | DeviceLogits>;
+export async function logprobsBackward(
+  logits: Logits | DeviceLogits,
+  options: LogprobsBackwardOptions,
+): Promise<Logits | DeviceLogits> {
   return guardedAsync(() => {
-    const { signal } = checkOptions(options);
-    return finishInTurns(backward(logits, options), signal, (call) => run(call, signal));
+    const { signal, stream } = checkOptions(options);
+    return finishInTurns(backward(logits, options), signal, (call) => run(call, signal, stream));
   });
 }
 
@@ -140,7 +183,7 @@ export function logprobsBackwardSync<Out extends Logits>(
 /** Returns `out` if it is given, otherwise a new Float32Array. */
 export function logprobsBackwardSync(logits: Logits, options: LogprobsBackwardSyncOptions): Logits;
 export function logprobsBackwardSync(logits: Logits, options: LogprobsBackwardSyncOptions): Logits {
-  return runSync(guarded(() => finish(backward(logits, checkOptions(options)))));
+  return runSync(guarded(() => finish(backward(logits, checkSyncOptions(options))))) as Logits;
 }
 
 // The arguments of a native call, and the result that the call computes.
@@ -149,8 +192,13 @@ interface Call<Result> {
   result: Result;
 }
 
-async function run<Result>({ native: call, result }: Call<Result>, signal: AbortSignalLike | undefined) {
-  await abortable(signal, (abort) => native.logits({ ...call, abort }));
+async function run<Result>(
+  { native: call, result }: Call<Result>,
+  signal: AbortSignalLike | undefined,
+  stream: bigint | undefined,
+) {
+  checkStream(stream, call.device);
+  await abortable(signal, (abort) => native.logits({ ...call, abort, stream }));
   return result;
 }
 
@@ -172,8 +220,13 @@ function checkOptions<Options extends object>(options: Options): Options {
   });
 }
 
+function checkSyncOptions<Options extends LogitsOptions>(options: Options): Options {
+  refuseDevice(checkOptions(options).device);
+  return options;
+}
+
 // These two read all options before they first yield, because the caller may change them afterwards.
-function* forward(logits: Logits, options: LogprobsSyncOptions): Sliced<Call<LogprobsResult>> {
+function* forward(logits: Logits | DeviceLogits, options: LogprobsSyncOptions): Sliced<Call<LogprobsResult>> {
   const { entropy } = options;
   const input = yield* readLogits(logits, options);
   const { rows } = input;
@@ -185,7 +238,10 @@ function* forward(logits: Logits, options: LogprobsSyncOptions): Sliced<Call<Log
   return { native: { ...input, ...result }, result };
 }
 
-function* backward(logits: Logits, options: LogprobsBackwardSyncOptions): Sliced<Call<Logits>> {
+function* backward(
+  logits: Logits | DeviceLogits,
+  options: LogprobsBackwardOptions,
+): Sliced<Call<Logits | DeviceLogits>> {
   const { gradLogprob, gradEntropy, logsumexp, entropy, out } = options;
   const input = yield* readLogits(logits, options);
   const perRow = (key: string, value: RowNumbers) => readRowNumbers(key, value, input.rows);
@@ -201,6 +257,6 @@ function* backward(logits: Logits, options: LogprobsBackwardSyncOptions): Sliced
   checkApart(grad.out, { ...grads, temperature, 'support.tokenIds': tokenIds });
   return {
     native: { ...input, ...grads, entropy: entropies, ...grad },
-    result: (out ?? grad.out) as Logits,
+    result: (out ?? grad.out) as Logits | DeviceLogits,
   };
 }

@@ -1,6 +1,7 @@
 // Reads the fields of plans and parts. These are JSON from files that anybody may have written, so that every field is
 // checked before it is used.
 import { describeValue, LossError } from '../core/errors.js';
+import type { Place } from '../rollouts/index.js';
 
 /** Reads the fields of an object. A field that is not as expected is an error that names the file and the field. */
 export class Fields {
@@ -101,6 +102,10 @@ export class Fields {
     return new Float64Array(this.#bytes(key, 8, length));
   }
 
+  float32(key: string, length: number): Float32Array {
+    return new Float32Array(this.#bytes(key, 4, length));
+  }
+
   int32(key: string, length: number): Int32Array {
     return new Int32Array(this.#bytes(key, 4, length));
   }
@@ -154,6 +159,17 @@ export class Fields {
 }
 
 /** Returns the bytes of numbers as text, little-endian, in Base64. */
-export function encodeNumbers(numbers: Float64Array | Int32Array | Uint32Array | Uint8Array): string {
+export function encodeNumbers(
+  numbers: Float64Array | Float32Array | Int32Array | Uint32Array | Uint8Array,
+): string {
   return Buffer.from(numbers.buffer, numbers.byteOffset, numbers.byteLength).toString('base64');
+}
+
+/** Returns a place in a file of rollouts. */
+export function placeFrom(fields: Fields): Place {
+  return {
+    file: fields.text('file'),
+    ...(fields.has('line') && { line: fields.count('line') }),
+    ...(fields.has('row') && { row: fields.count('row') }),
+  };
 }

@@ -1,10 +1,17 @@
 // Evaluates policy losses and algorithms on files of any size, which are read and computed part by part.
 
 export { evaluateFiles, type FilesEvaluation, mergeResults } from './evaluate-files.js';
+export {
+  type LogitsFileOptions,
+  type LogprobsBlock,
+  type LogprobsLayout,
+  logprobsOfFile,
+} from './logits-file.js';
 export { compareMicroBatches, type MicroBatchComparison, type Weighing } from './micro-batches.js';
 export type { NonFiniteRow } from './non-finite.js';
 export type { OnNonFinite, PartResult, PartWatcher } from './part-computer.js';
 export { checkColumns } from './part-computer.js';
+export type { OnCollected } from './part-file.js';
 export {
   cutIntoShards,
   GRADIENT_ENDINGS,
@@ -18,7 +25,7 @@ export {
   writePlan,
 } from './plan.js';
 export { gradientsFiles, mergePlan, PlanRun, type ShardRun } from './run-plan.js';
-export type { EvaluationProgress, EvaluationSettings } from './shard.js';
+export type { Collector, EvaluationProgress, EvaluationSettings } from './shard.js';
 export {
   type AlgorithmFunctions,
   lossSubject,

@@ -3,7 +3,7 @@ import { native } from '../core/native.js';
 import type { Metrics, Normalizer } from '../index.js';
 import { COLUMNS } from '../rollouts/columns.js';
 import type { RolloutColumn } from '../rollouts/index.js';
-import { encodeNumbers, type Fields } from './fields.js';
+import { encodeNumbers, type Fields, placeFrom } from './fields.js';
 import type { PlannedConfiguration } from './plan.js';
 import type { RowValues } from './row-metrics.js';
 import type { ShardResult } from './shard.js';
@@ -41,7 +41,6 @@ export function countsFrom(fields: Fields, maxRows: number): ShardCounts {
   const tokens = fields.count('tokens');
   const sum = unmasked.reduce((total, n) => total + n, 0);
   if (tokens !== sum) throw fields.error('tokens', `${sum}, the sum over the rows`, String(tokens));
-  const first = fields.has('first') && fields.object('first');
   const inputs = fields.record('inputs', (all, key) => inputsFrom(all.object(key), rows));
   const isComplete = fields.has('groups') || Object.keys(inputs).length === 0;
   if (!isComplete) throw fields.error('groups', 'the groups of the rows', 'nothing');
@@ -55,13 +54,7 @@ export function countsFrom(fields: Fields, maxRows: number): ShardCounts {
       item.choice(name, Object.keys(COLUMNS) as RolloutColumn[]),
     ),
     ...(fields.has('obstacle') && { obstacle: fields.text('obstacle') }),
-    ...(first && {
-      first: {
-        file: first.text('file'),
-        ...(first.has('line') && { line: first.count('line') }),
-        ...(first.has('row') && { row: first.count('row') }),
-      },
-    }),
+    ...(fields.has('first') && { first: placeFrom(fields.object('first')) }),
     unmasked,
     ...(fields.has('expert') && { expert: fields.uint8('expert', rows) }),
     ...(fields.has('steps') && { steps: fields.float64('steps', rows) }),

@@ -46,9 +46,19 @@ export function writeCounts(folder: string, plan: Plan, shard: number, counts: S
   return writePart(folder, { plan: plan.hash, phase: 'count', shard }, countsToJson(counts));
 }
 
-/** Writes the results of a shard. */
-export function writeResult(folder: string, plan: Plan, shard: number, result: ShardResult): Promise<string> {
-  return writePart(folder, { plan: plan.hash, phase: 'compute', shard }, resultToJson(result));
+/**
+ * Writes the results of a shard.
+ * @param collected what a Collector has found out about its rows.
+ */
+export function writeResult(
+  folder: string,
+  plan: Plan,
+  shard: number,
+  result: ShardResult,
+  collected?: object,
+): Promise<string> {
+  const data = { ...resultToJson(result), ...(collected && { collected }) };
+  return writePart(folder, { plan: plan.hash, phase: 'compute', shard }, data);
 }
 
 /** Writes the merged counts of all shards. */
@@ -74,11 +84,19 @@ export async function readCounts(file: string, plan: Plan): Promise<ShardCounts>
   return countsFrom(await readPart(file, plan, 'count'), plan.configuration.maxRows);
 }
 
-/** Reads what writeResult() wrote. */
-export async function readResult(file: string, plan: Plan): Promise<ShardResult> {
+/**
+ * Reads what writeResult() wrote.
+ * @param onCollected gets what was collected about the shard's rows.
+ */
+export async function readResult(file: string, plan: Plan, onCollected?: OnCollected): Promise<ShardResult> {
   const fields = await readPart(file, plan, 'compute');
-  return resultFrom(fields, plan.configuration, plan.shards.length === 1);
+  const result = resultFrom(fields, plan.configuration, plan.shards.length === 1);
+  onCollected?.(fields.object('collected'));
+  return result;
 }
+
+/** A function that is called with what a Collector has collected about the rows of a shard. */
+export type OnCollected = (collected: Fields) => void;
 
 /** Reads what writeWholeCounts() wrote. */
 export async function readWholeCounts(file: string, plan: Plan): Promise<WholeCounts> {

@@ -2,6 +2,7 @@
 import { sha256Of } from '../core/digest.js';
 import { LossError } from '../core/errors.js';
 import { cutFile, type HashedPiece } from '../rollouts/index.js';
+import { isRemote } from '../rollouts/remote/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { Fields } from './fields.js';
 import { readWhole, writeWhole } from './whole-file.js';
@@ -33,6 +34,8 @@ export interface PlannedConfiguration {
   device: string;
   /** The files of gradients to write, one per shard; absent if none are. */
   gradients?: { ending: string; ids: string[]; padded: boolean };
+  /** true if the parts also have what a report needs. */
+  forReport?: boolean;
 }
 
 /** The phases in which each shard is run. */
@@ -44,8 +47,8 @@ export interface Plan {
   /** The version of the package that made the plan. The same one must run it. */
   program: string;
   configuration: PlannedConfiguration;
-  /** The files, with their sizes in bytes. */
-  files: { file: string; size: number }[];
+  /** The files, with their sizes in bytes. Those on servers have an ETag, if the server gives one. */
+  files: { file: string; size: number; etag?: string }[];
   /** The pieces of files of which each shard consists. */
   shards: HashedPiece[][];
   /** The SHA-256 of everything else in the plan. It tells which plan a part belongs to. */
@@ -80,10 +83,14 @@ export async function cutIntoShards(
     if (shard.length > 0) shards.push(shard);
     [shard, size] = [[], 0];
   };
-  for (const [i, name] of files.entries()) {
-    const cut = await cutFile(name, bytes, pairs, canEnd);
-    sizes.push({ file: cut.file, size: cut.size });
-    for (const piece of cut.pieces) {
+  // Whether pairs are whole depends on the files before.
+  const atOnce = !pairs && files.some(isRemote) ? FILES_AT_ONCE : 1;
+  let done = 0;
+  for await (const { pieces, ...about } of inTurn(files, atOnce, (name) =>
+    cutFile(name, bytes, pairs, canEnd),
+  )) {
+    sizes.push(about);
+    for (const piece of pieces) {
       const more = piece.end - piece.start;
       if (size > 0 && size + more > bytes && canEnd()) end();
       shard.push(piece);
@@ -91,10 +98,37 @@ export async function cutIntoShards(
       rows += piece.rows ?? 0;
       if (size >= bytes && canEnd()) end();
     }
-    onFile(i + 1);
+    onFile(++done);
   }
   end();
   return { files: sizes, shards };
+}
+
+// A server takes time to answer, so several files on servers are cut at once.
+const FILES_AT_ONCE = 16;
+
+/**
+ * Yields the results of a function for all items, in their order.
+ * @param atOnce the number of calls that may be in progress.
+ */
+async function* inTurn<T, R>(
+  items: readonly T[],
+  atOnce: number,
+  call: (item: T) => Promise<R>,
+): AsyncGenerator<R> {
+  const calls: Promise<R>[] = [];
+  try {
+    for (const item of items) {
+      const started = call(item);
+      // Its error is thrown in its turn. Until then, it must not count as unhandled.
+      started.catch(() => {});
+      calls.push(started);
+      if (calls.length === atOnce) yield await calls.shift()!;
+    }
+    for (let next = calls.shift(); next; next = calls.shift()) yield await next;
+  } finally {
+    await Promise.allSettled(calls);
+  }
 }
 
 const FORMAT = 'policy-loss plan';
@@ -118,7 +152,7 @@ function fieldsOf({ program, configuration, files, shards }: Omit<Plan, 'hash'>)
         ...(whole && { whole }),
         ...(line !== undefined && { line }),
         ...(groups && { groups }),
-        sha256,
+        ...(sha256 !== undefined && { sha256 }),
       })),
     ),
   };
@@ -158,7 +192,11 @@ export async function readPlan(file: string, program: string): Promise<Plan> {
     throw fields.error('hash', `${hashOf(rest)}, the hash of the plan`, String(hash).slice(0, 80));
   const files = fields.list('files', (item, name) => {
     const about = item.object(name);
-    return { file: about.text('file'), size: about.count('size') };
+    return {
+      file: about.text('file'),
+      size: about.count('size'),
+      ...(about.has('etag') && { etag: about.text('etag') }),
+    };
   });
   const shards = fields.list('shards', (item, name) =>
     item.list(name, (item, name) => pieceOf(item.object(name), files)),
@@ -174,7 +212,7 @@ export async function readPlan(file: string, program: string): Promise<Plan> {
 }
 
 function pieceOf(fields: Fields, files: Plan['files']): HashedPiece {
-  const { file, size } = files[fields.count('file', files.length - 1)]!;
+  const { file, size, etag } = files[fields.count('file', files.length - 1)]!;
   const end = fields.count('end', size);
   const groups = fields.has('groups') && fields.list('groups', (item, name) => item.count(name));
   return {
@@ -182,7 +220,7 @@ function pieceOf(fields: Fields, files: Plan['files']): HashedPiece {
     start: fields.count('start', end - 1),
     end,
     whole: fields.has('whole') && fields.flag('whole'),
-    sha256: fields.digest('sha256'),
+    ...((etag === undefined || fields.has('sha256')) && { sha256: fields.digest('sha256') }),
     ...(fields.has('line') && { line: fields.count('line') }),
     ...(groups && { groups: [groups[0] ?? 0, groups[1] ?? 0] as const }),
   };
@@ -218,6 +256,7 @@ function configurationOf(fields: Fields): PlannedConfiguration {
         padded: gradients.flag('padded'),
       },
     }),
+    ...(fields.has('forReport') && { forReport: fields.flag('forReport') }),
   };
 }
 

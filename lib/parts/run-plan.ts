@@ -7,9 +7,10 @@ import { describeFailure } from '../rollouts/source.js';
 import { writing } from '../rollouts/write/staging.js';
 import { type FilesEvaluation, mergeResults } from './evaluate-files.js';
 import { mergeCounts } from './merge-counts.js';
-import type { PartWatcher } from './part-computer.js';
+import type { PartResult, PartWatcher } from './part-computer.js';
 import {
   numberOf,
+  type OnCollected,
   PART_ENDING,
   partName,
   readCounts,
@@ -23,6 +24,7 @@ import {
 } from './part-file.js';
 import type { Phase, Plan } from './plan.js';
 import {
+  type Collector,
   computeShard,
   countShard,
   type EvaluationSettings,
@@ -48,15 +50,24 @@ export class PlanRun {
   readonly #folder: string;
   readonly #subjects: readonly Subject[];
   readonly #settings: EvaluationSettings;
-  readonly #sizes: ReadonlyMap<string, number>;
+  readonly #collect: (() => Collector) | undefined;
+  readonly #files: ReadonlyMap<string, Plan['files'][number]>;
   #whole: (Pick<WholeCounts, 'shards'> & { whole: Whole }) | undefined;
 
-  constructor(plan: Plan, folder: string, subjects: readonly Subject[], settings: EvaluationSettings) {
+  /** @param collect makes what collects more about the rows of each shard. */
+  constructor(
+    plan: Plan,
+    folder: string,
+    subjects: readonly Subject[],
+    settings: EvaluationSettings,
+    collect?: () => Collector,
+  ) {
     this.#plan = plan;
+    this.#collect = collect;
     this.#folder = folder;
     this.#subjects = subjects;
     this.#settings = settings;
-    this.#sizes = new Map(plan.files.map(({ file, size }) => [file, size]));
+    this.#files = new Map(plan.files.map((about) => [about.file, about]));
   }
 
   /**
@@ -72,24 +83,27 @@ export class PlanRun {
       const file = await writeCounts(this.#folder, this.#plan, shard, counts);
       return { rows: counts.rows, tokens: counts.tokens, files: [file] };
     }
+    const collector = this.#collect?.();
     const { gradients } = this.#plan.configuration;
     if (!gradients) {
-      const result = await this.#resultOf(sources, shard);
+      const result = await this.#resultOf(sources, shard, collector?.watch);
       await checkAgain();
-      return this.#write(shard, result, []);
+      return this.#write(shard, result, [], collector);
     }
     const file = gradientsFile(this.#folder, gradients.ending, shard);
     const { ids, padded } = gradients;
     await writing(file, () => mkdir(this.#folder, { recursive: true }));
     const writer = writeGradients(file, { ids, layout: padded ? 'padded' : 'packed' });
     try {
-      const result = await this.#resultOf(sources, shard, (part, [given]) =>
-        writer.add(part, given!.grad, given!.gradEntropy),
-      );
+      const result = await this.#resultOf(sources, shard, async (part, results) => {
+        const [{ grad, gradEntropy }] = results as [PartResult];
+        await writer.add(part, grad, gradEntropy);
+        await collector?.watch(part, results);
+      });
       await checkAgain();
-      if (result.rows === 0) return this.#write(shard, result, []);
+      if (result.rows === 0) return this.#write(shard, result, [], collector);
       await writer.close();
-      return this.#write(shard, result, [file]);
+      return this.#write(shard, result, [file], collector);
     } finally {
       await writer.abort();
     }
@@ -105,8 +119,13 @@ export class PlanRun {
     return { rows, tokens };
   }
 
-  async #write(shard: number, result: ShardResult, written: string[]): Promise<ShardRun> {
-    const file = await writeResult(this.#folder, this.#plan, shard, result);
+  async #write(
+    shard: number,
+    result: ShardResult,
+    written: string[],
+    collector: Collector | undefined,
+  ): Promise<ShardRun> {
+    const file = await writeResult(this.#folder, this.#plan, shard, result, collector?.collected());
     return { rows: result.rows, tokens: result.tokens, files: [file, ...written] };
   }
 
@@ -120,7 +139,10 @@ export class PlanRun {
   async #sourcesOf(shard: number): Promise<{ sources: Sources; checkAgain: () => Promise<void> }> {
     const pieces = this.#plan.shards[shard]!;
     const checks: (() => Promise<void>)[] = [];
-    for (const piece of pieces) checks.push(await checkPiece(piece, this.#sizes.get(piece.file)!));
+    for (const piece of pieces) {
+      const { size, etag } = this.#files.get(piece.file)!;
+      checks.push(await checkPiece(piece, size, etag));
+    }
     return {
       sources: pieces.map((piece) => (piece.whole ? piece.file : piece)),
       async checkAgain() {
@@ -165,16 +187,18 @@ export function gradientsFiles({ configuration: { gradients }, shards }: Plan, f
 /**
  * Merges the results of all shards.
  * @param places the part files, or folders that have them.
+ * @param onCollected gets what was collected about the rows of each shard, in the order of the shards.
  * @throws LossError `ERR_INVALID_INPUT` if a part is missing, is there twice, or belongs to another plan.
  */
 export async function mergePlan<S extends Subject>(
   plan: Plan,
   subjects: readonly S[],
   places: readonly string[],
+  onCollected?: OnCollected,
 ): Promise<FilesEvaluation<S>> {
   const files = await findParts(plan, 'compute', places);
   const results: ShardResult[] = [];
-  for (const file of files) results.push(await readResult(file, plan));
+  for (const file of files) results.push(await readResult(file, plan, onCollected));
   if (results.every(({ rows }) => rows === 0))
     throw new LossError('ERR_INVALID_INPUT', { expected: 'at least one good row', received: 'none' });
   return mergeResults(subjects, results);

@@ -54,6 +54,14 @@ export interface ShardResult {
   subjects: readonly ShardSubject[];
 }
 
+/** Collects more about the rows of a shard than its results, such as the histograms of a report. */
+export interface Collector {
+  /** Receives every part with its gradients. */
+  watch: PartWatcher;
+  /** Returns what was collected, as an object that JSON can hold. */
+  collected(): object;
+}
+
 /** The files of a shard, or pieces of files. */
 export type Sources = readonly (string | FilePiece)[];
 

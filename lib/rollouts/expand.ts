@@ -4,6 +4,7 @@ import { isAbsolute, resolve } from 'node:path';
 import { glob, isDynamicPattern } from 'tinyglobby';
 import { LossError } from '../core/errors.js';
 import { splitTable } from './file-name.js';
+import { expandUrl, isRemote } from './remote/index.js';
 import { STDIN } from './source.js';
 
 /**
@@ -12,12 +13,20 @@ import { STDIN } from './source.js';
  * in the list is left out. If a file exists whose name is exactly the pattern, only that file is returned. A directory
  * stands for all files in it and in its directories, except for hidden ones and for empty ones, which mark that a step is
  * complete. A name that is not a pattern is returned unchanged, even if no such file exists; reading the file then fails.
- * The name - stands for standard input.
- * @throws LossError `ERR_INVALID_INPUT` for a pattern or directory that has no file.
+ * The name - stands for standard input. The URL of a file on a server is returned unchanged; s3://bucket/folder/ stands
+ * for all objects whose names begin with it.
+ * @throws LossError `ERR_INVALID_INPUT` for a pattern or directory that has no file, `ERR_INVALID_OPTION` for a URL that
+ * could have credentials.
  */
 export async function expandFiles(patterns: readonly string[]): Promise<string[]> {
   const files: string[] = [];
   for (const pattern of patterns) {
+    if (isRemote(pattern)) {
+      const found = await expandUrl(pattern);
+      if (found.length === 0) throw noFile(pattern, true);
+      files.push(...found.sort(inOrder));
+      continue;
+    }
     const { file, suffix } = splitTable(pattern);
     const isDirectory = statSync(file, { throwIfNoEntry: false })?.isDirectory() === true;
     if (!isDirectory && (existsSync(file) || !isDynamicPattern(file))) {
@@ -25,12 +34,7 @@ export async function expandFiles(patterns: readonly string[]): Promise<string[]
       continue;
     }
     const found = isDirectory ? await filesIn(file) : await matches(file);
-    if (found.length === 0)
-      throw new LossError('ERR_INVALID_INPUT', {
-        at: pattern,
-        expected: isDirectory ? 'a directory with files' : 'at least one matching file',
-        received: 'none',
-      });
+    if (found.length === 0) throw noFile(pattern, isDirectory);
     const known = new Set(files.map((name) => resolve(name)));
     files.push(
       ...found
@@ -41,6 +45,14 @@ export async function expandFiles(patterns: readonly string[]): Promise<string[]
     );
   }
   return files;
+}
+
+function noFile(pattern: string, isDirectory: boolean) {
+  return new LossError('ERR_INVALID_INPUT', {
+    at: pattern,
+    expected: isDirectory ? 'a directory with files' : 'at least one matching file',
+    received: 'none',
+  });
 }
 
 // In a pattern, the separator of directories is / even on Windows.

@@ -6,6 +6,8 @@ import { type Format, formatOf, splitTable, unknownFormat } from './file-name.js
 import { readJsonLines } from './json-lines.js';
 import { readParquet } from './parquet.js';
 import { isPickle } from './pickle/machine.js';
+import { copyOf } from './remote/copy.js';
+import { bytesOf, remoteFile } from './remote/index.js';
 import { type ReadRows, STDIN } from './source.js';
 import { readSqlite } from './sqlite.js';
 import { openNpz } from './tensor/npz.js';
@@ -58,8 +60,25 @@ export async function readerOf(name: string): Promise<ReadRows> {
 
 const HEAD_BYTES = 256;
 
+/**
+ * Reads the rows of a file in any format. A binary file on a server is copied first, because its reader needs random
+ * access.
+ */
+export const readAnyFormat: ReadRows = async function* (name, names, onBytes, settings) {
+  const read = await readerOf(name);
+  const isStreamed = read === readJsonLines || read === readCsv;
+  const copy = isStreamed ? undefined : await copyOf(splitTable(name).file, settings.piece);
+  try {
+    yield* read(name, names, onBytes, { ...settings, copy: copy?.path });
+  } finally {
+    await copy?.remove();
+  }
+};
+
 /** Returns the first bytes of a file; undefined for a pipe, whose bytes can be read only once, or if they are unreadable. */
 async function beginningOf(file: string): Promise<Buffer | undefined> {
+  const remote = remoteFile(file);
+  if (remote) return bytesOf(remote, 0, HEAD_BYTES);
   try {
     const handle = await open(file, 'r');
     try {

@@ -1,22 +1,27 @@
 // Cuts files into pieces that can be read one by one, and finds out whether a piece has changed since.
 import { createHash, type Hash } from 'node:crypto';
-import { createReadStream, type Stats } from 'node:fs';
+import type { Stats } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { isBlank, NEWLINE } from './ascii.js';
 import { ColumnNames } from './column-names.js';
 import { splitTable } from './file-name.js';
-import { readerOf } from './format.js';
+import { readAnyFormat, readerOf } from './format.js';
 import { hasPlainLines, readJsonLines } from './json-lines.js';
 import { MAX_ROW_TOKENS } from './limits.js';
 import { readParquet } from './parquet.js';
+import { copyOf } from './remote/copy.js';
+import { isRemote, openBytes, type RemoteAbout, remoteFile } from './remote/index.js';
 import { badFile, cannotRead, type FilePiece, STDIN } from './source.js';
 
 /** A piece of a file, or the whole file, with what is needed to find out whether it has changed. */
 export interface HashedPiece extends FilePiece {
   /** Whether the piece is the whole file. */
   whole: boolean;
-  /** The SHA-256 of the piece's bytes, in hexadecimal. */
-  sha256: string;
+  /**
+   * The SHA-256 of the piece's bytes, in hexadecimal. Absent if the bytes need not be read for the cut, because the file
+   * has an ETag.
+   */
+  sha256?: string;
   /** The number of rows, good or bad; absent if it is unknown. */
   rows?: number;
 }
@@ -25,13 +30,15 @@ export interface HashedPiece extends FilePiece {
 export interface CutFile {
   file: string;
   size: number;
+  /** The ETag of a file on a server, if the server gives one. */
+  etag?: string;
   pieces: HashedPiece[];
 }
 
 /**
  * Cuts a file into pieces of about equal size, and reads it once for the digests of the pieces. JSON lines and Parquet
  * files are cut, at the ends of lines and of row groups. Compressed files, other formats and the files of trainers are
- * one piece.
+ * one piece. Of a file on a server that has an ETag, only what the cut needs is read.
  * @param bytes the size from which on a piece ends.
  * @param countRows whether the rows must be counted in every file, which takes longer for some formats.
  * @param canEnd returns whether a piece may end after this many rows of the file. Only called with countRows.
@@ -44,22 +51,27 @@ export async function cutFile(
   canEnd: (rows: number) => boolean = () => true,
 ): Promise<CutFile> {
   const { file: path } = splitTable(file);
-  const { size } = await regularFile(file, path);
+  const { size, etag } = await statusOf(file, path);
+  const about = { file, size, ...(etag !== undefined && { etag }) };
   if (size === 0) throw badFile(file, { expected: 'rollouts', received: 'an empty file' });
-  const reader = await readerOf(file);
   const canBeCut = size > bytes || countRows;
+  // There can be thousands of files on servers, where each request takes time. Their formats are looked at only if they
+  // may be cut.
+  const reader = canBeCut || !isRemote(path) ? await readerOf(file) : undefined;
   const isText = reader === readJsonLines && !path.toLowerCase().endsWith('.gz');
   try {
     if (canBeCut && isText && (await hasPlainLines(path, { maxRowTokens: MAX_ROW_TOKENS })))
-      return { file, size, pieces: await cutLines(path, bytes, canEnd) };
+      return { ...about, pieces: await cutLines(path, bytes, canEnd) };
     if (canBeCut && reader === readParquet) {
       const { boundsOfGroups } = await import('./parquet/groups.js');
-      const bounds = boundsOfGroups(path);
-      if (bounds) return { file, size, pieces: await cutGroups(path, size, bounds, bytes, canEnd) };
+      const copy = await copyOf(path, { file, start: 0, end: 0, groups: [0, 0] });
+      const bounds = boundsOfGroups(path, copy?.path ?? path);
+      await copy?.remove();
+      if (bounds) return { ...about, pieces: await cutGroups(about, bounds, bytes, canEnd) };
     }
     const rows = countRows ? { rows: await rowsIn(file) } : {};
-    const sha256 = await digestOf(path, 0, size);
-    return { file, size, pieces: [{ file, start: 0, end: size, whole: true, sha256, ...rows }] };
+    const digest = await digestIfNeeded(path, 0, size, etag);
+    return { ...about, pieces: [{ file, start: 0, end: size, whole: true, ...digest, ...rows }] };
   } catch (error) {
     throw cannotRead(file, error);
   }
@@ -68,14 +80,30 @@ export async function cutFile(
 /**
  * Checks that a piece is the same as when its file was cut.
  * @param size the size of the file when it was cut.
+ * @param etag its ETag, if it had one.
  * @returns a function that checks whether the file was written since. Call it after the piece was read.
  * @throws LossError `ERR_INVALID_INPUT` if it has changed.
  */
-export async function checkPiece(piece: HashedPiece, size: number): Promise<() => Promise<void>> {
+export async function checkPiece(
+  piece: HashedPiece,
+  size: number,
+  etag?: string,
+): Promise<() => Promise<void>> {
   const { file: path } = splitTable(piece.file);
-  const before = await regularFile(piece.file, path);
+  const before = await statusOf(piece.file, path);
   if (before.size !== size)
     throw changed(piece.file, `${size} bytes, as when it was planned`, `${before.size} bytes`);
+  if (before.etag !== etag)
+    throw changed(piece.file, `the ETag ${etag}, as when it was planned`, `the ETag ${before.etag}`);
+  if (etag === undefined) await checkDigest(piece, path);
+  return async () => {
+    const after = await statusOf(piece.file, path);
+    if (after.size !== size || after.mtimeMs !== before.mtimeMs || after.etag !== etag)
+      throw changed(piece.file, 'a file that nobody writes while it is read', 'a file that was written');
+  };
+}
+
+async function checkDigest(piece: HashedPiece, path: string): Promise<void> {
   let sha256: string;
   try {
     sha256 = await digestOf(path, piece.start, piece.end);
@@ -88,11 +116,6 @@ export async function checkPiece(piece: HashedPiece, size: number): Promise<() =
       `bytes ${piece.start} to ${piece.end} as when they were planned, with the SHA-256 ${piece.sha256}`,
       sha256,
     );
-  return async () => {
-    const after = await regularFile(piece.file, path);
-    if (after.size !== size || after.mtimeMs !== before.mtimeMs)
-      throw changed(piece.file, 'a file that nobody writes while it is read', 'a file that was written');
-  };
 }
 
 function changed(file: string, expected: string, received: string) {
@@ -101,6 +124,19 @@ function changed(file: string, expected: string, received: string) {
     received,
     hint: 'The file has changed since the plan was made. Make a new plan',
   });
+}
+
+/** What shows whether a file has changed. */
+interface Status extends RemoteAbout {
+  /** The time of the last change of a local file. */
+  mtimeMs?: number;
+}
+
+async function statusOf(file: string, path: string): Promise<Status> {
+  const remote = remoteFile(path);
+  if (remote) return remote.about();
+  const { size, mtimeMs } = await regularFile(file, path);
+  return { size, mtimeMs };
 }
 
 async function regularFile(file: string, path: string): Promise<Stats> {
@@ -169,7 +205,7 @@ async function cutLines(
     pieces.end(at, { line: linesBefore + 1, rows: rows - rowsBefore });
     [linesBefore, rowsBefore] = [lines, rows];
   };
-  for await (const chunk of createReadStream(file, { highWaterMark: CHUNK_BYTES }) as AsyncIterable<Buffer>) {
+  for await (const chunk of openBytes(file, CHUNK_BYTES) as AsyncIterable<Buffer>) {
     let added = 0;
     for (let from = 0; from < chunk.length; ) {
       const newline = chunk.indexOf(NEWLINE, from);
@@ -200,8 +236,7 @@ export interface GroupBounds {
 }
 
 async function cutGroups(
-  file: string,
-  size: number,
+  { file, size, etag }: Omit<CutFile, 'pieces'>,
   groups: readonly GroupBounds[],
   bytes: number,
   canEnd: (rows: number) => boolean,
@@ -213,8 +248,8 @@ async function cutGroups(
     const isLast = i === groups.length - 1;
     const end = isLast ? size : groups[i + 1]!.start;
     if (!isLast && (end - start < bytes || !canEnd(rows))) continue;
-    const sha256 = await digestOf(file, start, end);
-    pieces.push({ file, start, end, whole: false, sha256, groups: [first, i + 1], rows: rows - before });
+    const digest = await digestIfNeeded(file, start, end, etag);
+    pieces.push({ file, start, end, whole: false, ...digest, groups: [first, i + 1], rows: rows - before });
     [first, start, before] = [i + 1, end, rows];
   }
   return pieces;
@@ -225,15 +260,18 @@ async function rowsIn(file: string): Promise<number> {
   let rows = 0;
   const names = new ColumnNames([], {}, undefined, [], false);
   const settings = { maxRowTokens: MAX_ROW_TOKENS, maxRows: Number.MAX_SAFE_INTEGER, warn: () => {} };
-  for await (const block of (await readerOf(file))(file, names, () => {}, settings))
-    for (const _ of block) rows++;
+  for await (const block of readAnyFormat(file, names, () => {}, settings)) for (const _ of block) rows++;
   return rows;
+}
+
+/** Returns the digest of a piece, unless the ETag of its file replaces it. */
+async function digestIfNeeded(file: string, start: number, end: number, etag: string | undefined) {
+  return etag === undefined ? { sha256: await digestOf(file, start, end) } : {};
 }
 
 async function digestOf(file: string, start: number, end: number): Promise<string> {
   const hash = createHash('sha256');
-  for await (const chunk of createReadStream(file, { start, end: end - 1, highWaterMark: CHUNK_BYTES }))
-    hash.update(chunk as Buffer);
+  for await (const chunk of openBytes(file, CHUNK_BYTES, { start, end })) hash.update(chunk as Buffer);
   return hash.digest('hex');
 }
 

@@ -1,12 +1,12 @@
 // Splits text files, which may be compressed by gzip, into records. A record is one line, except in CSV, where a quoted
 // cell may contain line breaks. Memory holds only one chunk of the file and the record that it interrupts.
 import { isUtf8 } from 'node:buffer';
-import { createReadStream } from 'node:fs';
 import { pipeline, type Readable } from 'node:stream';
 import { createGunzip } from 'node:zlib';
 import type { LossError } from '../core/errors.js';
 import { isBlank, NEWLINE, QUOTE, RETURN } from './ascii.js';
 import { maxRowBytes, type RowLimits } from './limits.js';
+import { openBytes } from './remote/index.js';
 import {
   badFile,
   cannotRead,
@@ -60,9 +60,7 @@ async function* chunksOf(
   onBytes: (bytes: number) => void,
   piece: FilePiece | undefined,
 ): AsyncGenerator<Buffer> {
-  const bytes = piece && { start: piece.start, end: piece.end - 1 };
-  const source =
-    file === STDIN ? openStdin() : createReadStream(file, { highWaterMark: CHUNK_BYTES, ...bytes });
+  const source = file === STDIN ? openStdin() : openBytes(file, CHUNK_BYTES, piece);
   // pipeline() needs a callback, but it can be empty: an error also destroys the last stream, and then the loop below
   // throws the error.
   const chunks: Readable = file.endsWith('.gz')

@@ -68,6 +68,8 @@ export interface ReadSettings extends RowLimits {
   maxRows: number;
   /** The rows to read, if not all. Only JSON lines without compression and Parquet files can be read in pieces. */
   piece?: FilePiece | undefined;
+  /** The path of a copy to read instead, for a binary file on a server. Messages and places have the file's own name. */
+  copy?: string | undefined;
   /**
    * Reports a flaw that leaves the row usable. With `StreamOptions.strict`, throws an error instead.
    * @param consequence how the reader deals with the flaw, as a sentence without its full stop.
@@ -129,10 +131,11 @@ export function badFile(file: string, details: DetailsAtPlace): LossError {
 /**
  * Returns the error to throw if a file cannot be opened, read or unpacked. Returns a LossError unchanged.
  * @param hint a likely fix, if there is one for all failures of this format.
+ * @param contents what the file should contain.
  */
-export function cannotRead(file: string, error: unknown, hint?: string): LossError {
+export function cannotRead(file: string, error: unknown, hint?: string, contents = 'rollouts'): LossError {
   if (error instanceof LossError) return error;
-  const details = { expected: 'a readable file of rollouts', received: describeFailure(error), hint };
+  const details = { expected: `a readable file of ${contents}`, received: describeFailure(error), hint };
   return errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
 }
 

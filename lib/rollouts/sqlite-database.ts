@@ -35,11 +35,12 @@ interface NodeSqlite {
 
 /**
  * Opens a database for reading.
+ * @param name what error messages call the file.
  * @throws LossError `ERR_INVALID_INPUT` if this version of Node cannot read the database.
  */
-export async function openDatabase(file: string): Promise<Database> {
+export async function openDatabase(file: string, name: string): Promise<Database> {
   const [major, minor] = process.versions.node.split('.').map(Number) as [number, number];
-  if (major < 22 || (major === 22 && minor < 13)) return openWithWebAssembly(file);
+  if (major < 22 || (major === 22 && minor < 13)) return openWithWebAssembly(file, name);
   // The type declarations of the oldest supported Node lack this module. With a name of type `string`, the compiler
   // does not look for it.
   const module: string = 'node:sqlite';
@@ -57,8 +58,8 @@ export async function openDatabase(file: string): Promise<Database> {
  * Opens a database with SQLite as WebAssembly, which reads pages from the disk as it needs them. To lock a database, it
  * makes a directory beside it, so it gets a link in a temporary folder: a file's own folder may be read-only.
  */
-async function openWithWebAssembly(file: string): Promise<Database> {
-  await checkJournal(file);
+async function openWithWebAssembly(file: string, name: string): Promise<Database> {
+  await checkJournal(file, name);
   const { default: sqlite } = await import('node-sqlite3-wasm');
   const folder = makeTemporaryFolder(join(tmpdir(), 'policy-loss-sqlite-'));
   try {
@@ -85,7 +86,7 @@ async function openWithWebAssembly(file: string): Promise<Database> {
 }
 
 // SQLite as WebAssembly can read neither a write-ahead log nor the journal of a change that was interrupted.
-async function checkJournal(file: string): Promise<void> {
+async function checkJournal(file: string, name: string): Promise<void> {
   const header = Buffer.alloc(VERSIONS_END);
   const handle = await open(file, 'r');
   try {
@@ -99,7 +100,7 @@ async function checkJournal(file: string): Promise<void> {
     () => false,
   );
   if (!hasLog && !hasJournal) return;
-  throw badFile(file, {
+  throw badFile(name, {
     expected: `Node 22.13 or later for a database with ${hasLog ? 'a write-ahead log' : 'an unfinished change'}`,
     received: `Node ${process.versions.node}`,
     hint: `Or run: sqlite3 ${file} 'PRAGMA journal_mode = DELETE'`,

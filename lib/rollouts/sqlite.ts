@@ -20,7 +20,7 @@ export const readSqlite: ReadRows = async function* (name, names, onBytes, limit
   const { file, suffix } = splitTable(name);
   let table: Table | undefined;
   try {
-    table = await Table.open(file, suffix.slice(1));
+    table = await Table.open(file, limits.copy ?? file, suffix.slice(1));
     const buffer = bufferColumns(table.columns);
     const columns = buffer ?? columnsToRead(name, table.columns, names);
     let reported = 0;
@@ -68,12 +68,15 @@ class Table {
     this.#maxBytes = maxBytes;
   }
 
-  /** @param asked the name of the table; '' for the only one. */
-  static async open(file: string, asked: string): Promise<Table> {
-    const { size } = await stat(file);
-    const log = await stat(`${file}-wal`).catch(() => ({ size: 0 }));
-    await checkMagic(file);
-    const database = await openDatabase(file);
+  /**
+   * @param path where the file's bytes are.
+   * @param asked the name of the table; '' for the only one.
+   */
+  static async open(file: string, path: string, asked: string): Promise<Table> {
+    const { size } = await stat(path);
+    const log = await stat(`${path}-wal`).catch(() => ({ size: 0 }));
+    await checkMagic(file, path);
+    const database = await openDatabase(path, file);
     try {
       return new Table(file, database, chooseTable(file, asked, database), size, size + log.size);
     } catch (error) {
@@ -108,8 +111,8 @@ class Table {
   }
 }
 
-async function checkMagic(file: string): Promise<void> {
-  const handle = await open(file, 'r');
+async function checkMagic(file: string, path: string): Promise<void> {
+  const handle = await open(path, 'r');
   try {
     const { buffer } = await handle.read(Buffer.alloc(MAGIC.length), 0, MAGIC.length, 0);
     if (buffer.toString('latin1') !== MAGIC)

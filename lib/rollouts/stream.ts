@@ -4,9 +4,10 @@ import { describeValue, LossError } from '../core/errors.js';
 import { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 import { splitTable } from './file-name.js';
-import { readerOf } from './format.js';
+import { readAnyFormat } from './format.js';
 import { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
+import { remoteFile } from './remote/index.js';
 import { badFile, errorAt, type FilePiece, type ReadSettings } from './source.js';
 import { type OnBadRow, Units } from './units.js';
 
@@ -149,7 +150,7 @@ export async function* streamRollouts(
     let empty = piece === undefined;
     const warn = strict ? raise : once(onWarning);
     const settings: ReadSettings = { maxRowTokens, maxRows, warn, piece };
-    for await (const block of (await readerOf(file))(file, names, onBytes, settings))
+    for await (const block of readAnyFormat(file, names, onBytes, settings))
       for (const row of block) {
         empty = false;
         const part = units.add(row);
@@ -207,15 +208,15 @@ function checkLimit(option: string, value: unknown): void {
 
 async function totalSize(files: readonly (string | FilePiece)[]): Promise<number> {
   const sizes = await Promise.all(
-    files.map((file) =>
-      typeof file === 'string'
-        ? stat(splitTable(file).file).then(
-            ({ size }) => size,
-            // An unreadable file counts as 0 bytes here. Its reader will report the reason later.
-            () => 0,
-          )
-        : file.end - file.start,
-    ),
+    files.map((file) => {
+      if (typeof file !== 'string') return file.end - file.start;
+      const path = splitTable(file).file;
+      return (remoteFile(path)?.about() ?? stat(path)).then(
+        ({ size }) => size,
+        // An unreadable file counts as 0 bytes here. Its reader will report the reason later.
+        () => 0,
+      );
+    }),
   );
   return sizes.reduce((sum, size) => sum + size, 0);
 }

@@ -52,6 +52,10 @@ Napi::Value interpreted_instructions(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), count);
 }
 
+Napi::Value has_gradient_per_token(const Napi::CallbackInfo& info) {
+  return Napi::Boolean::New(info.Env(), gradient_is_per_token(*function_of(info[0])));
+}
+
 // Implements evaluate() and evaluateSync(). If `later` is set, returns a promise. Arguments from JavaScript:
 // function, batch, call, device.
 Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
@@ -69,6 +73,9 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
     if (place.on_cuda()) return evaluate_on_cuda(info, function, place, call, later);
     if (call.device_grad || call.device_grad_entropy)
       refuse(info.Env(), "only a device can write a gradient on a device");
+    const Napi::Value logits = object.Get("logits");
+    if (!logits.IsUndefined())
+      return logits_gradient(info, function, place.batch, call, logits.As<Napi::Object>(), later);
     if (!later) return evaluate_now(info.Env(), function, place.batch, call);
     auto task = std::make_shared<Reporting<cpu::Evaluation>>(function, place.batch, call.coefficients,
                                                              call.normalizer, call.outputs);
@@ -236,6 +243,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("createFunction", create_function);
   add("valueNames", function_value_names);
   add("interpretedInstructions", interpreted_instructions);
+  add("gradientIsPerToken", has_gradient_per_token);
   add("evaluate", later<evaluate>);
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
   add("merge", merge_parts);

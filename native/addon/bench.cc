@@ -24,6 +24,22 @@ Napi::Value traffic(const Napi::CallbackInfo& info) {
   });
 }
 
+// Implements memoryTraffic(), which reads an array and may write it back. Arguments from JavaScript: array,
+// writes.
+Napi::Value memory_traffic(const Napi::CallbackInfo& info) {
+  const ReadForLater reading(info.Env());
+  return guarded(info, [&]() -> Napi::Value {
+    const auto array = info[0].As<Napi::TypedArray>();
+    char* const data = static_cast<char*>(array.ArrayBuffer().Data()) + array.ByteOffset();
+    const bool writes = info[1].As<Napi::Boolean>();
+    return run_later(
+        info,
+        std::make_shared<Reporting<cpu::MemoryTraffic>>(data, static_cast<int64_t>(array.ByteLength()),
+                                                        writes),
+        [](Napi::Env, const cpu::MemoryTraffic& task) { return static_cast<double>(task.seen()); });
+  });
+}
+
 // Implements evaluateOnDevice(), which evaluates a resident batch and leaves the gradient on the device.
 // Arguments from JavaScript: function, resident, call, timing.
 Napi::Value evaluate_on_device(const Napi::CallbackInfo& info) {
@@ -54,6 +70,7 @@ Napi::Value copy_bandwidth(const Napi::CallbackInfo& info) {
 
 void add_bench_functions(Napi::Env env, Napi::Object exports) {
   exports.Set("traffic", Napi::Function::New(env, traffic, "traffic"));
+  exports.Set("memoryTraffic", Napi::Function::New(env, memory_traffic, "memoryTraffic"));
   exports.Set("evaluateOnDevice", Napi::Function::New(env, evaluate_on_device, "evaluateOnDevice"));
   exports.Set("copyBandwidth", Napi::Function::New(env, copy_bandwidth, "copyBandwidth"));
 }

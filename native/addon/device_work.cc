@@ -1,5 +1,7 @@
 #include "addon/device_work.h"
 
+#include <cstring>
+
 #include "addon/async.h"
 
 namespace policy_loss::addon {
@@ -21,6 +23,28 @@ Napi::Value settle(Napi::Env env, const Work& work) {
 }
 
 }  // namespace
+
+void* address_in(const Napi::Value& value) {
+  bool lossless = false;
+  return reinterpret_cast<void*>(value.As<Napi::BigInt>().Uint64Value(&lossless));
+}
+
+cuda::IpcHandle handle_if_any(const Napi::Value& value) {
+  cuda::IpcHandle handle;
+  if (value.IsUndefined()) return handle;
+  handle.given = true;
+  std::memcpy(handle.bytes, elements(value, napi_uint8_array, sizeof handle.bytes, "a handle"),
+              sizeof handle.bytes);
+  return handle;
+}
+
+void keep_arrays(const Napi::Value& value, std::vector<DeviceArrayHandle>* arrays) {
+  if (!value.IsArray()) return;
+  const Napi::Array given = value.As<Napi::Array>();
+  for (uint32_t i = 0; i < given.Length(); ++i)
+    if (const Napi::Value array = given.Get(i); array.IsExternal())
+      arrays->push_back(read_device_array(array));
+}
 
 Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, bool later) {
   const Napi::Env env = info.Env();

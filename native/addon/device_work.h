@@ -30,6 +30,13 @@ struct Work {
   std::vector<DeviceArrayHandle> arrays;  // arrays of this addon that the call reads
 };
 
+// Returns the address in a BigInt.
+void* address_in(const Napi::Value& value);
+// Returns the handle in a Uint8Array, or none if the value is undefined.
+cuda::IpcHandle handle_if_any(const Napi::Value& value);
+// Adds the arrays of a JavaScript array to a list. Other elements are undefined.
+void keep_arrays(const Napi::Value& value, std::vector<DeviceArrayHandle>* arrays);
+
 // Runs work. If `later` is set, the thread of the device's calls runs it, and a promise of its value is
 // returned. Otherwise this function waits for the device and returns the value. Throws, or rejects the
 // promise with, the error of work that failed. Work that was aborted has the value -1.

@@ -1,6 +1,5 @@
 #include "addon/devices.h"
 
-#include <cstring>
 #include <utility>
 
 #include "addon/device_work.h"
@@ -283,16 +282,10 @@ void read_pointers(const Napi::Value& value, ColumnView* columns, cuda::IpcHandl
   for (uint32_t c = 0; c < std::min<uint32_t>(pointers.As<Napi::Array>().Length(), kColumns); ++c) {
     const Napi::Value pointer = pointers.As<Napi::Array>().Get(c);
     if (!pointer.IsBigInt()) continue;
-    bool lossless = false;
-    const uint64_t address = pointer.As<Napi::BigInt>().Uint64Value(&lossless);
     const int code = dtypes.Get(c).ToNumber().Int32Value();
     columns[c] = view_of(value.Env(), code);
-    columns[c].data = reinterpret_cast<const void*>(address);
-    const Napi::Value handle = given.IsArray() ? given.As<Napi::Array>().Get(c) : value.Env().Undefined();
-    if (handle.IsUndefined()) continue;
-    handles[c].given = true;
-    std::memcpy(handles[c].bytes, elements(handle, napi_uint8_array, sizeof handles[c].bytes, "a handle"),
-                sizeof handles[c].bytes);
+    columns[c].data = address_in(pointer);
+    handles[c] = handle_if_any(given.IsArray() ? given.As<Napi::Array>().Get(c) : value.Env().Undefined());
   }
 }
 
@@ -303,15 +296,6 @@ cuda::DeviceColumns read_device_columns(const Napi::CallbackInfo& info) {
   read_pointers(info[3], columns.advantages, columns.advantage_handles);
   columns.stream = stream_if_any(info[4]);
   return columns;
-}
-
-// Adds the arrays of NativeBatch.arrays to a list.
-void keep_arrays(const Napi::Value& value, std::vector<DeviceArrayHandle>* arrays) {
-  if (!value.IsArray()) return;
-  const Napi::Array given = value.As<Napi::Array>();
-  for (uint32_t i = 0; i < given.Length(); ++i)
-    if (const Napi::Value array = given.Get(i); array.IsExternal())
-      arrays->push_back(read_device_array(array));
 }
 
 // Makes a resident batch by calling make(abort, &made, problem) on the thread of the device's uploads, and

@@ -1,5 +1,7 @@
 #include "addon/logits.h"
 
+#include "addon/device_logits.h"
+#include "addon/device_work.h"
 #include "addon/tasks.h"
 
 namespace policy_loss::addon {
@@ -16,9 +18,11 @@ int64_t size_in(const Napi::Object& object, const char* name, int64_t most) {
   return size;
 }
 
-// Returns the elements of an array of logits, of which the last row may lack the numbers after its logits.
+// Returns the elements of an array of logits, of which the last row may lack the numbers after its logits. An
+// address in memory of a device is returned as it is.
 void* matrix(const Napi::Value& value, DType dtype, const cpu::LogitsCall& call, int64_t stride,
              const char* what) {
+  if (value.IsBigInt()) return address_in(value);
   if (!value.IsTypedArray()) refuse(value.Env(), std::string(what) + " is missing");
   const auto length = static_cast<int64_t>(value.As<Napi::TypedArray>().ElementLength());
   if (stride < call.vocabulary || (stride > 0 && call.rows > kMostLogits / stride) ||
@@ -52,7 +56,11 @@ void read_support(const Napi::Object& object, cpu::LogitsCall* call) {
     if (call->offsets[row] > call->offsets[row + 1]) refuse(env, "offsets must not decrease");
 }
 
-cpu::LogitsCall read_logits_call(const Napi::Object& object) {
+// Reads a call. Its logits and its gradient may be in memory of a device if `on_device` is set.
+cpu::LogitsCall read_logits_call(const Napi::Object& object, bool on_device = false) {
+  for (const char* name : {"data", "out"})
+    if (object.Get(name).IsBigInt() && !on_device)
+      refuse(object.Env(), "the CPU cannot read a device's memory");
   cpu::LogitsCall call;
   call.rows = size_in(object, "rows", kMostLogits);
   call.vocabulary = size_in(object, "vocabulary", kMostTokens);
@@ -74,7 +82,6 @@ cpu::LogitsCall read_logits_call(const Napi::Object& object) {
     call.out = matrix(out, call.out_dtype, call, call.out_stride, "out");
     call.grad_logprob = elements_if_any<double>(object, "gradLogprob", napi_float64_array, call.rows);
     call.grad_entropy = elements_if_any<double>(object, "gradEntropy", napi_float64_array, call.rows);
-    if (!call.grad_logprob) refuse(object.Env(), "gradLogprob is missing");
   }
   if (!call.targets) refuse(object.Env(), "targets is missing");
   return call;
@@ -85,12 +92,34 @@ cpu::LogitsCall read_logits_call(const Napi::Object& object) {
 Napi::Value logits(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const Napi::Object object = info[0].As<Napi::Object>();
-    const cpu::LogitsCall call = read_logits_call(object);
+    const bool on_device = !object.Get("device").IsUndefined();
+    const cpu::LogitsCall call = read_logits_call(object, on_device);
+    if (call.out && !call.grad_logprob) refuse(info.Env(), "gradLogprob is missing");
+    if (on_device) return logits_on_cuda(info, object, call, later);
     if (!later) return run_now(info.Env(), std::make_shared<cpu::LogitsEvaluation>(call));
     auto task = std::make_shared<Reporting<cpu::LogitsEvaluation>>(call);
     task->set_abort_flag(flag_if_any(object.Get("abort")));
     return run_later(info, task);
   });
+}
+
+Napi::Value logits_gradient(const Napi::CallbackInfo& info, const FunctionHandle& function,
+                            const BatchView& batch, const Call& call, const Napi::Object& object,
+                            bool later) {
+  const Napi::Env env = info.Env();
+  const cpu::LogitsCall logits = read_logits_call(object);
+  const int64_t first = size_in(object, "firstToken", kMostLogits);
+  const int64_t tokens = batch.layout.tokens();
+  if (first > tokens || logits.rows > tokens - first) refuse(env, "firstToken is out of range");
+  if (!logits.out || !logits.logprob || !call.outputs.grad) refuse(env, "logits lacks an output");
+  if (!gradient_is_per_token(*function)) refuse(env, "the function has no gradients per token");
+  if (!later)
+    return run_now(env, std::make_shared<cpu::LogitsGradient>(function, batch, call.coefficients,
+                                                              call.normalizer, call.outputs, logits, first));
+  auto task = std::make_shared<Reporting<cpu::LogitsGradient>>(function, batch, call.coefficients,
+                                                               call.normalizer, call.outputs, logits, first);
+  task->set_abort_flag(call.abort);
+  return run_later(info, task);
 }
 
 }  // namespace policy_loss::addon

@@ -44,9 +44,16 @@ inline double result_of(Napi::Env env, const cpu::AdvantageEvaluation& task) {
   if (task.aborted()) return -1.0;
   return static_cast<double>(task.not_finite().input);
 }
-inline double result_of(Napi::Env env, const cpu::LogitsEvaluation& task) {
+template <class LogitsTask>
+double result_of_logits(Napi::Env env, const LogitsTask& task) {
   if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
   return task.aborted() ? -1.0 : 0.0;
+}
+inline double result_of(Napi::Env env, const cpu::LogitsEvaluation& task) {
+  return result_of_logits(env, task);
+}
+inline double result_of(Napi::Env env, const cpu::LogitsGradient& task) {
+  return result_of_logits(env, task);
 }
 
 // Runs a task and returns its result. A large task runs on the pool's threads as well as on this thread.

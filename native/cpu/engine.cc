@@ -228,6 +228,17 @@ void Evaluation::tokens(const Chunk& chunk, ExactSums* sums) {
   target()->token_pass(pass, chunk, sums);
 }
 
+void Evaluation::write_gradients(int64_t first, int64_t last) {
+  const Layout& layout = batch_.layout;
+  ExactSums unused;
+  for (int64_t row = layout.row_of(first); first < last; ++row) {
+    const int64_t begin = layout.begin(row);
+    const int64_t end = std::min(begin + layout.length(row), last);
+    if (first < end) tokens({row, row + 1, first - begin, end - begin}, &unused);
+    first = std::max(first, end);
+  }
+}
+
 void Evaluation::rows(int64_t piece) {
   const Chunk& chunk = work_.chunks[piece];
   const Function& f = function_->function();

@@ -74,8 +74,14 @@ class Evaluation : public Task {
 
   bool is_small() const { return cpu::is_small(batch_.layout); }
 
- private:
+  // Returns whether the evaluation was aborted, after looking at the flag.
   bool check_abort();
+  // Writes the gradients of the tokens [first, last), which may belong to several rows, to the outputs. Can
+  // be called by several threads at once, as soon as next_phase() has begun the phase of tokens, for a
+  // function whose gradient is per token.
+  void write_gradients(int64_t first, int64_t last);
+
+ private:
   void rows(int64_t piece);
   void tokens(const Chunk& chunk, ExactSums* sums);
   void weights();

@@ -6,7 +6,6 @@
 #include <memory>
 #include <new>
 
-#include "cpu/engine.h"
 #include "math/half.h"
 
 namespace policy_loss::cpu {
@@ -17,6 +16,10 @@ constexpr int64_t kSegment = 16 * kLogitsTile;
 constexpr int64_t kPiece = 2 * kSegment;
 // Fewer rows than these are split, if they are longer than a segment.
 constexpr int64_t kManyRows = 256;
+// Rows of so many bytes stay in the cache of a core while their log-probabilities and then their gradients
+// are computed.
+constexpr int64_t kCachedBytes = 256 << 10;
+constexpr int64_t kMostCachedRows = 64;
 // The calling thread computes so few logits faster alone.
 constexpr int64_t kFewLogits = 8192;
 
@@ -33,18 +36,19 @@ char* at(const void* data, DType dtype, int64_t index) {
 
 }  // namespace
 
-LogitsEvaluation::LogitsEvaluation(const LogitsCall& call)
+LogitsEvaluation::LogitsEvaluation(const LogitsCall& call, const RowGradients& gradients)
     : call_(call),
-      sums_(!call.out || !call.logsumexp || (call.grad_entropy && !call.entropy)),
+      gradients_(gradients),
+      sums_(call.needs_sums() || (gradients.entropy && !call.entropy)),
       rows_per_piece_(std::max<int64_t>(1, kPiece / std::max<int64_t>(1, call.vocabulary))),
       segments_per_row_((call.vocabulary + kSegment - 1) / kSegment) {
   // The gradient over a support is written to the whole row at once, so these rows are not split.
-  if (call.rows < kManyRows && segments_per_row_ > 1 && !call.token_ids)
+  if (call.rows < kManyRows && segments_per_row_ > 1 && !call.token_ids && !gradients.logprob)
     segments_.resize(call.rows * segments_per_row_);
   if (!call.out || !sums_) return;
   logsumexp_.resize(call.rows);
   call_.logsumexp = logsumexp_.data();
-  if (!call.grad_entropy) return;
+  if (!has_grad_entropy() || call.entropy) return;
   entropy_.resize(call.rows);
   call_.entropy = entropy_.data();
 }
@@ -91,7 +95,7 @@ void LogitsEvaluation::run(int64_t piece) {
     if (phase_ == Phase::kGradient)
       write_gradient(row, first, std::min(first + kSegment, call_.vocabulary));
     else if (has_target(row))
-      sum(row_of(row), segment, &segments_[piece]);
+      sum(row_of(row), segment, {}, &segments_[piece]);
     return;
   }
   const int64_t first = piece * rows_per_piece_;
@@ -120,19 +124,20 @@ LogitsRow LogitsEvaluation::row_of(int64_t row) const {
   return view;
 }
 
-void LogitsEvaluation::sum(const LogitsRow& view, int64_t segment, Segment* into) const {
+void LogitsEvaluation::sum(const LogitsRow& view, int64_t segment, const LogitsTerms& kept,
+                           Segment* into) const {
   const int64_t first = segment * kSegment;
-  target()->sum_logits(view, call_.entropy != nullptr, first, std::min(first + kSegment, view.length),
+  target()->sum_logits(view, call_.entropy != nullptr, first, std::min(first + kSegment, view.length), kept,
                        &into->sums, &into->target);
 }
 
-void LogitsEvaluation::sum_row(int64_t row) {
+void LogitsEvaluation::sum_row(int64_t row, const LogitsTerms& kept) {
   Segment total;
   if (has_target(row)) {
     const LogitsRow view = row_of(row);
     for (int64_t i = 0; i * kSegment < view.length; ++i) {
       Segment segment;
-      sum(view, i, &segment);
+      sum(view, i, kept, &segment);
       add_sums(segment.sums, 1 / view.temperature, &total.sums);
       total.target += segment.target;
     }
@@ -148,7 +153,7 @@ void LogitsEvaluation::finish(int64_t row, const Segment& total) {
   if (call_.entropy) call_.entropy[row] = static_cast<float>(result.entropy);
 }
 
-void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last) {
+void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& kept) {
   char* const out = at(call_.out, call_.out_dtype, row * call_.out_stride);
   if (!has_target(row)) {
     std::memset(at(out, call_.out_dtype, first), 0, (last - first) * size_of(call_.out_dtype));
@@ -156,21 +161,22 @@ void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last) 
   }
   const LogitsRow view = row_of(row);
   const SoftmaxGradient gradient =
-      softmax_gradient(view.temperature, call_.logsumexp[row], call_.entropy ? call_.entropy[row] : 0,
-                       call_.grad_logprob[row], call_.grad_entropy ? call_.grad_entropy[row] : 0);
-  if (view.token_ids) return write_gradient_of_support(row, view, gradient);
-  target()->logits_gradient(view, gradient, call_.grad_entropy, first, last, out, call_.out_dtype);
+      softmax_gradient(view.temperature, call_.logsumexp[row], has_grad_entropy() ? call_.entropy[row] : 0,
+                       grad_logprob(row), grad_entropy(row));
+  if (view.token_ids) return write_gradient_of_support(row, view, gradient, kept);
+  target()->logits_gradient(view, gradient, has_grad_entropy(), first, last, kept, out, call_.out_dtype);
 }
 
 void LogitsEvaluation::write_gradient_of_support(int64_t row, const LogitsRow& view,
-                                                 const SoftmaxGradient& gradient) {
+                                                 const SoftmaxGradient& gradient, const LogitsTerms& kept) {
   const std::unique_ptr<float[]> grad(new (std::nothrow) float[view.length]);
   if (!grad) {
     // The pool's threads do not catch exceptions.
     out_of_memory_.store(true, std::memory_order_relaxed);
     return abort();
   }
-  target()->logits_gradient(view, gradient, call_.grad_entropy, 0, view.length, grad.get(), DType::kFloat32);
+  target()->logits_gradient(view, gradient, has_grad_entropy(), 0, view.length, kept, grad.get(),
+                            DType::kFloat32);
   char* const out = at(call_.out, call_.out_dtype, row * call_.out_stride);
   std::memset(out, 0, call_.vocabulary * size_of(call_.out_dtype));
   for (int64_t i = 0; i < view.length; ++i) {
@@ -178,6 +184,61 @@ void LogitsEvaluation::write_gradient_of_support(int64_t row, const LogitsRow& v
     const uint32_t id = static_cast<uint32_t>(view.token_ids[i]);
     if (id < view.vocabulary) store(grad[i], call_.out_dtype, out, id);
   }
+}
+
+LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
+                               const Coefficients& coefficients, const Normalizer& normalizer,
+                               const Outputs& outputs, const LogitsCall& call, int64_t first_token)
+    : loss_(std::move(function), batch, coefficients, normalizer, outputs),
+      logits_(call, {outputs.grad + first_token,
+                     outputs.grad_entropy ? outputs.grad_entropy + first_token : nullptr}),
+      rows_(call.rows),
+      first_token_(first_token),
+      tiles_per_row_((call.vocabulary + kLogitsTile - 1) / kLogitsTile),
+      rows_per_piece_(std::clamp<int64_t>(
+          kCachedBytes / std::max<int64_t>(1, call.vocabulary * (size_of(call.dtype) + 4)), 1,
+          kMostCachedRows)) {}
+
+int64_t LogitsGradient::next_phase() {
+  if (rows_ == 0 || aborted()) return 0;
+  if (phase_ == Phase::kBegin) {
+    phase_ = Phase::kCounts;
+    if (const int64_t pieces = loss_.next_phase()) return pieces;
+  }
+  if (phase_ == Phase::kGradients) return 0;
+  phase_ = Phase::kGradients;
+  // Computes the weights of the rows. The loss's next phase would be to compute all tokens.
+  loss_.next_phase();
+  return aborted() ? 0 : (rows_ + rows_per_piece_ - 1) / rows_per_piece_;
+}
+
+// Terms come first, and then the largest logit of each tile.
+LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t row) const {
+  if (!terms) return {};
+  float* const begin = terms.get() + row * tiles_per_row_ * (kLogitsTile + 1);
+  return {begin, begin + tiles_per_row_ * kLogitsTile};
+}
+
+void LogitsGradient::run(int64_t piece) {
+  if (phase_ == Phase::kCounts) return loss_.run(piece);
+  if (loss_.check_abort()) return;
+  Terms terms;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!unused_.empty()) {
+      terms = std::move(unused_.back());
+      unused_.pop_back();
+    }
+  }
+  // Without memory, the terms are computed again.
+  if (!terms) terms.reset(new (std::nothrow) float[rows_per_piece_ * tiles_per_row_ * (kLogitsTile + 1)]);
+  const int64_t first = piece * rows_per_piece_;
+  const int64_t last = std::min(first + rows_per_piece_, rows_);
+  for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, row - first));
+  loss_.write_gradients(first_token_ + first, first_token_ + last);
+  for (int64_t row = last - 1; row >= first; --row) logits_.write_gradient(row, terms_of(terms, row - first));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  unused_.push_back(std::move(terms));
 }
 
 }  // namespace policy_loss::cpu

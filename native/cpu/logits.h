@@ -3,42 +3,25 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <vector>
 
+#include "cpu/engine.h"
 #include "cpu/pool.h"
 #include "cpu/target.h"
+#include "logits/call.h"
 
 namespace policy_loss::cpu {
 
-constexpr int32_t kIgnoredTarget = -100;
+using policy_loss::kIgnoredTarget;
+using policy_loss::LogitsCall;
 
-// Views of the inputs and outputs of a call. Arrays per row have `rows` elements. Row r of the logits begins
-// at r·row_stride.
-struct LogitsCall {
-  int64_t rows = 0, vocabulary = 0, row_stride = 0;
-  const void* data = nullptr;
-  DType dtype = DType::kFloat32;
-  const int32_t* targets = nullptr;  // token ids, or kIgnoredTarget
-  double temperature = 1;
-  const double* temperatures = nullptr;  // per row; replaces `temperature` if it is not null
-  double softcap = 0;                    // 0 for none
-  // The support of row r: token_ids[offsets[r]] to token_ids[offsets[r + 1] − 1]. Null if all tokens take
-  // part.
-  const int32_t* token_ids = nullptr;
-  const int32_t* offsets = nullptr;
-
-  // Of a call that computes log-probabilities: the outputs, of which entropy may be null. Of a call that
-  // computes the gradient: what an earlier call computed, where a null array is computed again.
-  float* logprob = nullptr;
-  double* logsumexp = nullptr;
-  float* entropy = nullptr;
-
-  // The gradient, or null. Its rows begin at r·out_stride. It may be the logits themselves.
-  void* out = nullptr;
-  DType out_dtype = DType::kFloat32;
-  int64_t out_stride = 0;
-  const double* grad_logprob = nullptr;
-  const double* grad_entropy = nullptr;  // may be null
+// The gradients of a loss with respect to the log-probability and the entropy of each row. Null if a
+// LogitsCall has them.
+struct RowGradients {
+  const float* logprob = nullptr;
+  const float* entropy = nullptr;  // may be null
 };
 
 // Computes a call, as a task of the thread pool. Threads take whole rows or, if rows are few and long,
@@ -46,7 +29,8 @@ struct LogitsCall {
 // So their bits depend neither on the other rows nor on the threads.
 class LogitsEvaluation : public Task {
  public:
-  explicit LogitsEvaluation(const LogitsCall& call);
+  // If there are `gradients`, the call's own are not read, and the rows of the call are not split.
+  explicit LogitsEvaluation(const LogitsCall& call, const RowGradients& gradients = {});
 
   // Sets the flag that stops the evaluation: it stops soon after *flag becomes non-zero.
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
@@ -60,6 +44,13 @@ class LogitsEvaluation : public Task {
   void run(int64_t piece) override;
   void done() override {}
 
+  // Computes the results of a row.
+  void sum_row(int64_t row, const LogitsTerms& kept = {});
+  // Writes the gradient of a row whose results were computed.
+  void write_gradient(int64_t row, const LogitsTerms& kept) {
+    write_gradient(row, 0, call_.vocabulary, kept);
+  }
+
  private:
   enum class Phase { kBegin, kSums, kGradient };
 
@@ -71,18 +62,27 @@ class LogitsEvaluation : public Task {
 
   bool check_abort();
   bool has_target(int64_t row) const { return call_.targets[row] != kIgnoredTarget; }
+  bool has_grad_entropy() const { return gradients_.entropy || call_.grad_entropy; }
+  double grad_logprob(int64_t row) const {
+    return gradients_.logprob ? gradients_.logprob[row] : call_.grad_logprob[row];
+  }
+  double grad_entropy(int64_t row) const {
+    if (gradients_.entropy) return gradients_.entropy[row];
+    return call_.grad_entropy ? call_.grad_entropy[row] : 0;
+  }
   bool splits_rows() const { return !segments_.empty(); }
   double temperature(int64_t row) const {
     return call_.temperatures ? call_.temperatures[row] : call_.temperature;
   }
   LogitsRow row_of(int64_t row) const;
-  void sum(const LogitsRow& view, int64_t segment, Segment* into) const;
+  void sum(const LogitsRow& view, int64_t segment, const LogitsTerms& kept, Segment* into) const;
   void finish(int64_t row, const Segment& total);
-  void sum_row(int64_t row);
-  void write_gradient(int64_t row, int64_t first, int64_t last);
-  void write_gradient_of_support(int64_t row, const LogitsRow& view, const SoftmaxGradient& gradient);
+  void write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& kept = {});
+  void write_gradient_of_support(int64_t row, const LogitsRow& view, const SoftmaxGradient& gradient,
+                                 const LogitsTerms& kept);
 
   LogitsCall call_;
+  RowGradients gradients_;
   const int32_t* abort_ = nullptr;
   std::atomic<bool> aborted_{false};
   std::atomic<bool> out_of_memory_{false};
@@ -94,6 +94,51 @@ class LogitsEvaluation : public Task {
   std::vector<Segment> segments_;  // of all rows, if rows are split
   std::vector<double> logsumexp_;  // those of a call that computes the gradient and was not given them
   std::vector<float> entropy_;
+};
+
+// Computes, for consecutive tokens of a batch, the log-probabilities from logits, the gradients of a function
+// with respect to them, and the gradient with respect to the logits. Row r of the logits is the token
+// first_token + r. The function must have gradients per token (see gradient_is_per_token()). Each thread does
+// all of this for a few rows at a time, while their logits are in the cache. It keeps the terms of the rows'
+// sums, so that each exponential is computed once.
+class LogitsGradient : public Task {
+ public:
+  // `outputs` receives the function's gradients. The batch's column of log-probabilities, and that of
+  // entropies if the function reads it, is memory to which `call` writes.
+  LogitsGradient(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
+                 const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
+                 const LogitsCall& call, int64_t first_token);
+
+  void set_abort_flag(const int32_t* flag) {
+    loss_.set_abort_flag(flag);
+    logits_.set_abort_flag(flag);
+  }
+  void abort() {
+    loss_.abort();
+    logits_.abort();
+  }
+  bool aborted() const { return loss_.aborted() || logits_.aborted(); }
+  bool out_of_memory() const { return loss_.out_of_memory() || logits_.out_of_memory(); }
+  bool is_small() const { return loss_.is_small() && logits_.is_small(); }
+
+  int64_t next_phase() override;
+  void run(int64_t piece) override;
+  void done() override {}
+
+ private:
+  // Memory for the terms of the rows of a piece.
+  using Terms = std::unique_ptr<float[]>;
+
+  LogitsTerms terms_of(const Terms& terms, int64_t row) const;
+
+  Evaluation loss_;
+  LogitsEvaluation logits_;
+  int64_t rows_, first_token_;
+  int64_t tiles_per_row_, rows_per_piece_;
+  std::mutex mutex_;
+  std::vector<Terms> unused_;  // as many as threads have worked at the same time
+  enum class Phase { kBegin, kCounts, kGradients };
+  Phase phase_ = Phase::kBegin;
 };
 
 }  // namespace policy_loss::cpu

@@ -151,10 +151,10 @@ PL_SHARED double take(LaneSum<float>* sums) {
 }
 
 // Adds up the terms of n logits, none of which is larger than `max`, in kSumLanes partial sums. Returns the
-// sum of e^d·d if with_entropy is set, otherwise 0.
-template <bool with_entropy>
+// sum of e^d·d if with_entropy is set, otherwise 0. If keeps_terms is set, writes the terms to `kept`.
+template <bool with_entropy, bool keeps_terms>
 PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, const Ahead& ahead,
-                           LaneSum<float>* totals) {
+                           float* kept, LaneSum<float>* totals) {
   const float least = least_distance(log2_factor);
   LaneSum<float> weights;
   alignas(64) float total[kSumLanes] = {}, weighted[kSumLanes] = {};
@@ -166,6 +166,7 @@ PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, 
       const float distance = softmax_distance(z[at + l], max, least);
       const float e = exp2_of_product(distance, log2_factor, 1.0f);
       total[l] += e;
+      if constexpr (keeps_terms) kept[at + l] = e;
       if constexpr (with_entropy) weighted[l] = fma(e, distance, weighted[l]);
     }
   }
@@ -188,19 +189,22 @@ __attribute__((noinline, cold)) double sum_without_largest(const float* z, int n
   for (int at = lane; at < n; at += kSumLanes) others[count++] = z[at] == max ? -kInfinity : z[at];
   while (count % kSumLanes != 0) others[count++] = -kInfinity;
   LaneSum<float> again;
-  sum_terms<false>(others, count, max, log2_factor, ahead, &again);
+  sum_terms<false, false>(others, count, max, log2_factor, ahead, nullptr, &again);
   return take(totals) + take(&again);
 }
 
-SoftmaxSums sum_tile(const float* z, int n, float inverse_temperature, bool with_entropy,
-                     const Ahead& ahead) {
-  const auto sum = with_entropy ? sum_terms<true> : sum_terms<false>;
+// `kept` is null if the terms are not kept.
+SoftmaxSums sum_tile(const float* z, int n, float inverse_temperature, bool with_entropy, const Ahead& ahead,
+                     float* kept) {
+  const auto sum = with_entropy ? kept ? sum_terms<true, true> : sum_terms<true, false>
+                   : kept ? sum_terms<false, true>
+                                : sum_terms<false, false>;
   const float max = largest(z, n);
   const float log2_factor = static_cast<float>(kLog2E) * inverse_temperature;
   // If all logits are −Infinity, the sum of the terms is 0, or NaN if there is a NaN.
   const float center = max > -kInfinity ? max : 0.0f;
   LaneSum<float> totals;
-  const double weighted = sum(z, n, center, log2_factor, ahead, &totals);
+  const double weighted = sum(z, n, center, log2_factor, ahead, kept, &totals);
   LaneSum<float> copy = totals;
   double rest = take(&copy) - 1;
   if (rest < 0.25 && max > -kInfinity) rest = sum_without_largest(z, n, max, log2_factor, ahead, &totals);
@@ -216,6 +220,18 @@ PL_SHARED void gradient_tile(const SoftmaxGradient& shared, const float* z, int 
     ahead.read(at);
     PL_FOR_LANES_COMPACTLY
     for (int l = at; l < at + kVector; ++l) out[l] = gradient_of<with_entropy>(gradient, least, z[l]);
+  }
+}
+
+// Does the same with the terms of the sums. `scale` belongs to the tile.
+template <bool with_entropy>
+PL_SHARED void gradient_of_terms(const SoftmaxGradient& shared, const float* terms, float scale,
+                                 const float* z, int n, float* out) {
+  const SoftmaxGradient gradient = shared;
+  for (int at = 0; at < n; at += kWide) {
+    PL_FOR_LANES
+    for (int l = 0; l < kWide; ++l)
+      out[at + l] = gradient_of_term<with_entropy>(gradient, scale, terms[at + l], z[at + l]);
   }
 }
 
@@ -243,8 +259,8 @@ void write(const float* grad, int n, void* out, DType dtype, int64_t first) {
 
 }  // namespace
 
-void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last, SoftmaxSums* sums,
-                double* target) {
+void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last,
+                const cpu::LogitsTerms& kept, SoftmaxSums* sums, double* target) {
   Buffer wide, capped;
   const double inverse_temperature = 1 / row.temperature;
   for (int64_t at = first; at < last; at += kLogitsTile) {
@@ -252,26 +268,40 @@ void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t 
     const float* z = read(row, at, n, &wide);
     if (row.softcap > 0) z = cap(z, n, row.softcap, &capped);
     const Ahead ahead(row.data, at, size_of(row.dtype));
-    add_sums(sum_tile(z, padded(n), static_cast<float>(inverse_temperature), with_entropy, ahead),
-             inverse_temperature, sums);
+    float* const terms = kept.term ? kept.term + at : nullptr;
+    const SoftmaxSums tile =
+        sum_tile(z, padded(n), static_cast<float>(inverse_temperature), with_entropy, ahead, terms);
+    if (terms) kept.max[at / kLogitsTile] = static_cast<float>(tile.max);
+    add_sums(tile, inverse_temperature, sums);
     if (row.target >= at && row.target < at + n) *target = z[row.target - at];
   }
 }
 
 void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy, int64_t first,
-                     int64_t last, void* out, DType out_dtype) {
+                     int64_t last, const cpu::LogitsTerms& kept, void* out, DType out_dtype) {
   Buffer wide, capped, buffer;
-  for (int64_t at = first; at < last; at += kLogitsTile) {
+  const bool reads_logits = with_entropy || row.softcap > 0 || !kept.term;
+  const int64_t tiles = (last - first + kLogitsTile - 1) / kLogitsTile;
+  for (int64_t i = 0; i < tiles; ++i) {
+    // The sums, from which terms were kept, end with the last tile, so that one is still in the cache.
+    const int64_t at = first + (kept.term ? tiles - 1 - i : i) * kLogitsTile;
     const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
-    const float* const x = read(row, at, n, &wide);
+    const bool has_target = row.target >= at && row.target < at + n;
+    const float* const x = reads_logits || has_target ? read(row, at, n, &wide) : kept.term + at;
     const float* const z = row.softcap > 0 ? cap(x, n, row.softcap, &capped) : x;
     // A gradient in place of the logits must not overwrite logits that are still needed.
     const bool direct = out_dtype == DType::kFloat32 && n % kBlock == 0 && z == x;
     float* const grad = direct ? static_cast<float*>(out) + at : buffer.of;
-    const bool has_target = row.target >= at && row.target < at + n;
     const float of_target = has_target ? gradient_of_target(gradient, z[row.target - at]) : 0.0f;
-    const Ahead ahead(row.data, at, size_of(row.dtype));
-    (with_entropy ? gradient_tile<true> : gradient_tile<false>)(gradient, z, padded(n), grad, ahead);
+    if (kept.term) {
+      const double distance = kept.max[at / kLogitsTile] - static_cast<double>(gradient.center);
+      const float scale = static_cast<float>(::exp(distance * gradient.inverse_temperature));
+      (with_entropy ? gradient_of_terms<true> : gradient_of_terms<false>)(gradient, kept.term + at, scale, z,
+                                                                          padded(n), grad);
+    } else {
+      const Ahead ahead(row.data, at, size_of(row.dtype));
+      (with_entropy ? gradient_tile<true> : gradient_tile<false>)(gradient, z, padded(n), grad, ahead);
+    }
     if (has_target) grad[row.target - at] = of_target;
     if (row.softcap > 0) multiply_by_softcap_derivative(x, padded(n), row.softcap, grad);
     if (!direct) write(grad, n, out, out_dtype, at);

@@ -145,6 +145,13 @@ struct LogitsRow {
 // from their start on.
 constexpr int kLogitsTile = 4096;
 
+// The terms of a row's sums, which are kept so that the gradient need not compute them again. The memory for
+// terms has room for a whole tile at the end of the row.
+struct LogitsTerms {
+  float* term = nullptr;  // per logit; null if they are not kept
+  float* max = nullptr;   // per tile: the logit whose term is 1
+};
+
 struct Target {
   const char* name;
   // Counts the unmasked tokens in [first, last) of a row. If `sum` is set, also computes the row sum that the
@@ -173,13 +180,13 @@ struct Target {
   void (*subtract_baselines)(const AdvantagePass& pass, const BaselineRows& group, NonFiniteValue* bad);
   // Sums over the logits [first, last) of a row, where `first` is the start of a tile, and adds the result to
   // *sums. If the target is among these logits, sets *target to its capped logit. Without with_entropy,
-  // SoftmaxSums::weighted stays 0.
-  void (*sum_logits)(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last, SoftmaxSums* sums,
-                     double* target);
+  // SoftmaxSums::weighted stays 0. Keeps the terms if `kept` has memory for them.
+  void (*sum_logits)(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last,
+                     const LogitsTerms& kept, SoftmaxSums* sums, double* target);
   // Writes the gradient with respect to the logits [first, last) of a row to the same indices of `out`, which
-  // has the dtype out_dtype. It may be the logits themselves.
+  // has the dtype out_dtype. It may be the logits themselves. If the terms of the sums were kept, uses them.
   void (*logits_gradient)(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy,
-                          int64_t first, int64_t last, void* out, DType out_dtype);
+                          int64_t first, int64_t last, const LogitsTerms& kept, void* out, DType out_dtype);
 };
 
 // Returns the table for the widest instruction set that the processor and the operating system support. If

@@ -58,7 +58,9 @@ class TokenPassOfChunk {
         if (ends_sum(at + n, last, kSumTokens)) take_sums();
         if (ends_sum(at + n, last, kChunkTokens)) add_sums();
       }
-      if (program_ && takes_part(pass_, row)) program_->finish_row(reader_, batch_.layout.length(row), sums_);
+      // The segments after the outputs belong to whole rows.
+      if (program_ && !chunk_.is_part() && takes_part(pass_, row))
+        program_->finish_row(reader_, batch_.layout.length(row), sums_);
     }
   }
 

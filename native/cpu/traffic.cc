@@ -28,6 +28,18 @@ PL_CLONES uint32_t touch(const char* bytes, int64_t n) {
   return seen;
 }
 
+// Reads n bytes, rounded down to whole words, and writes them back. `mask` is 0, which the compiler does not
+// know.
+PL_CLONES void rewrite(char* bytes, int64_t n, uint32_t mask) {
+#pragma omp simd
+  for (int64_t i = 0; i < n / 4; ++i) {
+    uint32_t word;
+    std::memcpy(&word, bytes + 4 * i, 4);
+    word ^= mask;
+    std::memcpy(bytes + 4 * i, &word, 4);
+  }
+}
+
 PL_CLONES void fill(float* out, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) out[i] = 1.0f;
@@ -67,6 +79,34 @@ uint32_t Traffic::run_tile(int64_t first, int64_t n) const {
   for (float* grad : gradients_)
     if (grad) fill(grad + first, n);
   return seen;
+}
+
+// What a thread reads at a time, and what it prefetches while it does so.
+constexpr int64_t kPieceBytes = 256 << 10;
+constexpr int64_t kTileBytes = 4 << 10;
+
+MemoryTraffic::MemoryTraffic(char* data, int64_t bytes, bool writes)
+    : data_(data), bytes_(bytes), writes_(writes) {}
+
+int64_t MemoryTraffic::next_phase() {
+  if (has_begun_) return 0;
+  has_begun_ = true;
+  return (bytes_ + kPieceBytes - 1) / kPieceBytes;
+}
+
+void MemoryTraffic::run(int64_t piece) {
+  char* const begin = data_ + piece * kPieceBytes;
+  const int64_t n = std::min(kPieceBytes, bytes_ - piece * kPieceBytes);
+  uint32_t seen = 0;
+  for (int64_t at = 0; at < n; at += kTileBytes) {
+    const int64_t length = std::min(kTileBytes, n - at);
+    for (int64_t i = 0; i < length; i += 64) __builtin_prefetch(begin + at + kTileBytes + i);
+    if (writes_)
+      rewrite(begin + at, length, static_cast<uint32_t>(bytes_ < 0));
+    else
+      seen |= touch(begin + at, length);
+  }
+  seen_.fetch_or(seen, std::memory_order_relaxed);
 }
 
 }  // namespace policy_loss::cpu

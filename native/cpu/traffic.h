@@ -37,4 +37,24 @@ class Traffic : public Task {
   std::atomic<uint32_t> seen_{0};
 };
 
+// A task that reads memory once and, if wanted, writes the same bytes back. It divides the memory among the
+// pool's threads.
+class MemoryTraffic : public Task {
+ public:
+  MemoryTraffic(char* data, int64_t bytes, bool writes);
+  void abort() {}
+  uint32_t seen() const { return seen_.load(std::memory_order_relaxed); }
+
+  int64_t next_phase() override;
+  void run(int64_t piece) override;
+  void done() override {}
+
+ private:
+  char* data_;
+  int64_t bytes_;
+  bool writes_;
+  bool has_begun_ = false;
+  std::atomic<uint32_t> seen_{0};
+};
+
 }  // namespace policy_loss::cpu

@@ -78,6 +78,9 @@ Status kl(const Resident*, const KlCall&, Problem* problem) {
 Status kl_host(int, const BatchView&, const KlCall&, Problem* problem) {
   return no_device(problem);
 }
+Status logits(int, const DeviceLogits&, Problem* problem) {
+  return no_device(problem);
+}
 #if defined(POLICY_LOSS_BENCH)
 Status copy_bandwidth(int, int64_t, double*, Problem* problem) {
   return no_device(problem);

@@ -124,8 +124,11 @@ class Channel {
   // source, but the copy may still be in progress.
   void send(void* to, const void* from, int64_t bytes) {
     const Transfer transfer = transfer_to(to, from, bytes);
+    send(&transfer, 1);
+  }
+  void send(const Transfer* transfers, int count) {
     memory_.set_loose_copies(true);
-    staging_.send(&transfer, 1);
+    staging_.send(transfers, count);
   }
 
   // Allocates device memory for an array, and copies the array there. Returns null if `from` is null. The
@@ -216,8 +219,7 @@ class Channel {
       if (!from.per_row) add(batch.column[c], from.data, size_of(from.dtype));
     }
     add(batch.mask, host.mask, 1);
-    memory_.set_loose_copies(true);
-    staging_.send(transfers, count);
+    send(transfers, count);
   }
 
   // Waits until the device has ended all work of the channel.

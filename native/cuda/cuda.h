@@ -13,6 +13,7 @@
 #include "engine/advantage_batch.h"
 #include "engine/sums.h"
 #include "engine/terms.h"
+#include "logits/call.h"
 #include "program/program.h"
 
 namespace policy_loss::cuda {
@@ -276,6 +277,18 @@ struct KlCall {
 };
 Status kl(const Resident* resident, const KlCall& call, Problem* problem);
 Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* problem);
+
+// A call that computes from logits. Its arrays are in host memory, unless it says otherwise.
+struct DeviceLogits {
+  LogitsCall call;
+  // Whether the logits, and the gradient, are in memory of the device. Where a handle is given, the address
+  // is an offset in that memory.
+  bool data_there = false, out_there = false;
+  IpcHandle data_handle, out_handle;
+  CallerStream stream;
+  const int32_t* abort = nullptr;
+};
+Status logits(int device, const DeviceLogits& logits, Problem* problem);
 
 // Measures how many bytes per second the device copies within its own memory. Every byte counts twice,
 // because it is read and written. Benchmarks compare the speed of the token pass with this. Only the bench

@@ -120,17 +120,16 @@ inline void hand_over(DeviceInputs* inputs, Memory& memory) {
       buffer->hand_over(memory);
 }
 
-// Checks the address of an array that a caller owns. The last byte is looked up too, because the runtime does
-// not tell where an allocation ends.
-inline void check_is_on(int device, const void* first, int64_t bytes) {
+// Checks the address of an array that a caller owns. `name` is for the message of the error. The last byte is
+// looked up too, because the runtime does not tell where an allocation ends.
+inline void check_is_on(int device, const void* first, int64_t bytes, const char* name) {
   for (const int64_t offset : {int64_t{0}, bytes - 1}) {
     cudaPointerAttributes found{};
     CUDA_CHECK(cudaPointerGetAttributes(&found, static_cast<const char*>(first) + offset));
     if (found.type == cudaMemoryTypeManaged) continue;
     if (found.type == cudaMemoryTypeDevice && found.device == device) continue;
     throw Failure(Status::kBadPointer,
-                  "a column's pointer: expected memory of the device with room for all values, got another "
-                  "address");
+                  "%s: expected memory of the device with room for all values, got another address", name);
   }
 }
 
@@ -144,7 +143,7 @@ inline void copy_columns(Channel& channel, int device, const ColumnView* columns
     const int64_t bytes = length * size_of(columns[c].dtype);
     if (bytes == 0) continue;
     const ColumnView from = opened->find(columns[c], handles[c], device);
-    check_is_on(device, from.data, bytes);
+    check_is_on(device, from.data, bytes, "a column's pointer");
     to->column[c] = channel.allocate((from.per_row ? length : whole_granules(length)) * size_of(from.dtype));
     to->view.column[c] = {to->column[c].as<void>(), from.dtype, from.per_row};
     CUDA_CHECK(cudaMemcpyAsync(to->column[c].as<void>(), from.data, static_cast<size_t>(bytes),

@@ -31,6 +31,19 @@ struct Layout {
     return offsets ? static_cast<int64_t>(offsets[row + 1]) - offsets[row] : row_length;
   }
   PL_FN int64_t tokens() const { return offsets ? offsets[rows] : rows * row_length; }
+  // Returns the row to which a token belongs.
+  PL_FN int64_t row_of(int64_t token) const {
+    if (!offsets) return token / row_length;
+    int64_t first = 0, last = rows;
+    while (last - first > 1) {
+      const int64_t middle = first + (last - first) / 2;
+      if (offsets[middle] <= token)
+        first = middle;
+      else
+        last = middle;
+    }
+    return first;
+  }
 };
 
 struct BatchView {

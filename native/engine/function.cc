@@ -159,6 +159,19 @@ PreparedFunction::PreparedFunction(Function function)
   construct_loss(function_.loss, function_.options.data(), &loss_, Losses{});
 }
 
+bool gradient_is_per_token(const PreparedFunction& function) {
+  if (const program::Program* const program = function.program(true)) {
+    const program::ProgramView& view = program->view();
+    bool reads_tokens = view.scanned > 0 || view.kept > 0 || view.has_batch_segment;
+    for (int s = 0; s < view.output_segment; ++s)
+      reads_tokens = reads_tokens || view.segments[s].kind != program::Op::k_row;
+    return !reads_tokens;
+  }
+  bool sums = false;
+  with_loss(function, [&](const auto& loss) { sums = needs_row_sums(loss); }, Losses{});
+  return !sums;
+}
+
 KindScales kind_scales(const PreparedFunction& function, const BatchCounts& counts,
                        const Coefficients& coefficients) {
   KindScales scales;

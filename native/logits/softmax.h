@@ -124,6 +124,15 @@ PL_FN float gradient_of(const SoftmaxGradient& row, float least, float z) {
   return exp2_of_product(distance, row.log2_factor, 1.0f) * fma(row.by_distance, surplus, row.by_logprob);
 }
 
+// Returns the same from the logit's term in the sums, e^((z − max)/T), which was computed with the largest
+// logit of a tile. `scale` is e^((max − center)/T).
+template <bool with_entropy>
+PL_FN float gradient_of_term(const SoftmaxGradient& row, float scale, float term, float z) {
+  if constexpr (!with_entropy) return term * (scale * row.by_logprob);
+  const float surplus = at_least(z - row.mean, -1e30f);
+  return term * scale * fma(row.by_distance, surplus, row.by_logprob);
+}
+
 // Returns the gradient with respect to the target's capped logit. It is computed in float64, because 1 − p
 // would cancel for a probability near 1.
 PL_FN float gradient_of_target(const SoftmaxGradient& row, float z) {

@@ -38,6 +38,19 @@ PL_FN float float_of_half(uint16_t x) {
 }
 #endif
 
+#if defined(__CUDA_ARCH__)
+PL_FN uint16_t bfloat16_of_float(float x) {
+  uint16_t result;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(x));
+  return result;
+}
+
+PL_FN uint16_t half_of_float(float x) {
+  uint16_t result;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(x));
+  return result;
+}
+#else
 // Rounds to bfloat16. A NaN stays a NaN if its low 15 bits are 0, as those of NaNs are that arithmetic
 // returns for 16-bit inputs.
 PL_FN uint16_t bfloat16_of_float(float x) {
@@ -58,5 +71,6 @@ PL_FN uint16_t half_of_float(float x) {
   const uint32_t rounded = bounded < 0x38800000 ? subnormal : normal;
   return static_cast<uint16_t>((x == x ? rounded : 0x7e00) | (bits >> 16 & 0x8000));
 }
+#endif
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

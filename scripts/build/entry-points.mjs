@@ -9,8 +9,14 @@ import { copyFileSync, writeFileSync } from 'node:fs';
 const root = new URL('../../', import.meta.url);
 const write = (file, text) => writeFileSync(new URL(`dist/${file}`, root), text);
 
-write('index.cjs', "module.exports = require('./index.js');\n");
-for (const file of ['index.d.ts', 'index.d.cts']) write(file, "export * from './types/lib/index.js';\n");
+for (const [folder, types] of [
+  ['', './types/lib'],
+  ['tfjs/', '../types/lib/tfjs'],
+]) {
+  write(`${folder}index.cjs`, "module.exports = require('./index.js');\n");
+  for (const file of ['index.d.ts', 'index.d.cts'])
+    write(folder + file, `export * from '${types}/index.js';\n`);
+}
 write('types/package.json', '{ "type": "commonjs" }\n');
 // The declarations import ../../binding.js from the folders of dist/types/lib.
 copyFileSync(new URL('binding.d.ts', root), new URL('dist/types/binding.d.ts', root));

@@ -62,6 +62,10 @@ export const STEPS = [
       'test/walk-through/',
     ],
   },
+  {
+    script: 'test:examples',
+    covers: ['examples/models/', 'lib/core/', 'lib/logits/', 'lib/tfjs/', 'test/examples/'],
+  },
   { script: 'docs', covers: ['lib/', 'scripts/docs/'] },
 ];
 

@@ -29,7 +29,7 @@ kernels=$!
 if [ -z "${1:-}" ]; then
   # The longest files and folders come first, so that only short files are left near the end.
   files=(test/{identify/identify,cross-validation,numerics,objective,micro-batches,beyond/correction}.test.ts)
-  for file in test/{cluster,cli,plan,report,rollouts,doctor,identify,fuzz-files,program,define,beyond}/*.test.ts test/*.test.ts; do
+  for file in test/{cluster,cli,plan,report,rollouts,doctor,identify,fuzz-files,program,define,beyond,tfjs}/*.test.ts test/*.test.ts; do
     [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
   done
   npx mocha --parallel "${files[@]}" || failed=1

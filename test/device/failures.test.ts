@@ -14,16 +14,21 @@ import {
   freePinned,
   KL_FN,
   LossError,
+  logprobs,
+  logprobsBackward,
   lossFromExpression,
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
 import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
+import { dataOf, makeLogits } from '../support/logits.js';
+import { copyToDevice } from '../support/logits-ways.js';
 import { paddedBatch } from '../support/subject.js';
 
 const DEVICE = 'cuda:0';
 /** Functions that may fail without an effect on the call. */
 const DISPENSABLE = [
+  'cudaEventDestroy',
   'cudaFreeAsync',
   'cudaFreeHost',
   'cudaSetDevice',
@@ -98,6 +103,40 @@ calls['page-locked arrays'] = async () => {
   return [loss, grad];
 };
 
+const LOGITS = {
+  seed: 3,
+  rows: 6,
+  vocabulary: 40,
+  gap: 0,
+  dtype: 'float32',
+  scale: 1,
+  shift: 0,
+  temperature: 'none',
+  softcap: false,
+  support: false,
+  ignored: 0,
+  infinite: 0,
+} as const;
+calls['log-probabilities from logits, and the gradient back'] = async () => {
+  // Rows with a gap are copied one by one, and ignored rows are not copied.
+  const spec = { ...LOGITS, gap: 3, dtype: 'bfloat16', temperature: 'per row', support: true } as const;
+  const { logits, options, gradLogprob, gradEntropy } = makeLogits({ ...spec, ignored: 0.3 });
+  const shared = { ...options, device: DEVICE };
+  const found = await logprobs(logits, { ...shared, entropy: true });
+  await logprobsBackward(logits, { ...shared, gradLogprob, gradEntropy, out: logits });
+  return [found, dataOf(logits)];
+};
+let there: ReturnType<typeof copyToDevice> | undefined;
+calls['logits on the device, and their gradient in their place'] = async () => {
+  const { logits, options } = makeLogits(LOGITS);
+  there ??= copyToDevice(logits, [6, 40]);
+  const shared = { ...options, device: DEVICE, stream: 0n };
+  const found = await logprobs(there, shared);
+  // The gradient is 0. So the logits are 0 after the first call, and all others find the same.
+  await logprobsBackward(there, { ...shared, gradLogprob: new Float64Array(6), out: there });
+  return found;
+};
+
 const { env } = process;
 
 describe('a failure of the CUDA runtime', () => {
@@ -108,6 +147,7 @@ describe('a failure of the CUDA runtime', () => {
   afterEach(() => {
     delete env.POLICY_LOSS_EMULATION_FAIL;
   });
+  after(() => there?.free());
 
   for (const [name, call] of Object.entries(calls))
     it(`rejects the call, whatever fails: ${name}`, async () => {

@@ -11,6 +11,8 @@ import {
   type DeviceBatch,
   type IpcColumn,
   type LossErrorCode,
+  logprobs,
+  logprobsBackward,
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
@@ -112,6 +114,27 @@ describe(`memory on ${DEVICE} of another process`, () => {
     using expected = await upload({ ...batch, logprob: await grad.toHost() }, DEVICE);
     assertSameArray(values, (await ppo.compute(expected, { grad: true })).grad!, 'grad');
     grad.dispose();
+  });
+
+  it('may be logits, and receive their gradient', async () => {
+    const { handle, values } = await exporting();
+    const options = {
+      shape: [ROWS, TOKENS / ROWS] as [number, number],
+      targets: [0, 1, 2, -100, 4, 5],
+      device: DEVICE,
+    };
+    assert.deepEqual(await logprobs(column(handle), options), await logprobs(values, options));
+    const grads = { ...options, gradLogprob: [1, 2, 3, 4, 5, 6] };
+    const expected = await logprobsBackward(values, grads);
+    await rejects(
+      () => logprobsBackward(column(handle), { ...grads, out: column(handle, { offset: 4 }) }),
+      'ERR_INVALID_INPUT',
+      /^out: .*overlaps with the logits/,
+    );
+    await logprobsBackward(column(handle), { ...grads, out: column(handle) });
+    const found = await ask(other, { ask: 'read', column: column(handle) });
+    using resident = await upload({ ...batch, logprob: expected }, DEVICE);
+    assertSameArray(found.values, (await ppo.compute(resident, { grad: true })).grad!, 'grad');
   });
 
   it('is closed after every call', async () => {

@@ -56,6 +56,23 @@ const rewarded = () => ({
   step: 1,
 });
 const whole = () => ({ ...rewarded(), advantages: column(0.5) });
+/** Makes a batch with two logits per token in place of log-probabilities. */
+const withLogits = () => {
+  const { logprob, entropy, ...batch } = whole();
+  return {
+    ...batch,
+    logits: new Float32Array(2 * TOKENS),
+    targets: new Int32Array(TOKENS),
+    vocabulary: 2,
+    temperature: 0.5,
+    softcap: 30,
+    support: {
+      tokenIds: new Int32Array(TOKENS),
+      offsets: Int32Array.from({ length: TOKENS + 1 }, (_, i) => i),
+    },
+    rowStride: 2,
+  };
+};
 const CONTROLLER = new AbortController();
 const options = () => ({ grad: true, device: 'cpu', signal: CONTROLLER.signal, seed: 1 });
 const counts = () => ({ tokens: TOKENS, rows: ROWS, columns: COLUMNS, expert: { tokens: 3, rows: 1 } });
@@ -74,6 +91,11 @@ const config = () => ({
 
 // Valid arguments of methods, by the method's name. They suit every class, unless methods() is given others.
 const METHODS: Record<string, () => Anything[]> = {
+  fromLogits: () => [withLogits(), { ...options(), entropy: true, gradLogits: true }],
+  fromLogitsSync: () => [
+    withLogits(),
+    { grad: true, seed: 1, entropy: true, gradLogits: new Float32Array(2 * TOKENS) },
+  ],
   compute: () => [whole(), options()],
   computeSync: () => [whole(), { grad: true, seed: 1 }],
   count: () => [whole(), { seed: 1 }],
@@ -360,21 +382,57 @@ const ON_DEVICE: Record<string, () => Anything[]> = {
 };
 
 /** Returns whether the calls of a target need a CUDA device. */
-export const needsDevice = ({ name }: Target) => /^(upload|trimDevice|allocPinned|Device\w+#.*)$/.test(name);
+export const needsDevice = ({ name }: Target) =>
+  /^(upload|trimDevice|allocPinned|Device\w+#.*|.* a pointer)$/.test(name);
+
+// Defines a property, unless the fuzzer has replaced the object.
+function define(object: Anything, key: string, value: unknown): void {
+  if (object !== null && typeof object === 'object' && !types.isProxy(object))
+    Reflect.defineProperty(object, key, { value });
+}
 
 // Fuzzes the members of a column that is a pointer. The pointer itself is that of a gradient, unless it is replaced.
-const ofPointers: Target = {
-  name: 'DeviceBatch#update of a pointer',
-  valid: () => [{ dtype: 'float32', device: 'cuda:0', shape: [ROWS, COLUMNS] }],
-  async call([column]) {
+const ofPointer = (
+  name: string,
+  more: () => Anything[],
+  use: (resident: api.DeviceBatch, column: Anything, ...more: readonly Anything[]) => Promise<unknown>,
+): Target => ({
+  name,
+  valid: () => [{ dtype: 'float32', device: 'cuda:0', shape: [ROWS, COLUMNS] }, ...more()],
+  async call([column, ...others]) {
     using resident = await api.upload(whole() as Anything, 'cuda');
     const { deviceGrad } = await new api.SFTLossFn().compute(resident, { grad: 'device' });
     using grad = deviceGrad!;
-    if (column !== null && typeof column === 'object' && !types.isProxy(column))
-      Reflect.defineProperty(column, 'pointer', { value: grad.pointer });
-    await resident.update({ logprob: column });
+    define(column, 'pointer', grad.pointer);
+    await use(resident, column, ...others);
   },
-};
+});
+
+const POINTERS: readonly Target[] = [
+  ofPointer(
+    'DeviceBatch#update of a pointer',
+    () => [],
+    (resident, column) => resident.update({ logprob: column }),
+  ),
+  ofPointer(
+    'logprobs of a pointer',
+    () => [{ ...fromLogits(), device: 'cuda:0', stream: 0n }],
+    (_, logits, options) => api.logprobs(logits, options),
+  ),
+  ofPointer(
+    'logprobsBackward of a pointer',
+    () => [{ ...toLogits(), device: 'cuda:0', stream: 0n }],
+    (_, logits, options) => api.logprobsBackward(logits, options),
+  ),
+  ofPointer(
+    'logprobsBackward to a pointer',
+    () => [{ ...toLogits(), device: 'cuda:0', stream: 0n }],
+    (_, out, options) => {
+      define(options, 'out', out);
+      return api.logprobsBackward(column(1), options);
+    },
+  ),
+];
 
 // Each call uploads a batch first, and computes a gradient of it on the device.
 function* onDevice(): Generator<Target> {
@@ -414,7 +472,7 @@ function* walk(): Generator<Target> {
   }
   yield* ofAlgorithms();
   yield* onDevice();
-  yield ofPointers;
+  yield* POINTERS;
   yield* ofLosses(whole, TOKENS);
 }
 

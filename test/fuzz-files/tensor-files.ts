@@ -6,7 +6,8 @@ import type { Fields } from './fields.js';
 /** How the rows are arranged: padded rows have the shape [B, T], packed rows follow one another. */
 export type Layout = 'padded' | 'packed';
 
-interface Tensor {
+/** A tensor of a file. */
+export interface Tensor {
   name: string;
   shape: number[];
   data: Buffer;
@@ -14,9 +15,9 @@ interface Tensor {
   dtype: readonly [safetensors: string, numpy: string];
 }
 
-const F32 = ['F32', '<f4'] as const;
+export const F32 = ['F32', '<f4'] as const;
 const U8 = ['U8', '|u1'] as const;
-const I64 = ['I64', '<i8'] as const;
+export const I64 = ['I64', '<i8'] as const;
 
 function tensorsOf(rows: readonly RolloutRow[], layout: Layout): Tensor[] {
   const tokens = rows.flatMap(({ logprobs }) => logprobs).length;
@@ -46,13 +47,18 @@ function tensorsOf(rows: readonly RolloutRow[], layout: Layout): Tensor[] {
   ];
 }
 
-/** Returns the pieces of a safetensors file. The header fits its tensors' data, even if a mutation changes the data. */
+/** Returns the pieces of a safetensors file with rollouts. */
 export function safetensors(rows: readonly RolloutRow[], layout: Layout, fields: Fields): Buffer[] {
+  return safetensorsOf(tensorsOf(rows, layout), fields);
+}
+
+/** Returns the pieces of a safetensors file. The header fits its tensors' data, even if a mutation changes the data. */
+export function safetensorsOf(tensors: readonly Tensor[], fields: Fields): Buffer[] {
   const word = (value: unknown) => fields.text('word', JSON.stringify(value));
   const mark = (text: string) => fields.text('bytes', text);
   let end = 0;
   const data: Buffer[] = [];
-  const entries = tensorsOf(rows, layout).flatMap(({ name, shape, data: elements, dtype: [dtype] }, i) => {
+  const entries = tensors.flatMap(({ name, shape, data: elements, dtype: [dtype] }, i) => {
     const pieces = fields.field('bytes', elements);
     const begin = end;
     end += pieces.reduce((sum, { length }) => sum + length, 0);
@@ -76,7 +82,7 @@ export function safetensors(rows: readonly RolloutRow[], layout: Layout, fields:
 }
 
 /**
- * Returns the pieces of an npz file: a zip archive of arrays.
+ * Returns the pieces of an npz file with rollouts.
  * @param isDeflated whether the arrays are compressed.
  */
 export function npz(
@@ -85,9 +91,13 @@ export function npz(
   isDeflated: boolean,
   fields: Fields,
 ): Buffer[] {
+  return npzOf(tensorsOf(rows, layout), isDeflated, fields);
+}
+
+/** Returns the pieces of an npz file: a zip archive of arrays. */
+export function npzOf(tensors: readonly Tensor[], isDeflated: boolean, fields: Fields): Buffer[] {
   const locals: Buffer[] = [];
   const directory: Buffer[] = [];
-  const tensors = tensorsOf(rows, layout);
   for (const tensor of tensors) {
     const content = Buffer.concat(npy(tensor, fields));
     const data = isDeflated ? deflateRawSync(content) : content;
@@ -133,7 +143,8 @@ export function npz(
 
 const sizeOf = (pieces: readonly Buffer[]) => pieces.reduce((sum, { length }) => sum + length, 0);
 
-function npy({ shape, data, dtype: [, dtype] }: Tensor, fields: Fields): Buffer[] {
+/** Returns the pieces of an npy file. */
+export function npy({ shape, data, dtype: [, dtype] }: Tensor, fields: Fields): Buffer[] {
   const word = (text: string) => fields.text('word', text);
   const mark = (text: string) => fields.text('bytes', text);
   const header = Buffer.concat([

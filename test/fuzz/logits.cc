@@ -119,6 +119,50 @@ Results compute(const Rows& rows, Where where) {
   return results;
 }
 
+// Computes a KL loss and an entropy loss from the logits, with the gradient with respect to them, and
+// requires the same bits everywhere.
+void compute_loss(const Rows& rows, DType out_dtype, int shift) {
+  Function function;
+  function.kl = 0;
+  function.entropy = true;
+  const auto prepared = std::make_shared<const PreparedFunction>(function);
+  const int64_t tokens = rows.call.rows;
+  Array<uint8_t> mask(tokens);
+  Array<float> ref_logprob(tokens);
+  for (int64_t i = 0; i < tokens; ++i) {
+    mask[i] = rows.call.targets[i] != cpu::kIgnoredTarget;
+    ref_logprob[i] = static_cast<float>(rows.grad_logprob[i]);
+  }
+  const auto gradient = [&](Where where) {
+    Array<float> logprob = to_be_written<float>(tokens, where, shift);
+    Array<float> entropy = to_be_written<float>(tokens, where, 0);
+    Array<float> grad = to_be_written<float>(tokens, where, shift);
+    Array<float> grad_entropy = to_be_written<float>(tokens, where, 1);
+    BatchView batch;
+    batch.layout = {1, tokens};
+    batch.mask = mask.data();
+    batch.column[kLogprob].data = logprob.data();
+    batch.column[kRefLogprob].data = ref_logprob.data();
+    batch.column[kEntropy].data = entropy.data();
+    Outputs outputs;
+    outputs.grad = grad.data();
+    outputs.grad_entropy = grad_entropy.data();
+    Matrix result(rows.size(), out_dtype, shift);
+    cpu::LogitsCall call = rows.call;
+    call.logprob = logprob.data();
+    call.entropy = entropy.data();
+    call.out = result.data();
+    call.out_dtype = out_dtype;
+    call.out_stride = call.row_stride;
+    perform(where, std::make_shared<cpu::LogitsGradient>(prepared, batch, Coefficients{0, 0.5, -0.1},
+                                                         Normalizer{}, outputs, call, 0));
+    return result;
+  };
+  const Matrix expected = gradient(kHere);
+  for (const Where where : {kOneThread, kTwoThreads})
+    require(gradient(where).same_bits(expected), "the same gradient of a loss on the pool's threads");
+}
+
 }  // namespace
 
 void fuzz_logits(Bytes& in) {
@@ -148,6 +192,7 @@ void fuzz_logits(Bytes& in) {
   for (const Where where : {kOneThread, kTwoThreads})
     require(gradient(where, false).same_bits(grad), "the same gradient on the pool's threads");
   require(gradient(kTwoThreads, true).same_bits(grad), "the same gradient without the results");
+  compute_loss(rows, call.out_dtype, shift);
 }
 
 }  // namespace fuzz

@@ -48,6 +48,19 @@ const CALLS: Record<string, Call> = {
   'a gradient with respect to logits': async (signal) => ({
     grad: await logprobsBackward(logits, { ...fromLogits, out, signal }),
   }),
+  'a policy loss from logits': (signal) =>
+    POLICY_LOSS_FN.create('ppo').fromLogits(
+      {
+        shape: [1, 64],
+        logits,
+        targets: new Int32Array(64),
+        softcap: 30,
+        oldLogprob: new Float32Array(64),
+        advantages: new Float32Array(64).fill(1),
+        actionMask: new Uint8Array(64).fill(1),
+      },
+      { gradLogits: out, signal },
+    ),
 };
 
 const isAbort = (error: unknown) => {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the kernels that read their tokens through a feed (native/cuda/feed.cuh), and those that interpret user-defined
-# losses, for every shipped architecture. Prints how many registers each of them uses. Needs nvcc. Fails in two cases:
+# Compiles the kernels that read their tokens through a feed (native/cuda/feed.cuh), those that interpret user-defined
+# losses, and those that compute from logits, for every shipped architecture. Prints how many registers each of them uses. Needs nvcc. Fails in two cases:
 #
 # - One of these kernels uses local memory. Spilled registers would use memory bandwidth, which limits their speed.
 # - One of them declares more shared memory than kOwnSharedBytes, from which the host computes the number of blocks.
@@ -12,7 +12,7 @@ object=$(mktemp)
 trap 'rm -f "$report" "$object"' EXIT
 
 for architecture in 80 86 89 90 100 120; do
-  for source in native/cuda/{tokens_*,rows,advantages,program}.cu; do
+  for source in native/cuda/{tokens_*,rows,advantages,program,logits}.cu; do
     nvcc -std=c++20 -O3 -DPOLICY_LOSS_TARGET=gpu -Inative -Xptxas -v -cubin \
       -gencode "arch=compute_$architecture,code=sm_$architecture" -o "$object" "$source" 2>>"$report"
   done
@@ -22,7 +22,7 @@ done
 awk -v own_shared_bytes=8704 '
   /Compiling entry function/ {
     name = $0; sub(/^.*4cuda[0-9]+/, "", name); sub(/\x27 for \x27/, " ", name); sub(/\x27.*/, "", name)
-    checked = name ~ /^(token|row|kl|value_sums|distill|program_(rows|pieces|join|tokens))_kernel/
+    checked = name ~ /^(token|row|kl|value_sums|distill|program_(rows|pieces|join|tokens)|logits_(sums|rows|gradient))_kernel/
   }
   /bytes stack frame/ { local = $1 + $5 + $9 }
   /Used [0-9]+ registers/ && checked {

@@ -1,14 +1,6 @@
 /** Draws logits and computes with them, for the tests of lib/logits. */
 import fc from 'fast-check';
-import {
-  type Logits,
-  type LogitsOptions,
-  type LogprobsBackwardSyncOptions,
-  logprobs,
-  logprobsBackward,
-  logprobsBackwardSync,
-  logprobsSync,
-} from '../../lib/index.js';
+import type { Logits, LogitsOptions } from '../../lib/index.js';
 import type { ReferenceLogits } from '../reference/logits.js';
 import { fromHalf, toHalf } from './half.js';
 import { generator } from './random.js';
@@ -134,16 +126,3 @@ export function copyOf<L extends Logits>(logits: L): L {
     'data' in logits ? { ...logits, data: logits.data.slice() } : (logits as Float32Array).slice()
   ) as L;
 }
-
-/** The two ways to call the functions. */
-export const WAYS = {
-  sync: {
-    logprobs: async (...args: Parameters<typeof logprobsSync>) => logprobsSync(...args),
-    backward: async (logits: Logits, options: LogprobsBackwardSyncOptions) =>
-      logprobsBackwardSync(logits, options),
-  },
-  async: {
-    logprobs,
-    backward: (logits: Logits, options: LogprobsBackwardSyncOptions) => logprobsBackward(logits, options),
-  },
-} as const;

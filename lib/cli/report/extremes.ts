@@ -57,8 +57,9 @@ export interface RowSource {
 /** Collects the rows with the highest scores. If several rows have the same score, the earlier ones are kept. */
 export class Extremes {
   readonly rows: ExtremeRow[] = [];
+  /** The indices of the losses and algorithms whose gradients are kept with each row. */
+  readonly subjects: readonly number[];
   readonly #limit: number;
-  readonly #subjects: readonly number[];
 
   /**
    * @param limit the largest number of rows to keep.
@@ -66,7 +67,7 @@ export class Extremes {
    */
   constructor(limit: number, subjects: readonly number[]) {
     this.#limit = limit;
-    this.#subjects = subjects;
+    this.subjects = subjects;
   }
 
   /** Returns whether a row with this score would be kept. */
@@ -80,8 +81,14 @@ export class Extremes {
    * @param peak the index of the extreme token within the row.
    */
   add(score: number, peak: number, source: RowSource): void {
-    const at = this.rows.findIndex((row) => score > row.score);
-    this.rows.splice(at < 0 ? this.rows.length : at, 0, keep(score, peak, source, this.#subjects));
+    this.insert(keep(score, peak, source, this.subjects));
+  }
+
+  /** Adds a row that is after those that were added before, if its score is high enough. */
+  insert(row: ExtremeRow): void {
+    if (!this.accepts(row.score)) return;
+    const at = this.rows.findIndex(({ score }) => row.score > score);
+    this.rows.splice(at < 0 ? this.rows.length : at, 0, row);
     if (this.rows.length > this.#limit) this.rows.pop();
   }
 }
@@ -96,7 +103,7 @@ export function charactersOf(response: unknown, tokens: number): string[] | unde
 }
 
 // The most tokens of a row, and the most UTF-16 code units of a text, that are kept. These limits keep the page small.
-const MAX_TOKENS = 800;
+export const MAX_TOKENS = 800;
 const MAX_TEXT = 3000;
 
 function keep(score: number, peak: number, source: RowSource, subjects: readonly number[]): ExtremeRow {

@@ -46,8 +46,8 @@ export class ReportFindings {
 }
 
 /** Returns the links from a rollout to the findings that name it; nothing if there are none. */
-export function marksOf(findings: ReportFindings, row: number): Html | undefined {
-  const about = findings.about(row);
+export function marksOf(findings: ReportFindings | undefined, row: number): Html | undefined {
+  const about = findings?.about(row) ?? [];
   if (about.length === 0) return undefined;
   return html`<p class="marks">Findings: ${about.map(
     ({ id, severity, title }, i) =>
@@ -55,26 +55,35 @@ export function marksOf(findings: ReportFindings, row: number): Html | undefined
   )}</p>`;
 }
 
-/** Returns the section with all findings. */
-export function findingsSection(findings: ReportFindings): Html {
-  const { diagnosis } = findings;
-  const missing = [...missingColumns(diagnosis)];
+/** Returns the section with all findings; without them, a section that says where to find them. */
+export function findingsSection(findings: ReportFindings | undefined): Html {
   return html`<section id="findings" aria-labelledby="findings-title">
 <h2 id="findings-title">Findings about the rollouts</h2>
 ${
-  diagnosis.findings.length === 0
-    ? html`<p class="note">Nothing is wrong or suspicious.</p>
+  findings
+    ? listOf(findings)
+    : html`<p class="note">A report of merged parts has no findings. <code>policy-loss doctor</code> looks for them in the files.</p>
 `
-    : diagnosis.findings.map((finding) => article(finding, findings))
-}${
-  missing.length > 0 &&
-  html`<details><summary>${counted(diagnosis.checks.filter(({ ran }) => !ran).length, 'check')} could not run</summary>
-<ul>${missing.map(
-    ([column, checks]) =>
-      html`<li>without <code>${column}</code>: ${checks.map(({ name }, i) => html`${i > 0 && ', '}<code>${name}</code>`)}</li>
-`,
-  )}</ul></details>`
 }</section>`;
+}
+
+function listOf(findings: ReportFindings): Html {
+  const { diagnosis } = findings;
+  const missing = [...missingColumns(diagnosis)];
+  return html`${
+    diagnosis.findings.length === 0
+      ? html`<p class="note">Nothing is wrong or suspicious.</p>
+`
+      : diagnosis.findings.map((finding) => article(finding, findings))
+  }${
+    missing.length > 0 &&
+    html`<details><summary>${counted(diagnosis.checks.filter(({ ran }) => !ran).length, 'check')} could not run</summary>
+<ul>${missing.map(
+      ([column, checks]) =>
+        html`<li>without <code>${column}</code>: ${checks.map(({ name }, i) => html`${i > 0 && ', '}<code>${name}</code>`)}</li>
+`,
+    )}</ul></details>`
+  }`;
 }
 
 function article(finding: Finding, findings: ReportFindings): Html {

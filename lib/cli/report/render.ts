@@ -9,12 +9,15 @@ import { rolloutsSection } from './rollouts.js';
 import { coverage, pageOf } from './shell.js';
 import type { DataStatistics, ReportInfo, ReportResult } from './statistics.js';
 
-/** Returns a report as a complete HTML page. */
+/**
+ * Returns a report as a complete HTML page.
+ * @param findings undefined for a report of merged parts: the doctor examines rows, which parts do not have.
+ */
 export function renderPage(
   info: ReportInfo,
   statistics: DataStatistics,
   results: readonly ReportResult[],
-  findings: ReportFindings,
+  findings?: ReportFindings,
 ): string {
   const data: PageData = { charts: [], strips: [] };
   const sections = [

@@ -1,4 +1,5 @@
 // Approximates the distribution of any number of values in constant memory.
+import { encodeNumbers, type Fields } from '../../parts/fields.js';
 
 /** The counts of values in bins of equal width. The first bin begins at `low`. */
 export interface Histogram {
@@ -8,12 +9,12 @@ export interface Histogram {
 }
 
 /**
- * An approximate distribution of a stream of numbers. It takes one megabyte of memory. Each value is counted in a bin,
- * which is chosen by the upper 16 bits of the value as a float32: sign, exponent and 7 bits of the mantissa. At any
- * scale, the width of a bin is therefore at most 1/128 of the values in it. The range of the values need not be known
- * in advance, and outliers do not make the bins of other values coarser. Each bin also keeps the mean of its values, so
- * a quantile is exact if all values in its bin are equal. The order of the values affects only the last bits of the
- * means.
+ * An approximate distribution of a stream of numbers, which are rounded to float32. It takes one megabyte of memory. Each
+ * value is counted in a bin, which is chosen by the upper 16 bits of the value: sign, exponent and 7 bits of the mantissa.
+ * At any scale, the width of a bin is therefore at most 1/128 of the values in it. The range of the values need not be
+ * known in advance, and outliers do not make the bins of other values coarser. Each bin also keeps the mean of its values,
+ * so a quantile is exact if all values in its bin are equal. All sums are of integers, so that neither the order of the
+ * values nor their division among sketches that are merged affects a bit.
  */
 export class Sketch {
   /** The number of finite values. */
@@ -23,30 +24,82 @@ export class Sketch {
   min = Number.POSITIVE_INFINITY;
   max = Number.NEGATIVE_INFINITY;
   readonly #counts = new Float64Array(BINS);
-  readonly #sums = new Float64Array(BINS);
+  // The sum of the lower 16 bits of the values in each bin, which say where in the bin a value lies.
+  readonly #rests = new Float64Array(BINS);
 
-  add(x: number): void {
-    scratchFloat[0] = x;
-    const bin = scratchBits[0]! >>> 16;
+  add(value: number): void {
+    scratchFloat[0] = value;
+    const bits = scratchBits[0]!;
+    const bin = bits >>> 16;
     if ((bin & EXPONENT) === EXPONENT) {
       this.nonFinite++;
       return;
     }
+    const x = scratchFloat[0]!;
     this.count++;
     this.#counts[bin]!++;
-    this.#sums[bin]! += x;
+    this.#rests[bin]! += bits & REST;
     if (x < this.min) this.min = x;
     if (x > this.max) this.max = x;
+  }
+
+  /** Adds all values of another sketch. */
+  merge(other: Sketch): void {
+    this.count += other.count;
+    this.nonFinite += other.nonFinite;
+    this.min = Math.min(this.min, other.min);
+    this.max = Math.max(this.max, other.max);
+    for (let bin = 0; bin < BINS; bin++) {
+      this.#counts[bin]! += other.#counts[bin]!;
+      this.#rests[bin]! += other.#rests[bin]!;
+    }
+  }
+
+  /** Returns the sketch as an object that JSON can hold. */
+  toJson(): object {
+    const bins = Uint32Array.from(this.#counts.keys()).filter((bin) => this.#counts[bin]! > 0);
+    const of = (values: Float64Array) => encodeNumbers(Float64Array.from(bins, (bin) => values[bin]!));
+    return {
+      nonFinite: this.nonFinite,
+      range: encodeNumbers(Float64Array.of(this.min, this.max)),
+      bins: encodeNumbers(bins),
+      counts: of(this.#counts),
+      rests: of(this.#rests),
+    };
+  }
+
+  /**
+   * Returns the sketch that toJson() converted.
+   * @throws LossError `ERR_INVALID_INPUT` if a field is not as expected.
+   */
+  static from(fields: Fields): Sketch {
+    const sketch = new Sketch();
+    sketch.nonFinite = fields.count('nonFinite');
+    const counts = fields.float64('counts');
+    const bins = fields.uint32('bins', counts.length);
+    const rests = fields.float64('rests', counts.length);
+    for (const [i, bin] of bins.entries()) {
+      const [count, rest] = [counts[i]!, rests[i]!];
+      const isBin = bin < BINS && (bin & EXPONENT) !== EXPONENT && sketch.#counts[bin] === 0;
+      if (!isBin) throw fields.error('bins', 'different bins of finite numbers', String(bin));
+      if (!Number.isSafeInteger(count) || count < 1)
+        throw fields.error('counts', 'whole numbers of at least 1', String(count));
+      if (!Number.isSafeInteger(rest) || rest < 0 || rest > REST * count)
+        throw fields.error('rests', `whole numbers from 0 to ${REST} per value`, String(rest));
+      sketch.count += count;
+      sketch.#counts[bin] = count;
+      sketch.#rests[bin] = rest;
+    }
+    const [min, max] = fields.float64('range', 2) as unknown as [number, number];
+    if (sketch.count > 0 && !(Number.isFinite(min) && min <= max && Number.isFinite(max)))
+      throw fields.error('range', 'the least and the largest value', `${min} and ${max}`);
+    if (sketch.count > 0) [sketch.min, sketch.max] = [min, max];
+    return sketch;
   }
 
   /** The number of values that are 0. */
   get zeros(): number {
     return this.#counts[0]! + this.#counts[SIGN]!;
-  }
-
-  /** The mean of the finite values; NaN if there are none. */
-  get mean(): number {
-    return this.#sums.reduce((sum, x) => sum + x, 0) / this.count;
   }
 
   /**
@@ -103,32 +156,36 @@ export class Sketch {
     return { low, width, counts };
   }
 
-  /** Returns whether both distributions have the same count and the same sum of values in every bin. */
+  /** Returns whether both distributions have the same count and the same mean in every bin. */
   equals(other: Sketch): boolean {
     return (
       this.nonFinite === other.nonFinite &&
       this.#counts.every((count, bin) => count === other.#counts[bin]) &&
-      this.#sums.every((sum, bin) => sum === other.#sums[bin])
+      this.#rests.every((rest, bin) => rest === other.#rests[bin])
     );
   }
 
   /** Yields the bins that are not empty, in ascending order of their values. */
   *#bins(): Generator<{ low: number; high: number; mean: number; count: number }> {
-    const of = (bin: number, low: number, high: number) => {
+    const of = (bin: number) => {
       const count = this.#counts[bin]!;
-      return { low, high, count, mean: this.#sums[bin]! / count };
+      const size = bin & ~SIGN;
+      const [near, far] = [edge(size), edge(size + 1)];
+      const mean = near + (this.#rests[bin]! / count) * ((far - near) / (REST + 1));
+      return size === bin
+        ? { low: near, high: far, mean, count }
+        : { low: -far, high: -near, mean: -mean, count };
     };
-    for (let bin = EXPONENT - 1; bin > 0; bin--)
-      if (this.#counts[SIGN | bin]! > 0) yield of(SIGN | bin, -edge(bin + 1), -edge(bin));
+    for (let bin = EXPONENT - 1; bin > 0; bin--) if (this.#counts[SIGN | bin]! > 0) yield of(SIGN | bin);
     if (this.zeros > 0) yield { low: 0, high: 0, mean: 0, count: this.zeros };
-    for (let bin = 1; bin < EXPONENT; bin++)
-      if (this.#counts[bin]! > 0) yield of(bin, edge(bin), edge(bin + 1));
+    for (let bin = 1; bin < EXPONENT; bin++) if (this.#counts[bin]! > 0) yield of(bin);
   }
 }
 
 const BINS = 2 ** 16;
 const SIGN = 0x8000;
 const EXPONENT = 0x7f80;
+const REST = 0xffff;
 
 const scratchFloat = new Float32Array(1);
 const scratchBits = new Uint32Array(scratchFloat.buffer);

@@ -17,6 +17,7 @@ import type { DeviceBatch } from '../../core/device-batch.js';
 import { LossError } from '../../core/errors.js';
 import { type Coefficients, Evaluator } from '../../core/evaluator.js';
 import type { FormColumns, Forms } from '../../core/forms.js';
+import { gradientsOf } from '../../core/gradients.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import { COLUMNS, type ColumnName, type RowDataName } from '../../core/native-batch.js';
 import {
@@ -30,6 +31,17 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
+import { finish, finishInTurns } from '../../core/slices.js';
+import {
+  type FromLogitsOptions,
+  type FromLogitsSyncOptions,
+  fromLogits,
+  fromLogitsSync,
+  type LogitsBatch,
+  type LogitsBatchSync,
+  type LogitsResult,
+  type LossOfLogits,
+} from '../../logits/from-logits.js';
 import type { CompiledLoss } from '../../program/compile.js';
 import type { LossProgram } from '../../program/loss-program.js';
 import type { CorrectionPrograms } from '../correction/correction-programs.js';
@@ -243,6 +255,47 @@ export abstract class PolicyLossFn<M = Metrics> {
     return this.#evaluator.computeSync(batch, options, (input, normalizer) =>
       this.coefficients(input, normalizer),
     );
+  }
+
+  /**
+   * Computes the log-probabilities from logits, then the loss and its metrics and, if requested, the gradient with
+   * respect to the logits. The logits are read once and the gradient is written once, unless the gradient of a token
+   * depends on other tokens, as in a loss with a ratio per row or with a correction: the logits are then read twice.
+   *
+   * @param batch a batch with `logits` and `targets` in place of log-probabilities and entropies.
+   * @returns the result of compute() for the log-probabilities of logprobs(), to the last bit, with these. The promise
+   * rejects with the LossErrors of compute(), logprobs() and logprobsBackward().
+   */
+  fromLogits(batch: LogitsBatch, options?: FromLogitsOptions): Promise<LossResult<M> & LogitsResult> {
+    return fromLogits(this.#ofLogits, batch, options);
+  }
+
+  /** Synchronous version of {@link fromLogits}. */
+  fromLogitsSync(batch: LogitsBatchSync, options?: FromLogitsSyncOptions): LossResult<M> & LogitsResult {
+    return fromLogitsSync(this.#ofLogits, batch, options);
+  }
+
+  get #ofLogits(): LossOfLogits<LossResult<M>> {
+    const { columns, optional } = this.reads;
+    const prepared = (input: Input, options: LossComputeOptions) =>
+      this.#evaluator.prepare(
+        input,
+        gradientsOf(input, options),
+        options,
+        this.coefficients(input, options.normalizer),
+        (result) => result as LossResult<M>,
+      );
+    return {
+      mapper: KeyMapper.get(this.backend),
+      needsEntropy: columns.includes('entropy') && !optional.includes('entropy'),
+      requestsGradEntropy: this.dependsOnEntropy,
+      needsLogprobFirst: () => this.correction !== undefined,
+      read: (batch, options) =>
+        finishInTurns(this.#evaluator.read(batch, options.device), options.signal, (input) =>
+          prepared(input, options),
+        ),
+      readSync: (batch, options) => prepared(finish(this.#evaluator.read(batch)), options),
+    };
   }
 
   /**

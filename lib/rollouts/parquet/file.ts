@@ -65,10 +65,11 @@ export class ParquetFile {
 
   /**
    * Opens a file and reads its footer.
+   * @param path where its bytes are.
    * @throws LossError if the file is not a Parquet file.
    */
-  constructor(name: string) {
-    this.#descriptor = openSync(name, 'r');
+  constructor(name: string, path = name) {
+    this.#descriptor = openSync(path, 'r');
     try {
       this.size = fstatSync(this.#descriptor).size;
       const footer = readFooter(name, this.size, (length, position) => this.read(length, position));

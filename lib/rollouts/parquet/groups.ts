@@ -6,11 +6,12 @@ import { leavesOf } from './schema.js';
 /**
  * Returns the bounds of a Parquet file's row groups, in the order of the file. Returns undefined if the file cannot be
  * cut: it is malformed, has no rows, or its row groups do not follow each other.
+ * @param path where its bytes are.
  */
-export function boundsOfGroups(name: string): GroupBounds[] | undefined {
+export function boundsOfGroups(name: string, path: string): GroupBounds[] | undefined {
   let file: ParquetFile;
   try {
-    file = new ParquetFile(name);
+    file = new ParquetFile(name, path);
   } catch {
     // The reader will report the reason.
     return undefined;

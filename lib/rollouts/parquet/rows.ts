@@ -15,7 +15,7 @@ const VALUES_PER_BLOCK = 2 ** 17;
 export const readRows: ReadRows = async function* (name, names, onBytes, limits) {
   let file: ParquetFile | undefined;
   try {
-    file = new ParquetFile(name);
+    file = new ParquetFile(name, limits.copy);
     const { size } = file;
     const wanted = columnsToRead(
       name,

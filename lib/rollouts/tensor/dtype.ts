@@ -87,6 +87,12 @@ export const DTYPES: ReadonlyMap<string, Dtype> = new Map([
   ['BOOL', numbers(Uint8Array)],
 ]);
 
+/** Returns the name of an element type in DTYPES, or 'text'. */
+export function dtypeName(dtype: Dtype): string {
+  for (const [name, known] of DTYPES) if (known === dtype) return name;
+  return 'text';
+}
+
 const scratch = new DataView(new ArrayBuffer(4));
 
 function floatOf(bits: number): number {

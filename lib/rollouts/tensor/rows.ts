@@ -19,14 +19,15 @@ import { type ByteReader, describeShape, sizeOfShape, type Tensor, type TensorFi
 
 /**
  * Returns a reader of rows for one format of tensor files.
- * @param open opens a file of this format.
+ * @param open opens a file of this format, whose bytes are at a path.
  */
-export function readTensors(open: (file: string) => Promise<TensorFile>): ReadRows {
+export function readTensors(open: (file: string, path: string) => Promise<TensorFile>): ReadRows {
   return async function* (file, names, onBytes, limits) {
+    const path = limits.copy ?? file;
     let tensors: TensorFile | undefined;
     try {
-      const { size } = await stat(file);
-      tensors = await open(file);
+      const { size } = await stat(path);
+      tensors = await open(file, path);
       yield* rowsOf(file, tensors, names, limits, (share) => onBytes(share * size));
     } catch (error) {
       throw cannotRead(file, error);

@@ -5,7 +5,8 @@ import { describeValue } from '../../core/errors.js';
 import { BACKSLASH, CLOSE_BRACE, CLOSE_BRACKET, COMMA, OPEN_BRACE, OPEN_BRACKET, QUOTE } from '../ascii.js';
 import { badFile, describeFailure, errorAt } from '../source.js';
 import { DTYPES } from './dtype.js';
-import { type ByteReader, describeShape, sizeOfShape, type TensorFile } from './tensor.js';
+import { rangeReader } from './range.js';
+import { describeShape, sizeOfShape, type TensorFile } from './tensor.js';
 
 /** What the header says about one tensor. The offsets count from the end of the header. */
 interface Entry {
@@ -16,10 +17,11 @@ interface Entry {
 
 /**
  * Opens a file in the .safetensors format.
+ * @param path where its bytes are.
  * @throws LossError if the header is malformed or does not fit the file's length.
  */
-export async function openSafetensors(file: string): Promise<TensorFile> {
-  const handle = await open(file, 'r');
+export async function openSafetensors(file: string, path = file): Promise<TensorFile> {
+  const handle = await open(path, 'r');
   try {
     const { size } = await handle.stat();
     const { entries, start } = await readHeader(file, handle, size);
@@ -42,7 +44,12 @@ export async function openSafetensors(file: string): Promise<TensorFile> {
             expected: `${bytes} bytes for shape ${describeShape(shape)} of ${typeName}`,
             received: `data_offsets ${describeShape(data_offsets)}, which span ${end - begin} bytes`,
           });
-        return { name, shape, dtype, open: async () => rangeReader(file, handle, start + begin) };
+        return {
+          name,
+          shape,
+          dtype,
+          open: async () => rangeReader(file, handle, start + begin, start + end),
+        };
       },
       close: () => handle.close(),
     };
@@ -53,7 +60,7 @@ export async function openSafetensors(file: string): Promise<TensorFile> {
 }
 
 async function readHeader(file: string, handle: FileHandle, size: number) {
-  const reader = rangeReader(file, handle, 0);
+  const reader = rangeReader(file, handle, 0, size);
   if (size < 8) throw badFile(file, { expected: 'a header', received: `a file of ${size} bytes` });
   const stated = new DataView((await reader.read(8)).buffer).getBigUint64(0, true);
   const length = Number(stated);
@@ -156,27 +163,4 @@ function checkEntry(file: string, name: string, value: unknown, size: number): E
       received: describeShape(entry.data_offsets),
     });
   return entry as Entry;
-}
-
-function rangeReader(file: string, handle: FileHandle, from: number): ByteReader {
-  let position = from;
-  return {
-    // Allocating all requested bytes at once is safe, because the positions in the header were checked against the
-    // file's length.
-    async read(bytes) {
-      const target = new Uint8Array(bytes);
-      for (let done = 0; done < bytes; ) {
-        const { bytesRead } = await handle.read(target, done, bytes - done, position);
-        if (bytesRead === 0)
-          throw badFile(file, {
-            expected: `${bytes - done} more bytes at ${position}`,
-            received: 'the end of the file',
-          });
-        done += bytesRead;
-        position += bytesRead;
-      }
-      return target;
-    },
-    close: async () => {},
-  };
 }

@@ -170,8 +170,9 @@ export function readDump(open: (bytes: Bytes, context: DumpContext) => Generator
   return async function* (file, names, onBytes, settings) {
     let descriptor: number | undefined;
     try {
-      const { size } = await stat(file);
-      descriptor = openSync(file, 'r');
+      const path = settings.copy ?? file;
+      const { size } = await stat(path);
+      descriptor = openSync(path, 'r');
       const context = { file, names, settings };
       const steps = open(Bytes.ofFile(file, descriptor, size), context);
       let step = located({ file }, () => steps.next());

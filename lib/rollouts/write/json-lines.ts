@@ -23,7 +23,7 @@ export const writeJsonLines: WriteStaged = async (staging, file, { name }) => {
  * Rounds each float32 to the fewest digits, from 6 to 9, that still identify it. Its text is then shorter than the 17
  * digits of a float64. A number that is not finite becomes a string.
  */
-function shortest(floats: Float32Array): (number | string)[] {
+export function shortest(floats: Float32Array): (number | string)[] {
   return Array.from(floats, (x) => {
     for (let count = 6; ; count++) {
       const short = Number(x.toPrecision(count));

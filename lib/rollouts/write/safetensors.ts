@@ -4,11 +4,21 @@ import { LossError } from '../../core/errors.js';
 import { MAX_HEADER } from '../tensor/safetensors.js';
 import { bytesOf, type IdColumn, type StagedRow, type Staging, type WriteStaged } from './staging.js';
 
-/** A tensor to write. */
-interface Tensor {
+/** What the header says about a tensor. */
+export interface TensorEntry {
   name: string;
-  dtype: 'F32' | 'F64' | 'I64';
-  shape: number[];
+  dtype: keyof typeof BYTES;
+  shape: readonly number[];
+}
+
+const BYTES = { U8: 1, F32: 4, F64: 8, I64: 8 } as const;
+
+/** Returns the size of a tensor in bytes. */
+export const bytesOfTensor = ({ dtype, shape }: TensorEntry) =>
+  shape.reduce((product, n) => product * n, BYTES[dtype] as number);
+
+/** A tensor to write. */
+interface Tensor extends TensorEntry {
   /** Returns the tensor's elements for one row. It is called once per row, in the order of the rows. */
   piece(row: StagedRow): ArrayBufferView;
   /** The elements that come before the elements of the first row. */
@@ -36,11 +46,13 @@ export const writeSafetensors: WriteStaged = async (staging, file, { layout }) =
   }
 };
 
-function header(tensors: readonly Tensor[], metadata: Record<string, string>): Buffer {
+/** Returns the header of a file in which these tensors follow one another. */
+export function header(tensors: readonly TensorEntry[], metadata: Record<string, string>): Buffer {
   const entries: Record<string, unknown> = { __metadata__: metadata };
   let offset = 0;
-  for (const { name, dtype, shape } of tensors) {
-    const end = offset + shape.reduce((product, n) => product * n, dtype === 'F32' ? 4 : 8);
+  for (const tensor of tensors) {
+    const { name, dtype, shape } = tensor;
+    const end = offset + bytesOfTensor(tensor);
     entries[name] = { dtype, shape, data_offsets: [offset, end] };
     offset = end;
   }

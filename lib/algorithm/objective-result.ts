@@ -1,0 +1,43 @@
+// The result of an objective, made of that of its evaluator.
+import type { LossResult } from '../core/calls.js';
+import { addGradient, type Gradients } from '../core/gradients.js';
+import type { Layout } from '../core/layout.js';
+import type { CallAdvantages } from './objective-advantages.js';
+
+/** The loss and the metrics that an objective computes for a batch, and its gradients if they were requested. */
+export interface ObjectiveResult extends LossResult {
+  /** ∂loss/∂entropy of each token, of shape [B, T]. Present if this gradient or ∂loss/∂logprob was requested. */
+  gradEntropy?: Float32Array;
+}
+
+/** @internal Returns the result of an objective for the result of its evaluator. */
+export function toResult(
+  { loss, metrics, grad, deviceGrad, gradLogZ, part }: LossResult,
+  { gradEntropy }: Gradients,
+  { tokens }: Layout,
+  found: CallAdvantages | undefined,
+): ObjectiveResult {
+  if (found?.metrics) Object.assign(metrics, found.metrics());
+  const result: ObjectiveResult = { loss, metrics };
+  if (part) result.part = part;
+  if (grad) result.grad = grad;
+  if (deviceGrad) result.deviceGrad = deviceGrad;
+  if (gradLogZ) result.gradLogZ = gradLogZ;
+  if (gradEntropy) addGradient(result, 'gradEntropy', gradEntropy);
+  else if (grad) addZeros(result, tokens);
+  return result;
+}
+
+// Adds a gradient of zeros to the result. The array is made only when it is first read: making a large one blocks the
+// event loop, and callers that never read it should not pay for it.
+function addZeros(result: ObjectiveResult, tokens: number): void {
+  const shared = { configurable: true, enumerable: true };
+  Object.defineProperty(result, 'gradEntropy', {
+    ...shared,
+    get() {
+      const value = new Float32Array(tokens);
+      Object.defineProperty(result, 'gradEntropy', { ...shared, value, writable: true });
+      return value;
+    },
+  });
+}

@@ -1,0 +1,187 @@
+// The logits of a batch: one array, or blocks of rows that come one after another.
+import { types } from 'node:util';
+import { isDeviceColumn } from '../core/device-column.js';
+import { describeValue, guarded, LossError, type LossErrorCode } from '../core/errors.js';
+import { floatsOf, type Logits, type NativeMatrix, readMatrix } from './inputs.js';
+import { perform, type Steps } from './steps.js';
+
+/** Logits in blocks of whole rows, one after another. */
+export type LogitsBlocks = Iterable<Logits> | (() => Iterable<Logits>);
+
+/**
+ * Logits in blocks of whole rows, which can come one at a time. A loss whose gradient needs two passes over the logits
+ * takes a function, which it calls twice.
+ */
+export type AsyncLogitsBlocks = LogitsBlocks | AsyncIterable<Logits> | (() => AsyncIterable<Logits>);
+
+/** Some consecutive rows of logits. */
+export interface Block {
+  given: Logits;
+  matrix: NativeMatrix;
+  /** The index of the first row. */
+  first: number;
+  rows: number;
+}
+
+/** The logits of a batch. */
+export interface LogitsSource {
+  vocabulary: number;
+  /** The index of the device that computes; undefined for the CPU. */
+  device: number | undefined;
+  /** The only block, if the logits are one array. */
+  whole: Block | undefined;
+  /** Whether each() can be called more than once. */
+  canRepeat: boolean;
+  /** Does `use` for each block in turn. */
+  each(use: (block: Block) => Steps<void>): Steps<void>;
+}
+
+/**
+ * Reads the logits of a batch. Blocks are checked when they come.
+ * @param rows the number of rows of all blocks.
+ * @throws LossError `ERR_MISSING_INPUT`, `ERR_INVALID_INPUT`, `ERR_SHAPE_MISMATCH`
+ */
+export function readSource(
+  logits: unknown,
+  rows: number,
+  vocabulary: number | undefined,
+  rowStride: number | undefined,
+  device: number | undefined,
+): LogitsSource {
+  const isFunction = typeof logits === 'function';
+  if (!isFunction && !isIterable(logits)) return wholeSource(logits, rows, vocabulary, rowStride, device);
+  const width = checkVocabulary(vocabulary, ', because the logits come in blocks');
+  const open = (): unknown => (isFunction ? logits() : logits);
+  return {
+    vocabulary: width,
+    device,
+    whole: undefined,
+    canRepeat: isFunction || Array.isArray(logits),
+    each: (use) => eachBlock(open(), { rows, vocabulary: width, rowStride, device }, use),
+  };
+}
+
+function wholeSource(
+  logits: unknown,
+  rows: number,
+  given: number | undefined,
+  rowStride: number | undefined,
+  device: number | undefined,
+): LogitsSource {
+  const onDevice = isDeviceColumn(logits);
+  if (types.isExternal(logits))
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'logits',
+      expected:
+        'memory of a device as a pointer, because a DLPack tensor can be taken only once and the logits are read twice',
+      received: 'a DLPack capsule',
+    });
+  const vocabulary =
+    given === undefined && !onDevice
+      ? vocabularyOf(logits, rows, rowStride)
+      : checkVocabulary(given, ', because the logits are in memory of a device');
+  const matrix = readMatrix(logits, rows, vocabulary, rowStride, device);
+  const block: Block = { given: logits as Logits, matrix, first: 0, rows };
+  return { vocabulary, device, whole: block, canRepeat: true, each: (use) => use(block) };
+}
+
+function vocabularyOf(logits: unknown, rows: number, rowStride: number | undefined): number {
+  const { length } = floatsOf('logits', logits).data;
+  const width = rows === 0 ? 0 : length / rows;
+  if (rowStride == null && Number.isInteger(width)) return width;
+  throw new LossError('ERR_SHAPE_MISMATCH', {
+    key: 'logits',
+    expected: `a multiple of ${rows} values, one row for each token, or the vocabulary and the rowStride`,
+    received: String(length),
+  });
+}
+
+// `why` says why the vocabulary cannot be missing.
+function checkVocabulary(vocabulary: unknown, why: string): number {
+  if (vocabulary === undefined) throw wrongVocabulary('ERR_MISSING_INPUT', vocabulary, why);
+  if (Number.isInteger(vocabulary) && (vocabulary as number) > 0 && (vocabulary as number) < 2 ** 31)
+    return vocabulary as number;
+  throw wrongVocabulary('ERR_INVALID_INPUT', vocabulary, '');
+}
+
+function wrongVocabulary(code: LossErrorCode, vocabulary: unknown, why: string): LossError {
+  return new LossError(code, {
+    key: 'vocabulary',
+    expected: `the number of logits per row${why}`,
+    received: typeof vocabulary === 'number' ? String(vocabulary) : describeValue(vocabulary),
+  });
+}
+
+// Whether a value yields blocks. An array of logits is also iterable, but yields numbers.
+function isIterable(value: unknown): value is Iterable<unknown> | AsyncIterable<unknown> {
+  if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return false;
+  return (Symbol.iterator in value || Symbol.asyncIterator in value) && !('dtype' in value);
+}
+
+// What all blocks have in common. `rows` is the number of their rows.
+interface Shape {
+  rows: number;
+  vocabulary: number;
+  rowStride: number | undefined;
+  device: number | undefined;
+}
+
+function* eachBlock(source: unknown, shape: Shape, use: (block: Block) => Steps<void>): Steps<void> {
+  const { rows } = shape;
+  const iterator = iteratorOf(source);
+  let first = 0;
+  let isDone = false;
+  try {
+    for (;;) {
+      const next = yield* perform({ now: () => nextNow(iterator), later: () => iterator.next() });
+      isDone = next.done === true;
+      if (isDone) break;
+      const block = guarded(() => blockOf(next.value, first, shape));
+      yield* use(block);
+      first += block.rows;
+    }
+  } finally {
+    if (!isDone) yield* perform({ now: () => iterator.return?.(), later: () => iterator.return?.() });
+  }
+  if (first !== rows) throw wrongRows(rows, first);
+}
+
+type AnyIterator = Iterator<unknown> | AsyncIterator<unknown>;
+
+function iteratorOf(source: unknown): AnyIterator {
+  if (isIterable(source))
+    return Symbol.asyncIterator in source ? source[Symbol.asyncIterator]() : source[Symbol.iterator]();
+  throw new LossError('ERR_INVALID_INPUT', {
+    key: 'logits',
+    expected: 'logits, or an iterable of blocks of them',
+    received: describeValue(source),
+  });
+}
+
+function nextNow(iterator: AnyIterator): IteratorResult<unknown> {
+  const next = iterator.next();
+  if (!(next instanceof Promise)) return next;
+  next.catch(() => {});
+  throw new LossError('ERR_INVALID_INPUT', {
+    key: 'logits',
+    expected: 'blocks that are there at once, because the call is synchronous',
+    received: 'an async iterable',
+  });
+}
+
+function blockOf(value: unknown, first: number, { rows, vocabulary, rowStride, device }: Shape): Block {
+  const { length } = floatsOf('logits', value).data;
+  const stride = rowStride ?? vocabulary;
+  const count = length < vocabulary ? 0 : Math.floor((length - vocabulary) / stride) + 1;
+  if (first + count > rows) throw wrongRows(rows, first + count);
+  const matrix = readMatrix(value, count, vocabulary, rowStride, device);
+  return { given: value as Logits, matrix, first, rows: count };
+}
+
+function wrongRows(rows: number, received: number): LossError {
+  return new LossError('ERR_SHAPE_MISMATCH', {
+    key: 'logits',
+    expected: `blocks with ${rows} rows in all, one for each token`,
+    received: received > rows ? `at least ${received}` : String(received),
+  });
+}

@@ -1,0 +1,118 @@
+// Logits, and their gradient, in the memory of a CUDA device.
+import type { NativeLogits } from '../../binding.js';
+import { DTYPE_CODES } from '../core/columns.js';
+import { type DeviceMemory, type OnDevice, readDeviceMemory } from '../core/device-column.js';
+import { describeValue, LossError } from '../core/errors.js';
+
+type Size = Pick<NativeLogits, 'rows' | 'vocabulary'>;
+
+/** Logits in the memory of a device, for native code. */
+export type NativeDeviceLogits = Pick<NativeLogits, 'data' | 'dtype' | 'dataHandle' | 'arrays' | 'capsules'>;
+
+/** The memory of a device that receives a gradient, for native code. */
+export type NativeDeviceOut = Required<Pick<NativeLogits, 'outDtype' | 'outStride'>> &
+  Pick<NativeLogits, 'outHandle' | 'arrays' | 'capsules'> & { out: bigint };
+
+/**
+ * Reads logits in the memory of a device.
+ * @param device the index of the device that computes the call; undefined for the CPU.
+ * @throws LossError `ERR_INVALID_INPUT` if the pointer, the dtype or the device is wrong, `ERR_SHAPE_MISMATCH` if the
+ * shape is.
+ */
+export function readDeviceLogits(
+  logits: OnDevice,
+  size: Size,
+  rowStride: number,
+  device: number | undefined,
+): NativeDeviceLogits {
+  const memory = read('logits', logits, size, device);
+  checkShape('logits', memory.shape, size.rows, rowStride);
+  return {
+    data: memory.pointer,
+    dtype: DTYPE_CODES[memory.dtype],
+    dataHandle: memory.handle,
+    arrays: memory.array ? [memory.array] : [],
+    capsules: memory.capsule ? [memory.capsule] : [],
+  };
+}
+
+/**
+ * Reads the memory of a device that receives the gradient.
+ * @param key the caller's name of the memory, for errors.
+ * @throws LossError as readDeviceLogits() does, and `ERR_INVALID_INPUT` if the memory overlaps with the logits but is not
+ * exactly theirs.
+ */
+export function readDeviceOut(
+  key: string,
+  out: OnDevice,
+  input: NativeDeviceLogits & Pick<NativeLogits, 'rows' | 'vocabulary' | 'rowStride' | 'device'>,
+): NativeDeviceOut {
+  const { rows, vocabulary, rowStride, dtype, arrays = [], capsules = [] } = input;
+  const memory = read(key, out, input, input.device);
+  const outDtype = DTYPE_CODES[memory.dtype];
+  const wrong = (expected: string, received: string) =>
+    new LossError('ERR_INVALID_INPUT', { key, expected, received });
+  if (outDtype !== dtype && outDtype !== DTYPE_CODES.float32)
+    throw wrong('dtype float32 or that of the logits', `dtype ${memory.dtype}`);
+  const isApart =
+    typeof input.data !== 'bigint' ||
+    !isSameMemory(memory.handle, input.dataHandle) ||
+    memory.pointer >= input.data + bytesOf(input, rowStride, dtype) ||
+    input.data >= memory.pointer + bytesOf(input, vocabulary, outDtype);
+  if (!isApart && (memory.pointer !== input.data || outDtype !== dtype))
+    throw wrong(
+      "exactly the logits' memory and dtype, or other memory",
+      'memory that overlaps with the logits',
+    );
+  const outStride = isApart ? vocabulary : rowStride;
+  checkShape(key, memory.shape, rows, outStride);
+  if (isApart && memory.capsule && capsules.includes(memory.capsule))
+    throw wrong('a capsule of its own', 'the capsule of the logits');
+  return {
+    out: memory.pointer,
+    outDtype,
+    outStride,
+    outHandle: memory.handle,
+    arrays: memory.array ? [...arrays, memory.array] : arrays,
+    capsules: isApart && memory.capsule ? [...capsules, memory.capsule] : capsules,
+  };
+}
+
+function read(
+  key: string,
+  value: OnDevice,
+  { rows, vocabulary }: Size,
+  device: number | undefined,
+): DeviceMemory {
+  if (device !== undefined) return readDeviceMemory(key, value, device, 'call', rows * vocabulary === 0);
+  throw new LossError('ERR_INVALID_INPUT', {
+    key,
+    expected: 'memory of the host, because the CPU computes the call',
+    received: 'memory of a device',
+    hint: 'Pass the name of the device as `device` to an asynchronous call',
+  });
+}
+
+// The rows may have further dimensions, such as those of a batch.
+function checkShape(key: string, shape: unknown, rows: number, rowStride: number): void {
+  const dimensions: readonly unknown[] = Array.isArray(shape) ? shape : [];
+  const isWhole = dimensions.every((n) => Number.isSafeInteger(n) && (n as number) >= 0);
+  const size = isWhole ? (dimensions as number[]).reduce((product, n) => product * n, 1) : Number.NaN;
+  const fits = dimensions.length === 1 || (dimensions.length > 1 && dimensions.at(-1) === rowStride);
+  if (fits && size === rows * rowStride) return;
+  throw new LossError('ERR_SHAPE_MISMATCH', {
+    key,
+    expected: `[${rows}, ${rowStride}] = ${rows * rowStride} values`,
+    received: isWhole && dimensions.length > 0 ? `shape [${dimensions.join(', ')}]` : describeValue(shape),
+  });
+}
+
+function isSameMemory(a: Uint8Array | undefined, b: Uint8Array | undefined): boolean {
+  return a === undefined || b === undefined ? a === b : Buffer.compare(a, b) === 0;
+}
+
+// Returns the number of bytes from the first number to the end of the last row.
+function bytesOf({ rows, vocabulary }: Size, rowStride: number, dtype: number): bigint {
+  if (rows === 0) return 0n;
+  return BigInt((rows - 1) * rowStride + vocabulary) * (dtype === DTYPE_CODES.float32 ? 4n : 2n);
+}

@@ -1,0 +1,48 @@
+// Calls that consist of several steps, each of which is done at once or later. One generator serves the synchronous and
+// the asynchronous version of a call.
+
+/** A step: the synchronous version of a call takes it now, the asynchronous one may wait for it. */
+export interface Step<T> {
+  now(): T;
+  later(): T | PromiseLike<T>;
+}
+
+/** A generator of steps, each of which receives the result of the one before. */
+export type Steps<R> = Generator<Step<unknown>, R, unknown>;
+
+/** Takes one step. */
+export function* perform<T>(step: Step<T>): Steps<T> {
+  return (yield step) as T;
+}
+
+/** Takes all steps at once. */
+export function takeNow<R>(steps: Steps<R>): R {
+  let next = steps.next();
+  while (!next.done) {
+    let result: unknown;
+    try {
+      result = next.value.now();
+    } catch (error) {
+      next = steps.throw(error);
+      continue;
+    }
+    next = steps.next(result);
+  }
+  return next.value;
+}
+
+/** Takes all steps, and waits for each. */
+export async function takeLater<R>(steps: Steps<R>): Promise<R> {
+  let next = steps.next();
+  while (!next.done) {
+    let result: unknown;
+    try {
+      result = await next.value.later();
+    } catch (error) {
+      next = steps.throw(error);
+      continue;
+    }
+    next = steps.next(result);
+  }
+  return next.value;
+}

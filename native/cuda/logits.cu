@@ -1,0 +1,263 @@
+// Computes from logits on a device, a chunk of rows at a time.
+#include "cuda/logits.cuh"
+
+#include <algorithm>
+
+#include "cuda/contexts.h"
+#include "cuda/fence.h"
+#include "cuda/ipc.h"
+#include "cuda/resident.h"
+
+namespace policy_loss::cuda {
+namespace {
+
+// The memory that a chunk takes on the device, in bytes, unless it has only one row. It is large enough that
+// copying a chunk takes much longer than starting its kernels.
+constexpr int64_t kChunkBytes = 32 << 20;
+
+// Collects the arrays of a chunk that are copied, and copies them together.
+template <class Copy>
+class Batcher {
+ public:
+  explicit Batcher(Copy copy) : copy_(copy) {}
+  void add(char* device, const char* host, int64_t bytes) {
+    if (count_ == kMost) flush();
+    transfers_[count_++] = Channel::transfer_to(device, host, bytes);
+  }
+  void flush() {
+    copy_(transfers_, count_);
+    count_ = 0;
+  }
+
+ private:
+  static constexpr int kMost = 64;
+  Copy copy_;
+  Transfer transfers_[kMost];
+  int count_ = 0;
+};
+
+// One call.
+class LogitsRun {
+ public:
+  LogitsRun(Context& context, int device, const DeviceLogits& logits)
+      : context_(context), host_(logits.call), logits_(logits), opened_(context), pass_{} {
+    LogitsCall& call = pass_.call = logits.call;
+    if (logits.data_there)
+      call.data = find_memory("logits", call.data, logits.data_handle, call.dtype, call.row_stride, device);
+    if (logits.out_there)
+      host_.out = call.out =
+          find_memory("out", call.out, logits.out_handle, call.out_dtype, call.out_stride, device);
+    pass_.segments =
+        host_.token_ids ? 1 : static_cast<unsigned>((host_.vocabulary + kLogitsSegment - 1) / kLogitsSegment);
+    send(host_.targets, &call.targets, &targets_);
+    send(host_.temperatures, &call.temperatures, &temperatures_);
+    send(host_.grad_logprob, &call.grad_logprob, &grad_logprob_);
+    send(host_.grad_entropy, &call.grad_entropy, &grad_entropy_);
+    if (host_.token_ids) call.offsets = context.send_array(host_.offsets, host_.rows + 1, &offsets_);
+    pass_.needs_sums = host_.needs_sums();
+    if (!pass_.needs_sums) {
+      send<double>(host_.logsumexp, &call.logsumexp, &logsumexp_);
+      send<float>(host_.entropy, &call.entropy, &entropy_);
+      return;
+    }
+    call.logprob = make<float>(host_.logprob, &logprob_);
+    call.logsumexp = make<double>(true, &logsumexp_);
+    call.entropy = make<float>(host_.entropy || host_.grad_entropy, &entropy_);
+  }
+
+  void compute() {
+    context_.order_kernels_after_copies();
+    for (int64_t first = 0; first < host_.rows;) {
+      check_abort(logits_.abort);
+      const int64_t last = end_of_chunk(first);
+      compute(first, last);
+      first = last;
+    }
+    context_.order_copies_after_kernels();
+    if (!host_.out) {
+      receive(host_.logprob, pass_.call.logprob);
+      receive(host_.logsumexp, pass_.call.logsumexp);
+      receive(host_.entropy, pass_.call.entropy);
+    }
+    context_.await_kernels();
+  }
+
+ private:
+  // Returns the address of logits, or of their gradient, in the memory of the device. Throws if they are not
+  // there.
+  template <class T>
+  T* find_memory(const char* name, T* data, const IpcHandle& handle, DType dtype, int64_t stride,
+                 int device) {
+    const int64_t bytes =
+        host_.rows == 0 ? 0 : ((host_.rows - 1) * stride + host_.vocabulary) * size_of(dtype);
+    if (bytes == 0) return data;
+    const void* const found = opened_.find({data, dtype}, handle, device).data;
+    check_is_on(device, found, bytes, name);
+    return const_cast<T*>(static_cast<const T*>(found));
+  }
+
+  // Sends an array with one number per row.
+  template <class T>
+  void send(const T* from, T const** to, Buffer* buffer) {
+    *to = context_.send_array(from, host_.rows, buffer);
+  }
+  template <class T>
+  void send(const T* from, T** to, Buffer* buffer) {
+    *to = const_cast<T*>(context_.send_array(from, host_.rows, buffer));
+  }
+  // Allocates an array with one number per row, if it is wanted.
+  template <class T>
+  T* make(bool wanted, Buffer* buffer) {
+    if (wanted) *buffer = context_.allocate(host_.rows * static_cast<int64_t>(sizeof(T)));
+    return buffer->as<T>();
+  }
+  template <class T>
+  void receive(T* to, const T* from) {
+    if (to) context_.receive(to, from, host_.rows * static_cast<int64_t>(sizeof(T)), logits_.abort);
+  }
+
+  int64_t ids_between(int64_t first, int64_t last) const {
+    return host_.token_ids ? host_.offsets[last] - host_.offsets[first] : 0;
+  }
+
+  // Returns whether the gradient replaces logits that were copied to the device.
+  bool replaces_copy() const {
+    return !logits_.data_there && !logits_.out_there && host_.dtype == host_.out_dtype;
+  }
+
+  // Returns the end of the chunk of rows that begins with row `first`.
+  int64_t end_of_chunk(int64_t first) const {
+    int64_t bytes_per_row =
+        pass_.segments * LogitsPass::kNumbers * int64_t{sizeof(double)} + int64_t{sizeof(RowGradient)};
+    if (!logits_.data_there) bytes_per_row += host_.vocabulary * size_of(host_.dtype);
+    if (host_.out && !logits_.out_there && !replaces_copy())
+      bytes_per_row += host_.vocabulary * size_of(host_.out_dtype);
+    constexpr int64_t kBytesPerId = sizeof(int32_t) + sizeof(float);
+    int64_t last = first + 1;
+    while (last < host_.rows &&
+           (last + 1 - first) * bytes_per_row + ids_between(first, last + 1) * kBytesPerId <= kChunkBytes)
+      ++last;
+    return last;
+  }
+
+  void compute(int64_t first, int64_t last) {
+    LogitsPass pass = pass_;
+    LogitsCall& call = pass.call;
+    call.rows = last - first;
+    const Buffer parts = context_.allocate(
+        pass.needs_sums ? call.rows * pass.segments * LogitsPass::kNumbers * int64_t{sizeof(double)} : 0);
+    const Buffer gradients = context_.allocate(host_.out ? call.rows * int64_t{sizeof(RowGradient)} : 0);
+    pass.parts = parts.as<double>();
+    pass.gradients = gradients.as<RowGradient>();
+    Buffer data, out, ids, grad_of_ids;
+    const int64_t size = call.rows * call.vocabulary;
+    if (logits_.data_there) {
+      call.data = at(call.data, call.dtype, first * call.row_stride);
+    } else {
+      data = context_.allocate(size * size_of(call.dtype));
+      call.data = data.as<void>();
+      call.row_stride = call.vocabulary;
+    }
+    if (logits_.out_there) {
+      call.out = at(call.out, call.out_dtype, first * call.out_stride);
+    } else if (host_.out) {
+      if (!replaces_copy()) out = context_.allocate(size * size_of(call.out_dtype));
+      call.out = replaces_copy() ? data.as<void>() : out.as<void>();
+      call.out_stride = call.vocabulary;
+    }
+    if (host_.token_ids) {
+      const int64_t count = ids_between(first, last);
+      pass.first_id = host_.offsets[first];
+      ids = context_.allocate(count * static_cast<int64_t>(sizeof(int32_t)));
+      if (host_.out) grad_of_ids = context_.allocate(count * static_cast<int64_t>(sizeof(float)));
+      // Without an id, the address is not used, but it tells that there is a support.
+      call.token_ids = count > 0 ? ids.as<int32_t>() : host_.token_ids;
+      pass.grad_of_ids = grad_of_ids.as<float>();
+    }
+    context_.order_copies_after_kernels();
+    if (host_.token_ids) context_.send(ids.as<void>(), host_.token_ids + pass.first_id, ids.bytes());
+    if (!logits_.data_there) send_rows(data.as<char>(), first, last);
+    context_.order_kernels_after_copies();
+    advance(first, &call);
+    launch(pass);
+    if (host_.out && !logits_.out_there) receive_rows(static_cast<const char*>(call.out), first, last);
+  }
+
+  static char* at(const void* data, DType dtype, int64_t index) {
+    return const_cast<char*>(static_cast<const char*>(data)) + index * size_of(dtype);
+  }
+
+  // Makes the arrays with one number per row begin with row `first`.
+  static void advance(int64_t first, LogitsCall* call) {
+    const auto by = [first](auto* array) { return array ? array + first : nullptr; };
+    call->targets = by(call->targets);
+    call->temperatures = by(call->temperatures);
+    call->offsets = by(call->offsets);
+    call->logprob = by(call->logprob);
+    call->logsumexp = by(call->logsumexp);
+    call->entropy = by(call->entropy);
+    call->grad_logprob = by(call->grad_logprob);
+    call->grad_entropy = by(call->grad_entropy);
+  }
+
+  void launch(const LogitsPass& pass) {
+    const Grid grid = context_.grid(pass.count());
+    if (pass.needs_sums) cuda::launch("logits_sums_kernel", logits_sums_kernel, grid, pass);
+    cuda::launch("logits_rows_kernel", logits_rows_kernel, context_.grid_of_threads(pass.call.rows), pass);
+    if (host_.out) cuda::launch("logits_gradient_kernel", logits_gradient_kernel, grid, pass);
+  }
+
+  // Sends the rows of a chunk, without those that are ignored. Rows that lie one after another are sent
+  // together.
+  void send_rows(char* to, int64_t first, int64_t last) {
+    Batcher batcher([&](const Transfer* transfers, int count) { context_.send(transfers, count); });
+    const int64_t bytes = host_.vocabulary * size_of(host_.dtype);
+    const bool together = host_.row_stride == host_.vocabulary;
+    for (int64_t row = first; row < last;) {
+      int64_t end = row + 1;
+      if (host_.targets[row] != kIgnoredTarget) {
+        while (together && end < last && host_.targets[end] != kIgnoredTarget) ++end;
+        batcher.add(to + (row - first) * bytes, at(host_.data, host_.dtype, row * host_.row_stride),
+                    (end - row) * bytes);
+      }
+      row = end;
+    }
+    batcher.flush();
+  }
+
+  void receive_rows(const char* from, int64_t first, int64_t last) {
+    context_.order_copies_after_kernels();
+    Batcher batcher(
+        [&](const Transfer* transfers, int count) { context_.receive(transfers, count, logits_.abort); });
+    const int64_t bytes = host_.vocabulary * size_of(host_.out_dtype);
+    const int64_t together = host_.out_stride == host_.vocabulary ? last - first : 1;
+    for (int64_t row = first; row < last; row += together)
+      batcher.add(const_cast<char*>(from) + (row - first) * bytes,
+                  at(host_.out, host_.out_dtype, row * host_.out_stride), together * bytes);
+    batcher.flush();
+  }
+
+  Context& context_;
+  LogitsCall host_;  // the call, except that memory of the device has its address there
+  const DeviceLogits& logits_;
+  OpenedMemory opened_;
+  // The arguments of the kernels for all rows. Arrays with one number per row are in memory of the device.
+  LogitsPass pass_;
+  Buffer targets_, temperatures_, offsets_, grad_logprob_, grad_entropy_;
+  Buffer logprob_, logsumexp_, entropy_;
+};
+
+}  // namespace
+
+Status logits(int device, const DeviceLogits& logits, Problem* problem) {
+  return guarded(problem, [&] {
+    Context& context = context_of(device);
+    context.run([&] {
+      check_abort(logits.abort);
+      const Fence fence(context, device, logits.stream);
+      LogitsRun(context, device, logits).compute();
+    });
+  });
+}
+
+}  // namespace policy_loss::cuda

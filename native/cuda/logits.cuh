@@ -1,0 +1,438 @@
+// The kernels that compute from logits. A block computes one segment of a row at a time.
+//
+// The terms of a sum are divided among the threads by their place in the row, and not by their address. So
+// the bits of a row's results do not depend on where the row lies in memory, on the other rows, or on the
+// grid.
+#pragma once
+
+#include "cuda/warp.cuh"
+#include "logits/call.h"
+#include "logits/online.h"
+
+namespace policy_loss::cuda {
+
+// The logits that a thread computes together, and those that a block computes together.
+constexpr int kLogitsGroup = 16;
+constexpr int kLogitsStep = kThreads * kLogitsGroup;
+// The length of a segment. Rows of usual length have enough segments for few rows to occupy a GPU.
+constexpr int64_t kLogitsSegment = 8 * kLogitsStep;
+// The blocks of a kernel that a multiprocessor runs at once. With more of them, registers would be spilled.
+constexpr int kLogitsBlocks = 6;
+// A word is the 16 bytes of neighbouring logits that a thread loads at once.
+constexpr int kWordBytes = sizeof(uint4);
+
+// What the gradient of a row's logits is computed from.
+struct RowGradient {
+  SoftmaxGradient of_others;
+  float of_target;  // the gradient itself
+};
+
+// The arguments of the kernels, for a chunk of the rows of a call. Arrays are in the memory of the device.
+struct LogitsPass {
+  LogitsCall call;   // call.token_ids begins with the first id of row 0
+  int64_t first_id;  // call.offsets[0]
+  // Per row. A chunk has fewer than 2^31 segments.
+  unsigned segments;
+  bool needs_sums;
+  // Per segment: the sums and the maximum, of which logits_rows_kernel makes the results of rows.
+  enum { kRest, kWeighted, kMaxima, kMax, kNumbers };
+  double* parts;
+  RowGradient* gradients;  // per row
+  float* grad_of_ids;      // per token id of the support
+
+  // Returns the number of segments of all rows.
+  __host__ __device__ __forceinline__ unsigned count() const {
+    return static_cast<unsigned>(call.rows) * segments;
+  }
+};
+
+// The logits of a row that take part in its softmax.
+struct DeviceRow {
+  const char* data;
+  DType dtype;
+  int64_t vocabulary;
+  const int32_t* token_ids;  // null if all take part
+  int64_t length;            // the number of logits that take part
+
+  __device__ __forceinline__ DeviceRow(const LogitsPass& pass, int64_t row)
+      : data(static_cast<const char*>(pass.call.data) +
+             row * pass.call.row_stride * size_of(pass.call.dtype)),
+        dtype(pass.call.dtype),
+        vocabulary(pass.call.vocabulary),
+        token_ids(nullptr),
+        length(pass.call.vocabulary) {
+    if (!pass.call.token_ids) return;
+    token_ids = pass.call.token_ids + (pass.call.offsets[row] - pass.first_id);
+    length = pass.call.offsets[row + 1] - pass.call.offsets[row];
+  }
+
+  // Returns the index in the vocabulary of logit i. lib/ has checked the ids, but the caller may change them
+  // during the call. An id that is out of range becomes 0.
+  __device__ __forceinline__ int64_t index(int64_t i) const {
+    if (!token_ids) return i;
+    const uint32_t id = static_cast<uint32_t>(token_ids[i]);
+    return id < vocabulary ? id : 0;
+  }
+
+  __device__ __forceinline__ float at(int64_t index) const { return load_one({data, dtype}, index); }
+};
+
+__device__ __forceinline__ bool is_ignored(const LogitsPass& pass, int64_t row) {
+  return pass.call.targets[row] == kIgnoredTarget;
+}
+
+// Returns the index of the row's target. lib/ has checked the targets.
+__device__ __forceinline__ int64_t target_of(const LogitsPass& pass, int64_t row) {
+  const uint32_t target = static_cast<uint32_t>(pass.call.targets[row]);
+  return target < pass.call.vocabulary ? target : 0;
+}
+
+__device__ __forceinline__ double temperature_of(const LogitsPass& pass, int64_t row) {
+  return pass.call.temperatures ? pass.call.temperatures[row] : pass.call.temperature;
+}
+
+// Replaces each number by f(number, its index). The loop is not unrolled, because f is long or rarely needed.
+// So that the array stays in registers, its numbers move by one place in each turn.
+template <class F>
+__device__ __forceinline__ void replace_each(float (&x)[kLogitsGroup], F f) {
+  PL_NO_UNROLL
+  for (int turn = 0; turn < kLogitsGroup; ++turn) {
+    const float last = f(x[0], turn);
+#pragma unroll
+    for (int j = 0; j + 1 < kLogitsGroup; ++j) x[j] = x[j + 1];
+    x[kLogitsGroup - 1] = last;
+  }
+}
+
+// This thread's logits of one step: those of each kThreads-th word. Places count from the step's first logit.
+struct Group {
+  int64_t first;   // the index of the step's first logit, which may lie before the row
+  int word;        // the number of logits of a word, which is 4 or 8
+  int low, high;   // the places of the logits that the row has: [low, high)
+  unsigned whole;  // bit w: word w is loaded and stored at once
+  unsigned parts;  // bit w: only single logits of word w are loaded and stored
+
+  // `margin` is the number of logits before and after a word that are loaded with it.
+  __device__ __forceinline__ Group(const DeviceRow& row, int64_t first, int64_t begin, int64_t end,
+                                   int margin)
+      : first(first), word(row.dtype == DType::kFloat32 ? 4 : 8), whole(0), parts(0) {
+    const auto place = [first](int64_t index) {
+      return static_cast<int>(min(max(index - first, int64_t{0}), int64_t{kLogitsStep}));
+    };
+    low = place(begin);
+    high = place(end);
+    const int whole_low = place(begin + margin);
+    const int whole_high = row.token_ids ? 0 : place(end - margin);
+#pragma unroll
+    for (int w = 0; w < kLogitsGroup / 4; ++w) {
+      const int place = place_of_word(w);
+      const bool is_whole = (place >= whole_low) & (place + word <= whole_high);
+      const bool is_present = (place + word > low) & (place < high);
+      whole |= static_cast<unsigned>(is_whole) << w;
+      parts |= static_cast<unsigned>(is_present & !is_whole) << w;
+    }
+  }
+
+  __device__ __forceinline__ int place_of_word(int w) const {
+    return (w * kThreads + static_cast<int>(threadIdx.x)) * word;
+  }
+  // Returns the place of the thread's logit number j.
+  __device__ __forceinline__ int place_of(int j) const {
+    return place_of_word(word_of(j)) + (j & (word - 1));
+  }
+  __device__ __forceinline__ int word_of(int j) const {
+    return word == 4 ? j / 4 : j / 8;
+  }
+  // Returns whether logit number j is in one of these words, and the row has it.
+  __device__ __forceinline__ bool has(unsigned words, int j) const {
+    const int place = place_of(j);
+    return (words >> word_of(j) & 1) != 0 && place >= low && place < high;
+  }
+};
+
+// Returns the 16 bytes from byte `shift` of the first one of two neighbouring words on.
+__device__ __forceinline__ uint4 join_words(const uint4& first, const uint4& second, unsigned shift) {
+  const auto pair = [](uint32_t low, uint32_t high) { return static_cast<uint64_t>(high) << 32 | low; };
+  const bool above = (shift & 8) != 0;
+  const uint64_t low = above ? pair(first.z, first.w) : pair(first.x, first.y);
+  const uint64_t middle = above ? pair(second.x, second.y) : pair(first.z, first.w);
+  const uint64_t high = above ? pair(second.z, second.w) : pair(second.x, second.y);
+  const unsigned bits = 8 * (shift & 7);
+  // A shift by 64 bits would be undefined.
+  const uint64_t a = low >> bits | middle << 1 << (63 - bits);
+  const uint64_t b = middle >> bits | high << 1 << (63 - bits);
+  return {static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), static_cast<uint32_t>(b),
+          static_cast<uint32_t>(b >> 32)};
+}
+
+// Returns the number of bytes between a word's begin and an address.
+__device__ __forceinline__ unsigned bytes_after_word(const void* address) {
+  return static_cast<unsigned>(reinterpret_cast<uintptr_t>(address) % kWordBytes);
+}
+
+// Loads a group of logits. Those that the row does not have become −Infinity. If the first logit of each step
+// is aligned, so are the words.
+template <bool aligned>
+__device__ __forceinline__ void load_group(const DeviceRow& row, const Group& group,
+                                           float (&x)[kLogitsGroup]) {
+  constexpr int kMostWords = kLogitsGroup / 4;
+  const bool is_float = row.dtype == DType::kFloat32;
+  const bool is_half = row.dtype == DType::kFloat16;
+  const uint32_t infinity = is_float ? 0xff800000u : is_half ? 0xfc00fc00u : 0xff80ff80u;
+  const char* const begin = row.data + group.first * size_of(row.dtype);
+  const unsigned shift = aligned ? 0 : bytes_after_word(begin);
+  const uint4* const from = reinterpret_cast<const uint4*>(begin - shift) + threadIdx.x;
+  uint4 words[kMostWords];
+#pragma unroll
+  for (int w = 0; w < kMostWords; ++w) {
+    words[w] = uint4{infinity, infinity, infinity, infinity};
+    if (group.whole >> w & 1) words[w] = __ldcs(from + w * kThreads);
+  }
+  if (shift != 0) {
+#pragma unroll
+    for (int w = 0; w < kMostWords; ++w)
+      if (group.whole >> w & 1) words[w] = join_words(words[w], __ldcs(from + w * kThreads + 1), shift);
+  }
+  uint32_t bits[kLogitsGroup];
+#pragma unroll
+  for (int w = 0; w < kMostWords; ++w) {
+    bits[4 * w] = words[w].x;
+    bits[4 * w + 1] = words[w].y;
+    bits[4 * w + 2] = words[w].z;
+    bits[4 * w + 3] = words[w].w;
+  }
+  if (is_float) {
+#pragma unroll
+    for (int j = 0; j < kLogitsGroup; ++j) x[j] = bits_float(static_cast<int32_t>(bits[j]));
+  } else {
+#pragma unroll
+    for (int j = 0; j < kLogitsGroup; ++j) {
+      const uint16_t number = static_cast<uint16_t>(bits[j / 2] >> (16 * (j & 1)));
+      x[j] = is_half ? float_of_half(number) : float_of_bfloat16(number);
+    }
+  }
+  if (group.parts != 0)
+    replace_each(x, [&](float each, int j) {
+      return group.has(group.parts, j) ? row.at(row.index(group.first + group.place_of(j))) : each;
+    });
+}
+
+// Caps a group of logits. Those that the row does not have stay −Infinity.
+__device__ __forceinline__ void cap_logits(const Group& group, float softcap, float (&x)[kLogitsGroup]) {
+  if (softcap == 0.0f) return;
+  const float inverse = 1.0f / softcap;
+  replace_each(x, [&](float each, int j) {
+    return group.has(group.whole | group.parts, j) ? softcapped(each, softcap, inverse) : each;
+  });
+}
+
+// Returns the largest of the threads' numbers to all threads of a block. NaN is no number.
+__device__ __forceinline__ float block_max(float x) {
+  __shared__ float of_warp[kWarps];
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    const float other = __shfl_down_sync(kAllLanes, x, distance);
+    x = other > x ? other : x;
+  }
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  x = of_warp[0];
+  for (int warp = 1; warp < kWarps; ++warp) x = of_warp[warp] > x ? of_warp[warp] : x;
+  return x;
+}
+
+// Computes the sums over each segment of each row.
+__global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_sums_kernel(LogitsPass pass) {
+  for (unsigned segment = blockIdx.x; segment < pass.count(); segment += gridDim.x) {
+    const unsigned index = segment / pass.segments;
+    if (is_ignored(pass, index)) continue;
+    const DeviceRow row(pass, index);
+    const int64_t first = (segment - index * pass.segments) * kLogitsSegment;
+    const int64_t last = row.token_ids ? row.length : min(first + kLogitsSegment, row.length);
+    const float softcap = static_cast<float>(pass.call.softcap);
+    const float log2_factor =
+        static_cast<float>(kLog2E) * static_cast<float>(1 / temperature_of(pass, index));
+    // A logit whose address is not aligned is loaded with the one before or after its word.
+    const int margin =
+        bytes_after_word(row.data) == 0 ? 0 : kWordBytes / static_cast<int>(size_of(row.dtype));
+    OnlineSums sums;
+    for (int64_t at = first; at < last; at += kLogitsStep) {
+      const Group group(row, at, 0, row.length, margin);
+      float z[kLogitsGroup];
+      load_group<false>(row, group, z);
+      cap_logits(group, softcap, z);
+      add_logits(z, log2_factor, &sums);
+    }
+    const float max = block_max(sums.max);
+    const bool has_max = sums.max == max;
+    if (!has_max) raise_max(max, log2_factor, &sums);
+    const double sum = block_sum<3>({sums.rest, sums.weighted, has_max ? 1.0 : 0.0});
+    double* const part = pass.parts + int64_t{segment} * LogitsPass::kNumbers;
+    if (threadIdx.x < LogitsPass::kMax) part[threadIdx.x] = sum;
+    if (threadIdx.x == LogitsPass::kMax) part[LogitsPass::kMax] = max;
+  }
+}
+
+// Returns the results of a row from the sums over its segments. `z` is the target's capped logit.
+__device__ __forceinline__ SoftmaxRow result_of(const LogitsPass& pass, int64_t row, float z) {
+  const double inverse_temperature = 1 / temperature_of(pass, row);
+  SoftmaxSums sums;
+  PL_NO_UNROLL
+  for (unsigned segment = 0; segment < pass.segments; ++segment) {
+    const double* const part = pass.parts + (row * pass.segments + segment) * LogitsPass::kNumbers;
+    // Each thread with the maximum left out one of its logits.
+    add_sums({part[LogitsPass::kMax], part[LogitsPass::kRest] + (part[LogitsPass::kMaxima] - 1),
+              part[LogitsPass::kWeighted] * inverse_temperature},
+             inverse_temperature, &sums);
+  }
+  return softmax_row(sums, inverse_temperature, z);
+}
+
+// Computes the results of each row, if they are not given, and prepares its gradient, if it is wanted. The
+// bound of one block allows so many registers that none is spilled.
+__global__ void __launch_bounds__(kThreads, 1) logits_rows_kernel(LogitsPass pass) {
+  const LogitsCall& call = pass.call;
+  for (int64_t index = first_thread(); index < call.rows; index += all_threads()) {
+    const bool ignored = is_ignored(pass, index);
+    const float x = ignored ? 0.0f : DeviceRow(pass, index).at(target_of(pass, index));
+    const float softcap = static_cast<float>(call.softcap);
+    const float z = softcap > 0.0f ? softcapped(x, softcap, 1.0f / softcap) : x;
+    if (pass.needs_sums) {
+      const SoftmaxRow result = ignored ? SoftmaxRow{} : result_of(pass, index, z);
+      if (call.logprob) call.logprob[index] = static_cast<float>(result.logprob);
+      if (call.logsumexp) call.logsumexp[index] = result.logsumexp;
+      if (call.entropy) call.entropy[index] = static_cast<float>(result.entropy);
+    }
+    if (!call.out || ignored) continue;
+    RowGradient gradient;
+    gradient.of_others = softmax_gradient(temperature_of(pass, index), call.logsumexp[index],
+                                          call.entropy ? call.entropy[index] : 0, call.grad_logprob[index],
+                                          call.grad_entropy ? call.grad_entropy[index] : 0);
+    gradient.of_target = gradient_of_target(gradient.of_others, z);
+    if (softcap > 0.0f) gradient.of_target *= softcap_derivative(x, 1.0f / softcap);
+    pass.gradients[index] = gradient;
+  }
+}
+
+// Replaces logits by the gradient with respect to them, as if none of them was the target's.
+__device__ __forceinline__ void differentiate(const Group& group, const SoftmaxGradient& gradient,
+                                              float softcap, float (&x)[kLogitsGroup]) {
+  float z[kLogitsGroup];
+#pragma unroll
+  for (int j = 0; j < kLogitsGroup; ++j) z[j] = x[j];
+  cap_logits(group, softcap, z);
+  const float least = least_distance(gradient.log2_factor);
+#pragma unroll
+  for (int j = 0; j < kLogitsGroup; ++j) z[j] = gradient_of<true>(gradient, least, z[j]);
+  if (softcap > 0.0f) {
+    const float inverse = 1.0f / softcap;
+    replace_each(x, [=](float each, int) { return softcap_derivative(each, inverse); });
+#pragma unroll
+    for (int j = 0; j < kLogitsGroup; ++j) z[j] *= x[j];
+  }
+#pragma unroll
+  for (int j = 0; j < kLogitsGroup; ++j) x[j] = z[j];
+}
+
+__device__ __forceinline__ uint16_t narrow(float x, DType dtype) {
+  return dtype == DType::kFloat16 ? half_of_float(x) : bfloat16_of_float(x);
+}
+
+__device__ __forceinline__ void store_one(char* out, DType dtype, int64_t index, float x) {
+  if (dtype == DType::kFloat32)
+    __stcs(reinterpret_cast<float*>(out) + index, x);
+  else
+    __stcs(reinterpret_cast<uint16_t*>(out) + index, narrow(x, dtype));
+}
+
+// Stores the numbers of a group of logits at the same indices of `out`. Changes x.
+__device__ __forceinline__ void store_group(char* out, DType dtype, const Group& group,
+                                            float (&x)[kLogitsGroup]) {
+  char* const begin = out + group.first * size_of(dtype);
+  const unsigned whole = bytes_after_word(begin) == 0 ? group.whole : 0;
+  if (dtype == DType::kFloat32) {
+#pragma unroll
+    for (int j = 0; j < kLogitsGroup; j += 4)
+      if (whole >> group.word_of(j) & 1)
+        __stcs(reinterpret_cast<float4*>(begin) + group.place_of(j) / 4,
+               make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]));
+  } else {
+    uint32_t pairs[kLogitsGroup / 2];
+#pragma unroll
+    for (int j = 0; j < kLogitsGroup; j += 2)
+      pairs[j / 2] = narrow(x[j], dtype) | static_cast<uint32_t>(narrow(x[j + 1], dtype)) << 16;
+#pragma unroll
+    for (int w = 0; w < kLogitsGroup / 8; ++w)
+      if (whole >> w & 1)
+        __stcs(reinterpret_cast<uint4*>(begin) + group.place_of_word(w) / 8,
+               uint4{pairs[4 * w], pairs[4 * w + 1], pairs[4 * w + 2], pairs[4 * w + 3]});
+  }
+  const unsigned parts = (group.whole | group.parts) & ~whole;
+  if (parts != 0)
+    replace_each(x, [&](float each, int j) {
+      if (group.has(parts, j)) store_one(out, dtype, group.first + group.place_of(j), each);
+      return each;
+    });
+}
+
+// Writes zeros. The threads of a block share the work. `bytes` is even.
+__device__ __forceinline__ void write_zeros(char* to, int64_t bytes) {
+  const int64_t head = min(bytes, static_cast<int64_t>(-bytes_after_word(to) % kWordBytes));
+  const int64_t words = (bytes - head) / kWordBytes;
+  PL_NO_UNROLL
+  for (int64_t w = threadIdx.x; w < words; w += kThreads)
+    __stcs(reinterpret_cast<uint4*>(to + head) + w, uint4{0, 0, 0, 0});
+  // The head, and the bytes after the last word.
+  PL_NO_UNROLL
+  for (int64_t at = 2 * threadIdx.x; at < bytes - words * kWordBytes; at += 2 * kThreads)
+    __stcs(reinterpret_cast<uint16_t*>(to + (at < head ? at : words * kWordBytes + at)), uint16_t{0});
+}
+
+// Computes the gradient of each row.
+__global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_gradient_kernel(LogitsPass pass) {
+  const LogitsCall& call = pass.call;
+  const DType out_dtype = call.out_dtype;
+  for (unsigned segment = blockIdx.x; segment < pass.count(); segment += gridDim.x) {
+    const unsigned index = segment / pass.segments;
+    const int64_t first = (segment - index * pass.segments) * kLogitsSegment;
+    char* const out = static_cast<char*>(call.out) + index * call.out_stride * size_of(out_dtype);
+    const DeviceRow row(pass, index);
+    // The end in the row, and among the logits that take part.
+    const int64_t end = call.token_ids ? call.vocabulary : min(first + kLogitsSegment, call.vocabulary);
+    const int64_t last = call.token_ids ? row.length : end;
+    const bool ignored = is_ignored(pass, index);
+    const RowGradient gradient = ignored ? RowGradient{} : pass.gradients[index];
+    const float softcap = static_cast<float>(call.softcap);
+    // The gradient of a support may replace the logits, so it is kept until all of them are read.
+    float* const kept = call.token_ids ? pass.grad_of_ids + (row.token_ids - call.token_ids) : nullptr;
+    char* const to = kept ? reinterpret_cast<char*>(kept) : out;
+    // Steps begin with a whole word. So a thread writes only words that it has read itself, because the
+    // gradient may replace the logits.
+    const int64_t before =
+        kept ? 0 : bytes_after_word(row.data + first * size_of(row.dtype)) / size_of(row.dtype);
+    PL_NO_UNROLL
+    for (int64_t at = ignored ? last : first - before; at < last; at += kLogitsStep) {
+      const Group group(row, at, first, last, 0);
+      float x[kLogitsGroup];
+      load_group<true>(row, group, x);
+      differentiate(group, gradient.of_others, softcap, x);
+      store_group(to, kept ? DType::kFloat32 : out_dtype, group, x);
+    }
+    __syncthreads();
+    if (ignored || kept) write_zeros(out + first * size_of(out_dtype), (end - first) * size_of(out_dtype));
+    if (ignored) continue;
+    if (kept) {
+      __syncthreads();
+      PL_NO_UNROLL
+      for (int64_t i = threadIdx.x; i < row.length; i += kThreads)
+        store_one(out, out_dtype, row.index(i), kept[i]);
+      __syncthreads();
+    }
+    const int64_t target = target_of(pass, index);
+    if (threadIdx.x == 0 && first <= target && target < end)
+      store_one(out, out_dtype, target, gradient.of_target);
+  }
+}
+
+}  // namespace policy_loss::cuda

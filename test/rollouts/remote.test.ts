@@ -1,0 +1,307 @@
+/** Tests that rollouts are read from web servers and from S3: the same rows, in ranges, in spite of failures that pass. */
+import assert from 'node:assert/strict';
+import { copyFileSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
+import { expandFiles, readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { cutFile } from '../../lib/rollouts/pieces.js';
+import { RETRIES } from '../../lib/rollouts/remote/remote.js';
+import { runAlone } from '../support/alone.js';
+import { FileServer, S3_CREDENTIALS, startS3 } from '../support/file-server.js';
+import { isLossError } from '../support/loss-error.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
+
+const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
+const ROLLOUTS = new URL('../../lib/rollouts/index.js', import.meta.url).href;
+const EXAMPLE = fileURLToPath(new URL('../../examples/rollouts.jsonl', import.meta.url));
+
+/** One file of each kind of reader. */
+const FILES = [
+  'rollouts.jsonl',
+  'rollouts.jsonl.gz',
+  'rollouts.csv',
+  'padded.safetensors',
+  'stored.npz',
+  'deflated.npz',
+  'rollouts.sqlite',
+  'parquet/arrow-groups.parquet',
+];
+const nameOf = (file: string) => file.split('/').at(-1)!;
+/** The names of databases are followed by that of the table. */
+const tableOf = (file: string) => (file.endsWith('.sqlite') ? '#rollouts' : '');
+const temporary = () => readdirSync(tmpdir()).filter((name) => name.startsWith('policy-loss-remote-'));
+
+describe('files on servers', () => {
+  const folder = temporaryFolder();
+  let server: FileServer;
+  const { pauseMs } = RETRIES;
+  before(async () => {
+    RETRIES.pauseMs = 1;
+    for (const file of FILES) copyFileSync(fixture(file), folder.path(nameOf(file)));
+    copyFileSync(EXAMPLE, folder.path('example.jsonl'));
+    server = new FileServer(folder.directory);
+    await server.start();
+  });
+  beforeEach(() => server.reset());
+  after(async () => {
+    RETRIES.pauseMs = pauseMs;
+    await server.stop();
+  });
+
+  const batchOf = async (file: string) => (await readRollouts([file])).batch;
+
+  for (const file of FILES)
+    it(`give the rows of a local file: ${file}`, async () => {
+      const before = temporary();
+      const url = server.url(nameOf(file)) + tableOf(file);
+      assert.deepEqual(await batchOf(url), await batchOf(fixture(file) + tableOf(file)));
+      for await (const { places } of streamRollouts([url], { maxTokens: 8 }))
+        for (const place of places) assert.equal(place.file, url);
+      assert.deepEqual(temporary(), before);
+    });
+
+  it('are read on after failures that pass, from the byte at which the connection ended', async () => {
+    const expected = await batchOf(EXAMPLE);
+    server.reset({ statuses: [503, 500, 429], cutAfter: 40_000, cuts: 5 });
+    assert.deepEqual(await batchOf(server.url('example.jsonl')), expected);
+    const begins = server.requests.map(([, first]) => first);
+    assert.ok(begins.filter((first) => first > 0).length >= 5, String(begins));
+    server.reset({ cutAfter: 3000, cuts: 2 });
+    const [parquet] = FILES.slice(-1).map(nameOf);
+    assert.deepEqual(await batchOf(server.url(parquet!)), await batchOf(folder.path(parquet!)));
+  });
+
+  it('fail with the reason if failures do not pass', async () => {
+    const url = server.url('rollouts.jsonl');
+    server.reset({ statuses: new Array(50).fill(503) });
+    await assert.rejects(
+      batchOf(url),
+      isLossError(
+        'ERR_INVALID_INPUT',
+        /rollouts\.jsonl: expected a server that answers, got .*503.* 6 times in a row$/,
+      ),
+    );
+    for (const [status, name] of [
+      [403, 'rollouts.jsonl'],
+      [404, 'nothing.jsonl'],
+    ] as const) {
+      server.reset({ statuses: status === 403 ? [403] : [] });
+      await assert.rejects(
+        batchOf(server.url(name)),
+        isLossError(
+          'ERR_INVALID_INPUT',
+          new RegExp(`${name}: expected a readable file, got HTTP status ${status}$`),
+        ),
+      );
+    }
+    await assert.rejects(
+      batchOf('http://127.0.0.1:1/rollouts.jsonl'),
+      isLossError('ERR_INVALID_INPUT', /expected a server that answers, got an error \(.+\) 6 times/),
+    );
+  });
+
+  it('need a server that knows ranges', async () => {
+    server.reset({ withoutRanges: true });
+    await assert.rejects(
+      batchOf(server.url('rollouts.jsonl')),
+      isLossError('ERR_INVALID_INPUT', /expected a server that answers requests for a range of bytes/),
+    );
+  });
+
+  it('must not change while they are read', async () => {
+    const file = folder.write('changing.jsonl', readFileSync(EXAMPLE));
+    let isChanged = false;
+    server.reset({
+      cutAfter: 50_000,
+      cuts: 1,
+      onRequest: ({ headers }) => {
+        const first = Number(/\d+/.exec(headers.range!)![0]);
+        if (first === 0 || isChanged) return;
+        isChanged = true;
+        writeFileSync(file, readFileSync(file).reverse());
+      },
+    });
+    await assert.rejects(
+      batchOf(server.url('changing.jsonl')),
+      isLossError(
+        'ERR_INVALID_INPUT',
+        /expected a file that nobody writes while it is read, with the ETag "/,
+      ),
+    );
+  });
+
+  it('are empty if they have no bytes', async () => {
+    folder.write('empty.jsonl', '');
+    await assert.rejects(
+      batchOf(server.url('empty.jsonl')),
+      isLossError('ERR_INVALID_INPUT', /expected rollouts, got an empty file/),
+    );
+  });
+
+  it('may not have credentials in their names, which no message shows', async () => {
+    for (const url of [
+      'https://user:secret@example.com/a.jsonl',
+      'https://example.com/a.jsonl?X-Amz-Signature=secret',
+      's3://secret@bucket/a.jsonl',
+    ])
+      for (const call of [expandFiles([url]), batchOf(url)])
+        await assert.rejects(call, (error: Error) => {
+          isLossError('ERR_INVALID_OPTION', /expected a URL without a user, a password and a query/)(error);
+          assert.doesNotMatch(error.message, /secret/);
+          return true;
+        });
+    assert.deepEqual(await expandFiles(['https://example.com/[a]*.jsonl']), [
+      'https://example.com/[a]*.jsonl',
+    ]);
+  });
+
+  it('are cut without reading what the cut does not need', async () => {
+    const parquet = nameOf(FILES.at(-1)!);
+    const local = await cutFile(folder.path(parquet), 1, true);
+    const cut = await cutFile(server.url(parquet), 1, true);
+    const places = ({ start, end, groups, rows }: (typeof cut.pieces)[0]) => ({ start, end, groups, rows });
+    assert.deepEqual(cut.pieces.map(places), local.pieces.map(places));
+    assert.ok(cut.pieces.length > 1);
+    assert.match(cut.etag!, /^"[0-9a-f]{32}"$/);
+    const read = server.requests.reduce((sum, [, first, last]) => sum + Math.min(last, cut.size) - first, 0);
+    assert.ok(read < cut.size, `${read} of ${cut.size} bytes`);
+    // A shard of some row groups reads these, the beginning and the footer.
+    const [piece] = cut.pieces;
+    server.reset();
+    for await (const { rows } of streamRollouts([piece!])) assert.equal(rows, piece!.rows);
+    const reread = server.requests.reduce(
+      (sum, [, first, last]) => sum + Math.min(last, cut.size) - first,
+      0,
+    );
+    assert.ok(reread < cut.size, `${reread} of ${cut.size} bytes`);
+
+    const lines = await cutFile(server.url('example.jsonl'), 100_000, false);
+    assert.deepEqual(
+      lines.pieces.map(({ start, end, line, sha256 }) => ({ start, end, line, sha256 })),
+      (await cutFile(EXAMPLE, 100_000, false)).pieces.map(({ start, end, line, sha256 }) => ({
+        start,
+        end,
+        line,
+        sha256,
+      })),
+    );
+    server.reset({ withoutEtag: true });
+    const plain = await cutFile(server.url(parquet), 1, true);
+    assert.deepEqual(
+      plain.pieces.map(({ sha256 }) => sha256),
+      local.pieces.map(({ sha256 }) => sha256),
+    );
+  });
+
+  it('take memory that does not depend on their size', function () {
+    this.timeout(60_000);
+    const { result, memory } = runAlone<number>(
+      `const { createServer } = await import('node:http');
+       const { once } = await import('node:events');
+       const { streamRollouts } = await import(given[0]);
+       const line = Buffer.from(JSON.stringify({ logprobs: [-1], prompt: 'x'.repeat(2 ** 20) }) + '\\n');
+       const size = 300 * line.length;
+       const server = createServer(async (request, response) => {
+         const [first, last] = request.headers.range.match(/\\d+/g).map(Number);
+         const end = Math.min(last + 1, size);
+         response.writeHead(206, { 'content-range': 'bytes ' + first + '-' + (end - 1) + '/' + size, etag: '"1"' });
+         for (let at = first; at < end && !response.destroyed; ) {
+           const chunk = line.subarray(at % line.length, Math.min(line.length, (at % line.length) + end - at));
+           at += chunk.length;
+           if (!response.write(chunk)) await Promise.race([once(response, 'drain'), once(response, 'close')]);
+         }
+         response.end();
+       }).listen(0, '127.0.0.1');
+       await once(server, 'listening');
+       let rows = 0;
+       const url = 'http://127.0.0.1:' + server.address().port + '/long.jsonl';
+       for await (const part of streamRollouts([url], { maxTokens: 16 })) rows += part.rows;
+       server.close();
+       server.closeAllConnections();
+       return rows;`,
+      [ROLLOUTS],
+    );
+    assert.equal(result, 300);
+    assert.ok(memory < 300e6, `${memory} bytes`);
+  });
+
+  describe('on S3', () => {
+    const before_ = { ...process.env };
+    const bucket = 'rollouts';
+    let stop: () => Promise<void>;
+    before(async () => {
+      const started = await startS3(folder.path('s3'), bucket);
+      stop = started.stop;
+      Object.assign(process.env, S3_CREDENTIALS, { AWS_ENDPOINT_URL_S3: started.endpoint });
+      const client = new S3Client({
+        forcePathStyle: true,
+        requestChecksumCalculation: 'WHEN_REQUIRED',
+      });
+      for (const file of [...FILES.map(fixture), EXAMPLE])
+        await client.send(
+          new PutObjectCommand({
+            Bucket: bucket,
+            Key: `runs/${file === EXAMPLE ? 'example.jsonl' : nameOf(file)}`,
+            Body: readFileSync(file),
+          }),
+        );
+      client.destroy();
+    });
+    after(async () => {
+      for (const name of [...Object.keys(S3_CREDENTIALS), 'AWS_ENDPOINT_URL_S3'])
+        if (before_[name] === undefined) delete process.env[name];
+        else process.env[name] = before_[name];
+      await stop();
+    });
+
+    it('give the rows of local files', async () => {
+      for (const file of FILES)
+        assert.deepEqual(
+          await batchOf(`s3://${bucket}/runs/${nameOf(file)}${tableOf(file)}`),
+          await batchOf(fixture(file) + tableOf(file)),
+          file,
+        );
+    });
+
+    it('are cut into the pieces of local files', async () => {
+      const cut = await cutFile(`s3://${bucket}/runs/example.jsonl`, 100_000, false);
+      const local = await cutFile(EXAMPLE, 100_000, false);
+      assert.deepEqual(
+        cut.pieces.map(({ start, end, sha256 }) => [start, end, sha256]),
+        local.pieces.map(({ start, end, sha256 }) => [start, end, sha256]),
+      );
+      assert.ok(cut.etag);
+    });
+
+    it('are listed by folders', async () => {
+      const found = await expandFiles([`s3://${bucket}/runs/`]);
+      const names = [...FILES.map(nameOf), 'example.jsonl'].sort();
+      assert.deepEqual(
+        found,
+        names.map((name) => `s3://${bucket}/runs/${name}`),
+      );
+      await assert.rejects(
+        expandFiles([`s3://${bucket}/none/`]),
+        isLossError(
+          'ERR_INVALID_INPUT',
+          /s3:\/\/rollouts\/none\/: expected a directory with files, got none/,
+        ),
+      );
+    });
+
+    it('are an error if they are missing', async () => {
+      await assert.rejects(
+        batchOf(`s3://${bucket}/runs/none.jsonl`),
+        isLossError(
+          'ERR_INVALID_INPUT',
+          /s3:\/\/rollouts\/runs\/none\.jsonl: expected a readable object, got .*404/,
+        ),
+      );
+      await assert.rejects(
+        batchOf('s3://rollouts'),
+        isLossError('ERR_INVALID_INPUT', /expected s3:\/\/BUCKET\/KEY/),
+      );
+    });
+  });
+});
