@@ -7,6 +7,7 @@ import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
 import { version } from './about.js';
 import { flagOf } from './flags.js';
 import { plannedColumns, plannedSubjects } from './plan.js';
+import { collectorFor } from './report-file.js';
 import { readingOf } from './rollouts-command.js';
 import { note } from './streams.js';
 import { PARTS_VARIABLE } from './worker.js';
@@ -20,6 +21,7 @@ const tasks = new ShardTasks({
   parts: process.env[PARTS_VARIABLE]!,
   program: version,
   subjectsOf: (file, plan) => plannedSubjects(file, plan, program),
+  collectorOf: ({ configuration }) => collectorFor(configuration, configuration.functions.length),
   settingsOf({ configuration }) {
     const { skipBadRows, batchTokens, device } = configuration;
     cudaIndex(device);
