@@ -61,11 +61,7 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
     description:
       "Computes a policy loss or an algorithm's objective on rollout files. Prints the loss, its metrics and its " +
       'gradient norm.',
-    options: [
-      REPORT_OPTION().conflicts('queue'),
-      MICRO_BATCHES_OPTION().conflicts('queue'),
-      ...submittingOptions(),
-    ],
+    options: [REPORT_OPTION(), MICRO_BATCHES_OPTION().conflicts('queue'), ...submittingOptions()],
     help: HELP,
     examples: EXAMPLES,
   });

@@ -4,14 +4,17 @@ import { version } from './about.js';
 import { printable as evaluated } from './evaluate.js';
 import { helpAfter } from './help.js';
 import { type OutputOptions, print } from './output.js';
+import { refuseInputs } from './output-file.js';
 import { plannedSubjects } from './plan.js';
 import { PARTS_OPTION, QUEUE_OPTION, type QueueOptions, requiredQueue } from './queue-options.js';
 import { connect, runPlan } from './queue-run.js';
+import { REPORT_OPTION } from './report-file.js';
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
 import { printable as swept } from './sweep.js';
 
 interface JoinOptions extends OutputOptions, Required<QueueOptions> {
   quiet?: boolean;
+  report?: string;
 }
 
 /** Adds the command `join` to the command-line program. */
@@ -27,18 +30,23 @@ export function addJoin(program: Command): void {
   for (const option of [
     QUEUE_OPTION().makeOptionMandatory(),
     PARTS_OPTION().makeOptionMandatory(),
+    REPORT_OPTION(),
     ...OUTPUT_OPTIONS(),
   ])
     command.addOption(option);
   command.addHelpText('after', helpAfter(EXAMPLES));
-  command.action(async (name: string, { quiet = false, ...options }: JoinOptions) => {
+  command.action(async (name: string, { quiet = false, report, ...options }: JoinOptions) => {
     const { queue, parts } = requiredQueue(options);
     const { planFile, storedPlan } = await import('../cluster/index.js');
     const plan = await storedPlan(parts, name, version);
+    refuseInputs(
+      [['--report', report]],
+      plan.files.map(({ file }) => file),
+    );
     const subjects = await plannedSubjects(planFile(parts, name), plan, program);
     const show = subjects.length > 1 ? swept : evaluated;
     const { result, end } = await runPlan(plan, subjects, {
-      ...{ address: await connect(queue), parts, quiet, show },
+      ...{ address: await connect(queue), parts, quiet, show, report },
       submits: false,
     });
     await print(options, result);

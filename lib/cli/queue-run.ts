@@ -3,7 +3,13 @@ import type { Command } from 'commander';
 import type { QueueAddress, RunProgress, SubmittedRun } from '../cluster/index.js';
 import { type FilesEvaluation, mergePlan, type Plan } from '../parts/index.js';
 import { type Printable, ProgressBar } from './output.js';
-import { checkDevice, type PlanningOptions, planSubjects, SHARD_SIZE_OPTION } from './plan.js';
+import {
+  checkDevice,
+  type PlanningOptions,
+  plannedColumns,
+  planSubjects,
+  SHARD_SIZE_OPTION,
+} from './plan.js';
 import {
   connectionErrors,
   PARTS_OPTION,
@@ -11,6 +17,7 @@ import {
   type QueueOptions,
   requiredQueue,
 } from './queue-options.js';
+import { reportOnParts } from './report-file.js';
 import { runOnRollouts } from './rollouts-command.js';
 import { note } from './streams.js';
 import { makeSubject, readConfiguration, type TitledSubject, type TypedSubject } from './typed-subjects.js';
@@ -53,12 +60,16 @@ export async function computeOnQueue(
   checkDevice(device);
   const quiet = options.quiet === true;
   let end = async () => {};
-  await runOnRollouts(patterns, here, typed, {}, async (run) => {
+  const forReport = options.report !== undefined;
+  await runOnRollouts(patterns, here, typed, plannedColumns({ forReport }), async (run) => {
     // Finds a wrong URL before all files are read.
     const address = await connect(queue);
-    const plan = await planSubjects(run, planned, { ...options, device });
+    const plan = await planSubjects(run, planned, { ...options, device, forReport });
     const subjects = planned.map(({ subject }) => subject);
-    const submitted = await runPlan(plan, subjects, { address, parts, quiet, submits: true, show });
+    const submitted = await runPlan(plan, subjects, {
+      ...{ address, parts, quiet, show, report: options.report },
+      submits: true,
+    });
     end = submitted.end;
     return submitted.result;
   });
@@ -82,6 +93,8 @@ export interface RunPlanOptions {
   /** Whether a run that has ended begins again. Otherwise its result is returned. */
   submits: boolean;
   show: Show;
+  /** The file of a report to write. The plan must be for a report. */
+  report: string | undefined;
 }
 
 /**
@@ -91,8 +104,9 @@ export interface RunPlanOptions {
 export async function runPlan(
   plan: Plan,
   subjects: readonly TitledSubject[],
-  { address, parts, quiet, submits, show }: RunPlanOptions,
+  { address, parts, quiet, submits, show, report }: RunPlanOptions,
 ): Promise<{ result: Printable; end: () => Promise<void> }> {
+  const page = await reportOnParts(plan, subjects, report);
   const { runFolder, SubmittedRun } = await import('../cluster/index.js');
   const connected = async <T>(use: (run: SubmittedRun) => Promise<T>): Promise<T> => {
     const run = await SubmittedRun.of(plan, { address, parts, onError: connectionErrors(address.shown) });
@@ -114,7 +128,8 @@ export async function runPlan(
     } finally {
       shown.stop();
     }
-    const merged = await mergePlan(plan, subjects, [runFolder(parts, run.id)]);
+    const merged = await mergePlan(plan, subjects, [runFolder(parts, run.id)], page?.add);
+    await page?.write(merged.subjects);
     return show(merged, plan.configuration.skipBadRows ? merged.skipped : undefined, quiet);
   });
   return { result, end: () => connected((run) => run.remove()) };

@@ -6,7 +6,8 @@ import { LossError } from '../index.js';
 import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
 import { version } from './about.js';
 import { flagOf } from './flags.js';
-import { plannedSubjects } from './plan.js';
+import { plannedColumns, plannedSubjects } from './plan.js';
+import { collectorFor } from './report-file.js';
 import { readingOf } from './rollouts-command.js';
 import { note } from './streams.js';
 import { PARTS_VARIABLE } from './worker.js';
@@ -20,12 +21,13 @@ const tasks = new ShardTasks({
   parts: process.env[PARTS_VARIABLE]!,
   program: version,
   subjectsOf: (file, plan) => plannedSubjects(file, plan, program),
+  collectorOf: ({ configuration }) => collectorFor(configuration, configuration.functions.length),
   settingsOf({ configuration }) {
-    const { skipBadRows, batchTokens, device, gradients } = configuration;
+    const { skipBadRows, batchTokens, device } = configuration;
     cudaIndex(device);
     return {
       read: {
-        ...readingOf(configuration, gradients ? { keep: gradients.ids } : {}),
+        ...readingOf(configuration, plannedColumns(configuration)),
         onWarning: ({ message }) => note(`warning: ${message}`),
         ...(skipBadRows && { skipBadRows, onBadRow: () => {} }),
       },

@@ -1,7 +1,7 @@
 // Runs the jobs of shards, in a process of its own for each shard at a time.
 import { join } from 'node:path';
 import { LossError } from '../index.js';
-import { type EvaluationSettings, type Plan, PlanRun, type Subject } from '../parts/index.js';
+import { type Collector, type EvaluationSettings, type Plan, PlanRun, type Subject } from '../parts/index.js';
 import { partName, readCounts, readResult } from '../parts/part-file.js';
 import { type ShardDone, type ShardJob, shardJobFrom } from './jobs.js';
 import { checkNoCode, planFile, runFolder, storedPlan } from './run-folder.js';
@@ -16,6 +16,8 @@ export interface ShardTasksOptions {
   subjectsOf: (file: string, plan: Plan) => Promise<readonly Subject[]>;
   /** Returns how a plan's rows are read and computed. */
   settingsOf: (plan: Plan) => EvaluationSettings;
+  /** Returns what collects more about the rows of each shard, if the plan wants that. */
+  collectorOf?: (plan: Plan) => Promise<(() => Collector) | undefined>;
 }
 
 // A plan and the counts of all its rows take memory, so only those of the latest runs are kept.
@@ -70,11 +72,13 @@ export class ShardTasks {
       this.#runs.set(run, known);
       return known;
     }
-    const { parts, program, subjectsOf, settingsOf } = this.#options;
+    const { parts, program, subjectsOf, settingsOf, collectorOf } = this.#options;
     const plan = await storedPlan(parts, run, program);
     checkNoCode(plan);
     const subjects = await subjectsOf(planFile(parts, run), plan);
-    const opened = { plan, planRun: new PlanRun(plan, runFolder(parts, run), subjects, settingsOf(plan)) };
+    const collect = await collectorOf?.(plan);
+    const planRun = new PlanRun(plan, runFolder(parts, run), subjects, settingsOf(plan), collect);
+    const opened = { plan, planRun };
     this.#runs.set(run, opened);
     const [oldest] = this.#runs.keys();
     if (this.#runs.size > KEPT_RUNS) this.#runs.delete(oldest!);

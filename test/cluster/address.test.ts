@@ -75,11 +75,6 @@ describe('options of a queue', () => {
 
   it('exclude what needs the gradients of all rows', async () => {
     const queue = ['--queue', 'redis://host', '--parts', 'parts'];
-    await fails(
-      2,
-      [...evaluate, ...queue, '--report', 'report.html'],
-      /--report.*cannot be used with.*--queue/,
-    );
     await fails(2, [...evaluate, ...queue, '--micro-batches', '2'], /cannot be used with.*--queue/);
   });
 

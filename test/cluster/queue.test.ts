@@ -154,6 +154,21 @@ describe('queue', function () {
       }
     });
 
+    it('writes the report of merged parts', async () => {
+      const [one, other] = [join(cluster.folder, 'one.html'), join(cluster.folder, 'other.html')];
+      const words = [EXAMPLE, '--loss', 'ppo', '--shard-size', '60K'];
+      const { code, stderr } = await cluster.run('evaluate', ...words, '--report', one).end();
+      assert.equal(code, 0, stderr);
+      const [made, parts] = [join(cluster.folder, 'report.json'), join(cluster.folder, 'report-parts')];
+      for (const words of [
+        ['plan', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K', '--for-report', '--out', made],
+        ['run', made, '--out', parts],
+        ['merge', made, parts, '--report', other],
+      ])
+        assert.equal((await run(...words)).code, 0);
+      assert.equal(readFileSync(one, 'utf8'), readFileSync(other, 'utf8'));
+    });
+
     it('shows one progress bar over all workers in a terminal', async () => {
       const words = ['evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '1'];
       const command = [PROGRAM, ...words, '--queue', cluster.url, '--parts', cluster.parts];

@@ -26,6 +26,16 @@ export async function until(what: string, holds: () => boolean | Promise<boolean
   }
 }
 
+const ends: (() => void)[] = [];
+process.once('exit', () => {
+  for (const end of ends) end();
+});
+
+/** Calls a function when the tests end, also if they end early. */
+function endWithTests(end: () => void): void {
+  ends.push(end);
+}
+
 const HOLD = new URL('./scenarios/hold.mjs', import.meta.url).href;
 
 /** A program in a process of its own, with its output so far. */
@@ -48,6 +58,7 @@ export class Program {
         this[stream] += text;
       });
     this.#ended = once(this.#child, 'close');
+    endWithTests(() => this.signalAll('SIGKILL'));
   }
 
   /** Sends a signal to the program only. */
@@ -115,6 +126,8 @@ export class Cluster {
     this.#server = spawn('redis-server', [...options, '--appendonly', 'yes', ...password], {
       stdio: 'ignore',
     });
+    const server = this.#server;
+    endWithTests(() => server.kill('SIGKILL'));
     await until('Redis answers', () => this.#answers());
   }
 
