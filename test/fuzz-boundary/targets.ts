@@ -9,6 +9,7 @@ import { types } from 'node:util';
 import { fromTrinityArgs } from '../../lib/core/options.js';
 import * as api from '../../lib/index.js';
 import { requiredArgs } from '../support/draw.js';
+import { logitsOfTokens, ofRows, rowsAndGradients } from './logits.js';
 import { ofLosses } from './losses.js';
 import type { Anything } from './odd-values.js';
 
@@ -56,22 +57,9 @@ const rewarded = () => ({
   step: 1,
 });
 const whole = () => ({ ...rewarded(), advantages: column(0.5) });
-/** Makes a batch with two logits per token in place of log-probabilities. */
-const withLogits = () => {
+const withoutLogprob = () => {
   const { logprob, entropy, ...batch } = whole();
-  return {
-    ...batch,
-    logits: new Float32Array(2 * TOKENS),
-    targets: new Int32Array(TOKENS),
-    vocabulary: 2,
-    temperature: 0.5,
-    softcap: 30,
-    support: {
-      tokenIds: new Int32Array(TOKENS),
-      offsets: Int32Array.from({ length: TOKENS + 1 }, (_, i) => i),
-    },
-    rowStride: 2,
-  };
+  return batch;
 };
 const CONTROLLER = new AbortController();
 const options = () => ({ grad: true, device: 'cpu', signal: CONTROLLER.signal, seed: 1 });
@@ -91,9 +79,12 @@ const config = () => ({
 
 // Valid arguments of methods, by the method's name. They suit every class, unless methods() is given others.
 const METHODS: Record<string, () => Anything[]> = {
-  fromLogits: () => [withLogits(), { ...options(), entropy: true, gradLogits: true }],
+  fromLogits: () => [
+    { ...withoutLogprob(), ...logitsOfTokens(TOKENS) },
+    { ...options(), entropy: true, gradLogits: true },
+  ],
   fromLogitsSync: () => [
-    withLogits(),
+    { ...withoutLogprob(), ...logitsOfTokens(TOKENS) },
     { grad: true, seed: 1, entropy: true, gradLogits: new Float32Array(2 * TOKENS) },
   ],
   compute: () => [whole(), options()],
@@ -131,30 +122,11 @@ const METHODS: Record<string, () => Anything[]> = {
   objective: () => [config()],
 };
 
-const fromLogits = (): Anything => ({
-  shape: [ROWS, COLUMNS],
-  targets: new Int32Array([1, -100]),
-  temperature: new Float64Array([0.5, 2]),
-  softcap: 30,
-  support: { tokenIds: new Int32Array([1, 2, 0]), offsets: new Int32Array([0, 2, 3]) },
-  rowStride: COLUMNS,
-  device: 'cpu',
-  entropy: true,
-});
-const toLogits = (): Anything => ({
-  ...fromLogits(),
-  gradLogprob: new Float64Array(ROWS),
-  gradEntropy: new Float32Array(ROWS),
-  logsumexp: new Float64Array(ROWS),
-  entropy: new Float32Array(ROWS),
-  out: column(0),
-});
-
 const FUNCTIONS: Record<string, () => Anything[]> = {
-  logprobs: () => [column(1), { ...fromLogits(), signal: CONTROLLER.signal }],
-  logprobsSync: () => [column(1), fromLogits()],
-  logprobsBackward: () => [column(1), { ...toLogits(), signal: CONTROLLER.signal }],
-  logprobsBackwardSync: () => [column(1), toLogits()],
+  logprobs: () => [column(1), { ...ofRows(), signal: CONTROLLER.signal }],
+  logprobsSync: () => [column(1), ofRows()],
+  logprobsBackward: () => [column(1), { ...rowsAndGradients(), signal: CONTROLLER.signal }],
+  logprobsBackwardSync: () => [column(1), rowsAndGradients()],
   devices: () => [],
   setThreads: () => [2],
   sumCounts: () => [[counts(), counts()]],
@@ -416,17 +388,17 @@ const POINTERS: readonly Target[] = [
   ),
   ofPointer(
     'logprobs of a pointer',
-    () => [{ ...fromLogits(), device: 'cuda:0', stream: 0n }],
+    () => [{ ...ofRows(), device: 'cuda:0', stream: 0n }],
     (_, logits, options) => api.logprobs(logits, options),
   ),
   ofPointer(
     'logprobsBackward of a pointer',
-    () => [{ ...toLogits(), device: 'cuda:0', stream: 0n }],
+    () => [{ ...rowsAndGradients(), device: 'cuda:0', stream: 0n }],
     (_, logits, options) => api.logprobsBackward(logits, options),
   ),
   ofPointer(
     'logprobsBackward to a pointer',
-    () => [{ ...toLogits(), device: 'cuda:0', stream: 0n }],
+    () => [{ ...rowsAndGradients(), device: 'cuda:0', stream: 0n }],
     (_, out, options) => {
       define(options, 'out', out);
       return api.logprobsBackward(column(1), options);
@@ -491,7 +463,7 @@ export const KEYS: readonly string[] = [
     'part',
     'advantage',
     ...Object.keys(options()),
-    ...Object.keys(toLogits()),
+    ...Object.keys(rowsAndGradients()),
     'tokenIds',
     'offsets',
     'normalizer',
