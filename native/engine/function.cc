@@ -168,7 +168,8 @@ bool gradient_is_per_token(const PreparedFunction& function) {
     return !reads_tokens;
   }
   bool sums = false;
-  with_loss(function, [&](const auto& loss) { sums = needs_row_sums(loss); }, Losses{});
+  with_loss(
+      function, [&](const auto& loss) { sums = needs_row_sums(loss); }, Losses{});
   return !sums;
 }
 

@@ -93,8 +93,8 @@ class PreparedFunction {
   LossStorage loss_;
 };
 
-// Returns whether the gradients of a token depend on the token's own columns, on its row's options and on counts
-// of unmasked tokens and rows, but not on the columns of other tokens.
+// Returns whether the gradients of a token depend on the token's own columns, on its row's options and on
+// counts of unmasked tokens and rows, but not on the columns of other tokens.
 bool gradient_is_per_token(const PreparedFunction& function);
 
 KindScales kind_scales(const PreparedFunction& function, const BatchCounts& counts,
