@@ -420,6 +420,27 @@ describe('bad arguments of fromLogits()', () => {
     await assert.rejects(ppo.fromLogits(batch, { gradLogits: true, signal }), isLossError('ERR_ABORTED'));
   });
 
+  it('what the caller changes while a long batch is read does not matter', async () => {
+    const tokens = 20_000;
+    const support = {
+      tokenIds: new Int32Array(tokens),
+      offsets: Int32Array.from({ length: tokens + 1 }, (_, i) => i),
+    };
+    const batch = {
+      shape: [1, tokens] as [number, number],
+      logits: new Float32Array(2 * tokens),
+      targets: new Array<number>(tokens).fill(0),
+      oldLogprob: new Float32Array(tokens),
+      advantages: [1],
+      actionMask: new Array<number>(tokens).fill(1),
+      support,
+    };
+    const promise = ppo.fromLogits(batch);
+    Object.assign(batch, { shape: [0, 0], targets: [], support: undefined });
+    Object.assign(support, { tokenIds: [], offsets: [] });
+    assert.deepStrictEqual((await promise).logprob, new Float32Array(tokens));
+  });
+
   it('an async iterable is refused by the synchronous call', () => {
     const { columns, targets } = given;
     const logits = (async function* () {

@@ -151,6 +151,7 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   checkStream(stream, index);
   const { logits, targets, vocabulary, temperature, softcap, support, rowStride, ...batch } =
     checkBatch(given);
+  const kept = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
   for (const name of ['logprob', 'entropy']) checkAbsent(batch, loss.mapper.keys(name));
   const mask = findInput(batch, loss.mapper, 'action_mask');
   const layout = yield* readLayout(batch);
@@ -158,7 +159,7 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const source = readSource(logits, tokens, vocabulary, rowStride, index);
   const ids = yield* copyIntegers('targets', targets, -(2 ** 31));
   yield* ignoreMasked(ids, yield* readMask(mask.key, mask.value, layout, 'token'));
-  const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support });
+  const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support: kept });
   const column = () => allocate(`a column of ${tokens} values`, () => new Float32Array(tokens));
   const logprob = column();
   const entropy = loss.needsEntropy || wantsEntropy === true ? column() : undefined;
