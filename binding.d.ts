@@ -408,7 +408,7 @@ export interface NativeBinding {
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
   /**
-   * Returns whether the gradients of a token do not depend on the columns of other tokens, apart from the mask.
+   * Returns whether the gradients of a token depend only on its own columns, on numbers of its row, and on the mask.
    */
   gradientIsPerToken(fn: NativeFunction): boolean;
   /**

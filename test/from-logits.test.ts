@@ -11,6 +11,7 @@ import {
   type LogitsBatchSync,
   logprobsBackwardSync,
   logprobsSync,
+  lossFromExpression,
   Objective,
   POLICY_LOSS_FN,
   type PolicyLossFn,
@@ -331,6 +332,37 @@ describe('logits in blocks', () => {
     }
   });
 
+  it('are closed once after an error, which an error of the closing does not replace', async () => {
+    const given = made();
+    for (const how of ['next', 'block'] as const) {
+      let closed = 0;
+      const iterator = {
+        next: () => {
+          if (how === 'next') throw new Error('next');
+          return { done: false, value: 5 };
+        },
+        return: () => {
+          closed++;
+          throw new Error('closing');
+        },
+      };
+      for (const source of [
+        { [Symbol.iterator]: () => iterator },
+        { [Symbol.asyncIterator]: () => iterator },
+      ]) {
+        closed = 0;
+        const message = how === 'next' ? 'next' : /got number 5/;
+        await assert.rejects(ppo.fromLogits(batchOf(given, source)), { message });
+        assert.equal(closed, how === 'next' ? 0 : 1);
+      }
+    }
+    const none = { [Symbol.iterator]: () => ({ next: () => null }) };
+    await assert.rejects(
+      ppo.fromLogits(batchOf(given, none)),
+      isLossError('ERR_INVALID_INPUT', /^logits: .*next/),
+    );
+  });
+
   for (const [title, source, message] of [
     ['too few rows', (blocks: Logits[]) => blocks.slice(1), /blocks with 201 rows in all.*got 181/],
     [
@@ -398,6 +430,24 @@ describe('bad arguments of fromLogits()', () => {
       /^gradLogits: expected other memory than oldLogprob/,
     ],
     ['no batch', null, {}, /batch/],
+    [
+      'a stride of 0',
+      { logits: [given.logits], rowStride: 0 },
+      {},
+      /^rowStride: expected a whole number of at least 37/,
+    ],
+    [
+      'a stride without a vocabulary',
+      { rowStride: V, vocabulary: undefined },
+      {},
+      /^vocabulary: .*there is a rowStride/,
+    ],
+    [
+      'a gradient on a device',
+      {},
+      { grad: 'device', gradLogits: true },
+      /^grad: expected true, false or a Float32Array/,
+    ],
   ] as const)
     it(`${title} is refused`, async () => {
       const { columns, logits, targets } = given;
@@ -412,6 +462,64 @@ describe('bad arguments of fromLogits()', () => {
       await assert.rejects(ppo.fromLogits(batch as never, options as never), check);
       assert.throws(() => ppo.fromLogitsSync(batch as never, options as never), check);
     });
+
+  for (const [title, more, keys] of [
+    ['nothing', {}, []],
+    ['grad', { grad: true }, ['grad']],
+    ['gradEntropy', { gradEntropy: true }, ['gradEntropy']],
+    ['both', { grad: true, gradEntropy: true }, ['grad', 'gradEntropy']],
+  ] as const)
+    it(`gradients with respect to log-probabilities and entropies are returned if requested: ${title}`, () => {
+      const { columns, logits, targets } = given;
+      const batch = { ...columns, logits, targets } as never;
+      const withEntropy = lossFromExpression('-A*r - 0.1*H');
+      assert.ok(withEntropy.dependsOnEntropy);
+      for (const fn of [ppo, withEntropy])
+        for (const gradLogits of [true, false]) {
+          const result = fn.fromLogitsSync(batch, { ...more, gradLogits });
+          const found = Object.keys(result).filter((key) => ['grad', 'gradEntropy'].includes(key));
+          assert.deepEqual(found, keys, `${gradLogits}`);
+        }
+    });
+
+  it('ids of a support in the memory of the gradient are refused, also in blocks', async () => {
+    const tokens = 4;
+    const gradLogits = new Float32Array(2 * tokens);
+    const batch = (logits: unknown, tokenIds: Int32Array) =>
+      ({
+        shape: [1, tokens],
+        logits,
+        targets: [0, 0, 0, 0],
+        vocabulary: 2,
+        support: { tokenIds, offsets: [0, 1, 2, 3, 4] },
+        oldLogprob: new Float32Array(tokens),
+        advantages: [1],
+        actionMask: [1, 1, 1, 1],
+      }) as never;
+    const logits = new Float32Array(2 * tokens);
+    const ids = new Int32Array(gradLogits.buffer, 0, tokens);
+    const apart = isLossError(
+      'ERR_INVALID_INPUT',
+      /gradLogits: expected other memory than support\.tokenIds/,
+    );
+    await assert.rejects(ppo.fromLogits(batch(logits, ids), { gradLogits }), apart);
+    const block = isLossError('ERR_INVALID_INPUT', /logits: expected other memory than support\.tokenIds/);
+    const options = { gradLogits: () => {} };
+    await assert.rejects(ppo.fromLogits(batch([gradLogits], ids), options), block);
+  });
+
+  it('a function that returns a promise is refused by the synchronous call', () => {
+    const { columns, logits, targets } = given;
+    const batch = { ...columns, logits: [copyOf(logits)], targets, vocabulary: V } as never;
+    const gradLogits = async () => {
+      throw new Error('unseen');
+    };
+    const refusal = isLossError(
+      'ERR_INVALID_INPUT',
+      /^gradLogits: expected a function that returns no promise/,
+    );
+    assert.throws(() => ppo.fromLogitsSync(batch, { gradLogits }), refusal);
+  });
 
   it('an aborted signal rejects the call', async () => {
     const { columns, logits, targets } = given;

@@ -53,6 +53,56 @@ describe('native calls', () => {
       assert.throws(() => native.evaluateSync(fn, bad, call(tokens)), TypeError);
     });
 
+  const logits = (over: object) => ({
+    rows: 6,
+    vocabulary: 4,
+    rowStride: 4,
+    data: new Float32Array(24),
+    dtype: 0,
+    targets: new Int32Array(6),
+    temperature: 1,
+    temperatures: undefined,
+    softcap: 0,
+    logprob: new Float32Array(6),
+    out: new Float32Array(24),
+    outDtype: 0,
+    outStride: 4,
+    firstToken: 0,
+    ...over,
+  });
+  const supports = {
+    tokenIds: new Int32Array(1000),
+    offsets: Int32Array.of(0, 1000, 1000, 1000, 1000, 1000, 1000),
+  };
+  for (const [what, bad] of Object.entries({
+    'logits of more tokens than the batch has': logits({ firstToken: 1 }),
+    'logits of tokens before the batch': logits({ firstToken: -1 }),
+    'logits that are too short': logits({ rowStride: 5 }),
+    'logits whose gradient is too short': logits({ outStride: 5 }),
+    'a support with more tokens than the vocabulary': logits(supports),
+    'logits without a place for the log-probabilities': logits({ logprob: undefined }),
+    'logits without a place for the gradient': logits({ out: undefined }),
+    'logits on a device': logits({ data: 4096n }),
+  }))
+    it(`refuses ${what}`, () => {
+      const given = { ...call(6), logits: bad as never };
+      assert.throws(() => native.evaluateSync(fn, batch(6, {}), given), TypeError);
+    });
+
+  it('refuses logits for a function whose gradient is not per token', () => {
+    const options = { beta: 0.1, label_smoothing: 0, pairwise: false };
+    const pairs = native.createFunction({ policyLoss: { name: 'dpo', options, aggregation: 'token-mean' } });
+    assert.equal(native.gradientIsPerToken(pairs), false);
+    assert.equal(native.gradientIsPerToken(fn), true);
+    const given = {
+      ...batch(6, {}),
+      data: [new Float32Array(6), undefined, new Float32Array(6)],
+    } as NativeBatch;
+    const values = new Float64Array(native.valueNames(pairs).length);
+    const bad = { ...call(6), values, logits: logits({}) as never };
+    assert.throws(() => native.evaluateSync(pairs, given, bad), /no gradients per token/);
+  });
+
   it('computes two calls if a getter of one makes the other', async () => {
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc') as () => void;

@@ -2,8 +2,8 @@
 import { types } from 'node:util';
 import { isDeviceColumn } from '../core/device-column.js';
 import { describeValue, guarded, LossError, type LossErrorCode } from '../core/errors.js';
-import { floatsOf, type Logits, type NativeMatrix, readMatrix } from './inputs.js';
-import { perform, type Steps } from './steps.js';
+import { floatsOf, type Logits, type NativeMatrix, readMatrix, readStride } from './inputs.js';
+import { ignored, perform, type Steps } from './steps.js';
 
 /** Logits in blocks of whole rows, one after another. */
 export type LogitsBlocks = Iterable<Logits> | (() => Iterable<Logits>);
@@ -51,13 +51,14 @@ export function readSource(
   const isFunction = typeof logits === 'function';
   if (!isFunction && !isIterable(logits)) return wholeSource(logits, rows, vocabulary, rowStride, device);
   const width = checkVocabulary(vocabulary, ', because the logits come in blocks');
+  const stride = readStride(rowStride, width);
   const open = (): unknown => (isFunction ? logits() : logits);
   return {
     vocabulary: width,
     device,
     whole: undefined,
     canRepeat: isFunction || Array.isArray(logits),
-    each: (use) => eachBlock(open(), { rows, vocabulary: width, rowStride, device }, use),
+    each: (use) => eachBlock(open(), { rows, vocabulary: width, stride, device }, use),
   };
 }
 
@@ -87,11 +88,13 @@ function wholeSource(
 
 function vocabularyOf(logits: unknown, rows: number, rowStride: number | undefined): number {
   const { length } = floatsOf('logits', logits).data;
-  const width = rows === 0 ? 0 : length / rows;
-  if (rowStride == null && Number.isInteger(width)) return width;
+  if (rowStride != null)
+    throw wrongVocabulary('ERR_MISSING_INPUT', undefined, ', because there is a rowStride');
+  if (rows === 0) return 0;
+  if (length % rows === 0) return length / rows;
   throw new LossError('ERR_SHAPE_MISMATCH', {
     key: 'logits',
-    expected: `a multiple of ${rows} values, one row for each token, or the vocabulary and the rowStride`,
+    expected: `a multiple of ${rows} values, one row for each token`,
     received: String(length),
   });
 }
@@ -122,7 +125,7 @@ function isIterable(value: unknown): value is Iterable<unknown> | AsyncIterable<
 interface Shape {
   rows: number;
   vocabulary: number;
-  rowStride: number | undefined;
+  stride: number;
   device: number | undefined;
 }
 
@@ -130,20 +133,39 @@ function* eachBlock(source: unknown, shape: Shape, use: (block: Block) => Steps<
   const { rows } = shape;
   const iterator = iteratorOf(source);
   let first = 0;
-  let isDone = false;
+  // Whether the iterator must be closed after an error: not if it failed itself.
+  let isOpen = false;
   try {
     for (;;) {
       const next = yield* perform({ now: () => nextNow(iterator), later: () => iterator.next() });
-      isDone = next.done === true;
-      if (isDone) break;
+      if (isDone(next)) break;
+      isOpen = true;
       const block = guarded(() => blockOf(next.value, first, shape));
       yield* use(block);
       first += block.rows;
+      isOpen = false;
     }
-  } finally {
-    if (!isDone) yield* perform({ now: () => iterator.return?.(), later: () => iterator.return?.() });
+  } catch (error) {
+    if (isOpen) yield* close(iterator);
+    throw error;
   }
   if (first !== rows) throw wrongRows(rows, first);
+}
+
+function isDone(next: unknown): next is IteratorReturnResult<unknown> {
+  if (typeof next === 'object' && next !== null) return (next as IteratorResult<unknown>).done === true;
+  throw new LossError('ERR_INVALID_INPUT', {
+    key: 'logits',
+    expected: 'an iterator whose next() returns an object',
+    received: describeValue(next),
+  });
+}
+
+// Closes an iterator after an error. An error of its own does not replace that one.
+function* close(iterator: AnyIterator): Steps<void> {
+  try {
+    yield* perform({ now: () => void ignored(iterator.return?.()), later: async () => void (await iterator.return?.()) });
+  } catch {}
 }
 
 type AnyIterator = Iterator<unknown> | AsyncIterator<unknown>;
@@ -160,8 +182,7 @@ function iteratorOf(source: unknown): AnyIterator {
 
 function nextNow(iterator: AnyIterator): IteratorResult<unknown> {
   const next = iterator.next();
-  if (!(next instanceof Promise)) return next;
-  next.catch(() => {});
+  if (!ignored(next)) return next as IteratorResult<unknown>;
   throw new LossError('ERR_INVALID_INPUT', {
     key: 'logits',
     expected: 'blocks that are there at once, because the call is synchronous',
@@ -169,12 +190,11 @@ function nextNow(iterator: AnyIterator): IteratorResult<unknown> {
   });
 }
 
-function blockOf(value: unknown, first: number, { rows, vocabulary, rowStride, device }: Shape): Block {
+function blockOf(value: unknown, first: number, { rows, vocabulary, stride, device }: Shape): Block {
   const { length } = floatsOf('logits', value).data;
-  const stride = rowStride ?? vocabulary;
   const count = length < vocabulary ? 0 : Math.floor((length - vocabulary) / stride) + 1;
   if (first + count > rows) throw wrongRows(rows, first + count);
-  const matrix = readMatrix(value, count, vocabulary, rowStride, device);
+  const matrix = readMatrix(value, count, vocabulary, stride, device);
   return { given: value as Logits, matrix, first, rows: count };
 }
 

@@ -3,7 +3,12 @@ import type { NativeLogits } from '../../binding.js';
 import { abortable, fromNative } from '../core/abortable.js';
 import { type Batch, find } from '../core/batch.js';
 import { findInput } from '../core/batch-reader.js';
-import type { LossComputeOptions, LossComputeSyncOptions, LossResult } from '../core/calls.js';
+import type {
+  GradientRequest,
+  LossComputeOptions,
+  LossComputeSyncOptions,
+  LossResult,
+} from '../core/calls.js';
 import { readMask } from '../core/columns.js';
 import { cudaIndex } from '../core/device.js';
 import { DeviceBatch } from '../core/device-batch.js';
@@ -35,7 +40,7 @@ import {
   readRows,
   refuseDevice,
 } from './inputs.js';
-import { perform, type Step, type Steps, takeLater, takeNow } from './steps.js';
+import { ignored, perform, type Step, type Steps, takeLater, takeNow } from './steps.js';
 
 /** What a batch has in place of log-probabilities and entropies. There is one row of logits for each token. */
 export interface LogitsColumns<Source>
@@ -48,11 +53,11 @@ export interface LogitsColumns<Source>
   vocabulary?: number | undefined;
 }
 
-/** A batch for fromLogitsSync(), without log-probabilities and entropies. */
+/** A batch for fromLogitsSync(), without log-probabilities and entropies. Only the batch's own properties are read. */
 export type LogitsBatchSync = Omit<Batch, 'logprob' | 'log_prob' | 'entropy'> &
   LogitsColumns<Logits | LogitsBlocks>;
 
-/** A batch for fromLogits(), without log-probabilities and entropies. */
+/** A batch for fromLogits(), without log-probabilities and entropies. Only the batch's own properties are read. */
 export type LogitsBatch = Omit<Batch, 'logprob' | 'log_prob' | 'entropy'> &
   LogitsColumns<Logits | DeviceLogits | AsyncLogitsBlocks>;
 
@@ -63,13 +68,16 @@ export interface FromLogitsSyncOptions extends LossComputeSyncOptions {
   /**
    * Requests the gradient of the loss with respect to the logits: true for a new Float32Array of shape [B, T, V], or an
    * array that receives it, as `out` of logprobsBackward() does. It may be the logits' own memory. Logits that come in
-   * blocks need a function instead: the gradient of each block replaces the block's logits, and then the function is
-   * called with the block and the index of its first token.
+   * blocks need a function instead. Each block is overwritten by its gradient. The function then receives the block and the
+   * index of the block's first token.
    */
   gradLogits?: boolean | Logits | ((gradient: Logits, firstToken: number) => unknown) | undefined;
 }
 
-/** Options of fromLogits(). If `gradLogits` is a function that returns a promise, the call waits for it. */
+/**
+ * Options of fromLogits(). If `gradLogits` is a function that returns a promise, the call waits for it. After an abort,
+ * the call still waits for the next block and for this function, which must therefore react to the signal themselves.
+ */
 export interface FromLogitsOptions
   extends Omit<FromLogitsSyncOptions, 'gradLogits'>,
     Pick<LossComputeOptions, 'device' | 'stream' | 'signal'> {
@@ -135,8 +143,10 @@ interface Call {
   source: LogitsSource;
   out: Out | undefined;
   lossOptions: LossComputeOptions;
-  // Whether the caller wants the gradients with respect to the log-probabilities.
-  returnsGrad: boolean;
+  // Arrays that must not overlap with the gradient.
+  others: Record<string, ArrayBufferView | undefined>;
+  // Whether the caller requests the gradients with respect to log-probabilities and entropies.
+  returns: { grad: boolean; gradEntropy: boolean };
 }
 
 // Where the gradient goes: to an array for all logits, or to the logits of each block, which are then passed on.
@@ -144,7 +154,8 @@ type Out =
   | { native: NativeOut | NativeDeviceOut; result: Logits | undefined; receive?: undefined }
   | { native?: undefined; receive: (gradient: Logits, firstToken: number) => unknown };
 
-// Reads all arguments before it first yields, because the caller may change them afterwards.
+// Reads the properties of all arguments before it first yields, because the caller may put others in their place
+// afterwards.
 function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogitsOptions): Sliced<Call> {
   const { gradLogits, entropy: wantsEntropy, device, signal, stream, ...wanted } = options;
   const index = cudaIndex(device);
@@ -158,24 +169,48 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const { tokens } = layout;
   const source = readSource(logits, tokens, vocabulary, rowStride, index);
   const ids = yield* copyIntegers('targets', targets, -(2 ** 31));
-  yield* ignoreMasked(ids, yield* readMask(mask.key, mask.value, layout, 'token'));
+  yield* ignoreMasked(ids, yield* readMask(mask.key, mask.value, layout, 'token'), source.vocabulary);
   const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support: kept });
   const column = () => allocate(`a column of ${tokens} values`, () => new Float32Array(tokens));
   const logprob = column();
   const entropy = loss.needsEntropy || wantsEntropy === true ? column() : undefined;
   const out = readGradLogits(gradLogits, source);
-  if (out?.native) checkApart(out.native.out, arraysOf({ ...batch, ...wanted, temperature }), 'gradLogits');
-  const returnsGrad = wanted.grad !== undefined && wanted.grad !== false;
+  const others = { ...arraysOf({ ...batch, ...wanted, temperature }), 'support.tokenIds': rows.tokenIds };
+  if (out?.native) checkApart(out.native.out, others, 'gradLogits');
+  const returns = { grad: isWanted(wanted.grad), gradEntropy: isWanted(wanted.gradEntropy) };
+  if (out) for (const key of ['grad', 'gradEntropy'] as const) checkOnHost(key, wanted[key]);
   const lossOptions: LossComputeOptions = {
     ...wanted,
     ...(device !== undefined && { device }),
     ...(stream !== undefined && { stream }),
     ...(signal && { signal }),
   };
-  if (out && !returnsGrad) lossOptions.grad = true;
+  if (out && !returns.grad) lossOptions.grad = true;
   if (out && loss.requestsGradEntropy) lossOptions.gradEntropy ||= true;
   const columns = { logprob, ...(entropy && { entropy }) };
-  return { batch: { ...batch, ...columns }, logprob, entropy, rows, source, out, lossOptions, returnsGrad };
+  return {
+    batch: { ...batch, ...columns },
+    logprob,
+    entropy,
+    rows,
+    source,
+    out,
+    others,
+    lossOptions,
+    returns,
+  };
+}
+
+const isWanted = (request: GradientRequest | undefined) => request !== undefined && request !== false;
+
+function checkOnHost(key: string, request: GradientRequest | undefined): void {
+  if (request === undefined || typeof request === 'boolean' || ArrayBuffer.isView(request)) return;
+  throw new LossError('ERR_INVALID_INPUT', {
+    key,
+    expected:
+      'true, false or a Float32Array, because the gradient with respect to the logits is computed from it',
+    received: typeof request === 'string' ? `'${request}'` : describeValue(request),
+  });
 }
 
 function checkBatch(batch: LogitsBatch): LogitsBatch {
@@ -198,8 +233,8 @@ function checkAbsent(batch: object, keys: readonly string[]): void {
   });
 }
 
-// Makes the masked tokens ignored rows.
-function* ignoreMasked(targets: Int32Array, mask: Uint8Array): Sliced<void> {
+// Makes the masked tokens ignored rows, and checks the targets of the others.
+function* ignoreMasked(targets: Int32Array, mask: Uint8Array, vocabulary: number): Sliced<void> {
   if (targets.length !== mask.length)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'targets',
@@ -207,15 +242,17 @@ function* ignoreMasked(targets: Int32Array, mask: Uint8Array): Sliced<void> {
       received: String(targets.length),
     });
   yield* inSlices(mask.length, (begin, end) => {
-    for (let i = begin; i < end; i++)
+    for (let i = begin; i < end; i++) {
+      const target = targets[i]!;
       if (mask[i] === 0) targets[i] = IGNORED;
-      else if (targets[i] === IGNORED)
+      else if (target < 0 || target >= vocabulary)
         throw new LossError('ERR_INVALID_INPUT', {
           key: 'targets',
           index: i,
-          expected: 'a token id, because the mask keeps the token',
-          received: String(IGNORED),
+          expected: `a token id from 0 to ${vocabulary - 1}, because the mask keeps the token`,
+          received: String(target),
         });
+    }
   });
 }
 
@@ -251,7 +288,7 @@ function arraysOf(inputs: Record<string, unknown>): Record<string, ArrayBufferVi
 // Computes a call. If the gradient of a token depends on its own logits only, it is written while these are in the
 // cache. Otherwise the logits are read twice.
 function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Call): Steps<R & LogitsResult> {
-  const { batch, logprob, entropy, source, out, lossOptions } = call;
+  const { batch, logprob, entropy, source, out, lossOptions, returns } = call;
   const read: Step<ReadLoss<R>> = {
     now: () => guarded(() => loss.readSync(batch, lossOptions)),
     later: () => guardedAsync(() => loss.read(batch, lossOptions)),
@@ -259,8 +296,8 @@ function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Ca
   const isFused = out && source.device === undefined && !loss.needsLogprobFirst(batch);
   const early = isFused ? yield* perform(read) : undefined;
   const direct = early?.logitsGradients();
-  if (out && !direct && !source.canRepeat) throw mustRepeat();
-  const logsumexp = out && !direct ? new Float64Array(logprob.length) : undefined;
+  if (out && !direct && !source.canRepeat) throw mustRepeat(source);
+  const logsumexp = out && !direct ? float64(logprob.length) : undefined;
   yield* source.each(function* (block) {
     const outputs = partsOf({ logprob, logsumexp, entropy }, block);
     const logits = { ...block.matrix, ...rowsOf(call.rows, block), ...outputs };
@@ -275,19 +312,25 @@ function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Ca
   const { gradients, computeSync, compute } = early ?? (yield* perform(read));
   const result: LossResult<unknown> = yield* perform({ now: computeSync, later: compute });
   if (out && !direct) {
-    const gradLogprob = new Float64Array(gradients.grad as Float32Array);
-    const gradEntropy =
-      entropy && gradients.gradEntropy && new Float64Array(gradients.gradEntropy as Float32Array);
     yield* source.each(function* (block) {
-      const inputs = partsOf({ gradLogprob, gradEntropy, logsumexp, entropy }, block);
-      yield* run(call, { ...block.matrix, ...rowsOf(call.rows, block), ...inputs, ...outOf(call, block) });
+      const inputs = partsOf({ logsumexp, entropy }, block);
+      const gradLogprob = widened(gradients.grad as Float32Array, block);
+      const gradEntropy =
+        entropy && gradients.gradEntropy && widened(gradients.gradEntropy as Float32Array, block);
+      yield* run(call, {
+        ...block.matrix,
+        ...rowsOf(call.rows, block),
+        ...inputs,
+        gradLogprob,
+        gradEntropy,
+        ...outOf(call, block),
+      });
       yield* pass(out, block);
     });
   }
-  if (!call.returnsGrad) {
-    delete result.grad;
-    delete result.gradEntropy;
-  }
+  // With `grad`, an objective also returns the gradient with respect to the entropies.
+  if (!returns.grad) delete result.grad;
+  if (!returns.gradEntropy && !(returns.grad && !loss.requestsGradEntropy)) delete result.gradEntropy;
   const more: LogitsResult = {
     logprob,
     ...(entropy && { entropy }),
@@ -296,13 +339,23 @@ function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Ca
   return Object.assign(result as R, more);
 }
 
-function mustRepeat(): LossError {
+function mustRepeat({ device }: LogitsSource): LossError {
+  const why =
+    device === undefined ? 'the gradient of a token depends on other tokens' : 'a device computes the call';
   return new LossError('ERR_INVALID_INPUT', {
     key: 'logits',
-    expected:
-      'a function that returns the blocks, because the gradient of a token depends on other tokens and the logits are read twice',
+    expected: `a function that returns the blocks, because ${why} and the logits are read twice`,
     received: 'blocks that can be read only once',
   });
+}
+
+const float64 = (length: number) => allocate(`${length} values`, () => new Float64Array(length));
+
+// Returns the part of a gradient that belongs to a block, as float64.
+function widened(gradient: Float32Array, { first, rows }: Block): Float64Array {
+  const part = float64(rows);
+  part.set(gradient.subarray(first, first + rows));
+  return part;
 }
 
 // Returns the parts of arrays with one number per row that belong to the rows of a block.
@@ -330,9 +383,14 @@ function rowsOf(all: NativeRows, { first, rows }: Block): NativeRows {
 }
 
 // Returns the memory for the gradient of a block.
-function outOf({ out, rows }: Call, { given, matrix, rows: count }: Block): NativeOut | NativeDeviceOut {
+function outOf(
+  { out, rows, others }: Call,
+  { given, matrix, rows: count }: Block,
+): NativeOut | NativeDeviceOut {
   if (out?.native) return out.native;
-  return readOut(given, { ...matrix, rows: count, vocabulary: rows.vocabulary }, 'gradLogits');
+  const own = readOut(given, { ...matrix, rows: count, vocabulary: rows.vocabulary }, 'gradLogits');
+  checkApart(own.out, others, 'logits');
+  return own;
 }
 
 function* run({ lossOptions: { signal, stream } }: Call, logits: NativeLogits): Steps<void> {
@@ -351,6 +409,15 @@ function* run({ lossOptions: { signal, stream } }: Call, logits: NativeLogits): 
 // Passes the gradient of a block on.
 function* pass({ receive }: Out, { given, first }: Block): Steps<void> {
   if (!receive) return;
-  const step = () => receive(given, first);
-  yield* perform({ now: step, later: step });
+  yield* perform({
+    now: () => {
+      if (!ignored(receive(given, first))) return;
+      throw new LossError('ERR_INVALID_INPUT', {
+        key: 'gradLogits',
+        expected: 'a function that returns no promise, because the call is synchronous',
+        received: 'a promise',
+      });
+    },
+    later: () => receive(given, first),
+  });
 }

@@ -157,7 +157,8 @@ function readShape(shape: unknown): [rows: number, vocabulary: number] {
 
 const describe = (value: unknown) => (typeof value === 'number' ? String(value) : describeValue(value));
 
-function readStride(rowStride: number | undefined, vocabulary: number): number {
+/** Returns the distance between the first logits of two rows. */
+export function readStride(rowStride: number | undefined, vocabulary: number): number {
   if (rowStride == null) return vocabulary;
   if (Number.isSafeInteger(rowStride) && rowStride >= vocabulary) return rowStride;
   throw new LossError('ERR_INVALID_INPUT', {
@@ -204,7 +205,11 @@ function checkLength(length: number, rows: number, vocabulary: number, stride: n
  * Checks that there is one target per row, and that each is a token of the vocabulary.
  * @throws LossError with the index of the bad target.
  */
-export function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Sliced<void> {
+export function* checkTargets(
+  targets: Int32Array,
+  rows: number,
+  vocabulary: number,
+): Sliced<void> {
   if (targets.length !== rows)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'targets',

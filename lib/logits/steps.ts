@@ -15,6 +15,13 @@ export function* perform<T>(step: Step<T>): Steps<T> {
   return (yield step) as T;
 }
 
+/** Returns whether a value is a promise. If it is, nobody will wait for it, so its rejection is ignored. */
+export function ignored(value: unknown): boolean {
+  const isPromise = typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
+  if (isPromise) Promise.resolve(value).catch(() => {});
+  return isPromise;
+}
+
 /** Takes all steps at once. */
 export function takeNow<R>(steps: Steps<R>): R {
   let next = steps.next();

@@ -70,10 +70,11 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
     const Call call = read_call(function->function(), place.rows(), place.tokens(), object);
     if (call.advantage && !place.resident)
       refuse(info.Env(), "advantage: only a resident batch can compute advantages and a loss in one call");
+    const Napi::Value logits = object.Get("logits");
+    if (place.on_cuda() && !logits.IsUndefined()) refuse(info.Env(), "only the CPU takes logits here");
     if (place.on_cuda()) return evaluate_on_cuda(info, function, place, call, later);
     if (call.device_grad || call.device_grad_entropy)
       refuse(info.Env(), "only a device can write a gradient on a device");
-    const Napi::Value logits = object.Get("logits");
     if (!logits.IsUndefined())
       return logits_gradient(info, function, place.batch, call, logits.As<Napi::Object>(), later);
     if (!later) return evaluate_now(info.Env(), function, place.batch, call);

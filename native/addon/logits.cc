@@ -22,11 +22,12 @@ int64_t size_in(const Napi::Object& object, const char* name, int64_t most) {
 // address in memory of a device is returned as it is.
 void* matrix(const Napi::Value& value, DType dtype, const cpu::LogitsCall& call, int64_t stride,
              const char* what) {
+  if (stride < call.vocabulary || (stride > 0 && call.rows > kMostLogits / stride))
+    refuse(value.Env(), std::string(what) + " is too short");
   if (value.IsBigInt()) return address_in(value);
   if (!value.IsTypedArray()) refuse(value.Env(), std::string(what) + " is missing");
   const auto length = static_cast<int64_t>(value.As<Napi::TypedArray>().ElementLength());
-  if (stride < call.vocabulary || (stride > 0 && call.rows > kMostLogits / stride) ||
-      (call.rows > 0 && length < (call.rows - 1) * stride + call.vocabulary))
+  if (call.rows > 0 && length < (call.rows - 1) * stride + call.vocabulary)
     refuse(value.Env(), std::string(what) + " is too short");
   return elements(value, dtype == DType::kFloat32 ? napi_float32_array : napi_uint16_array, length, what);
 }
@@ -52,8 +53,12 @@ void read_support(const Napi::Object& object, cpu::LogitsCall* call) {
       elements(object.Get("offsets"), napi_int32_array, call->rows + 1, "offsets"));
   if (call->offsets[0] != 0 || call->offsets[call->rows] != count)
     refuse(env, "offsets do not match tokenIds");
-  for (int64_t row = 0; row < call->rows; ++row)
-    if (call->offsets[row] > call->offsets[row + 1]) refuse(env, "offsets must not decrease");
+  for (int64_t row = 0; row < call->rows; ++row) {
+    const int64_t length = int64_t{call->offsets[row + 1]} - call->offsets[row];
+    if (length < 0) refuse(env, "offsets must not decrease");
+    if (length > call->vocabulary && call->targets && call->targets[row] != kIgnoredTarget)
+      refuse(env, "a support has more tokens than the vocabulary");
+  }
 }
 
 // Reads a call. Its logits and its gradient may be in memory of a device if `on_device` is set.

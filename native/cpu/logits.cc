@@ -20,6 +20,9 @@ constexpr int64_t kManyRows = 256;
 // are computed.
 constexpr int64_t kCachedBytes = 256 << 10;
 constexpr int64_t kMostCachedRows = 64;
+// The number of threads whose memory for terms is used again. It is reserved, because a thread of the pool
+// cannot handle that there is no memory for the list.
+constexpr size_t kMostUnused = 256;
 // The calling thread computes so few logits faster alone.
 constexpr int64_t kFewLogits = 8192;
 
@@ -194,10 +197,13 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
                      outputs.grad_entropy ? outputs.grad_entropy + first_token : nullptr}),
       rows_(call.rows),
       first_token_(first_token),
+      terms_per_row_((call.vocabulary + kLogitsBlock - 1) / kLogitsBlock * kLogitsBlock),
       tiles_per_row_((call.vocabulary + kLogitsTile - 1) / kLogitsTile),
       rows_per_piece_(std::clamp<int64_t>(
           kCachedBytes / std::max<int64_t>(1, call.vocabulary * (size_of(call.dtype) + 4)), 1,
-          kMostCachedRows)) {}
+          kMostCachedRows)) {
+  unused_.reserve(kMostUnused);
+}
 
 int64_t LogitsGradient::next_phase() {
   if (rows_ == 0 || aborted()) return 0;
@@ -214,9 +220,8 @@ int64_t LogitsGradient::next_phase() {
 
 // Terms come first, and then the largest logit of each tile.
 LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t row) const {
-  if (!terms) return {};
-  float* const begin = terms.get() + row * tiles_per_row_ * (kLogitsTile + 1);
-  return {begin, begin + tiles_per_row_ * kLogitsTile};
+  float* const begin = terms.get() + row * (terms_per_row_ + tiles_per_row_);
+  return {begin, begin + terms_per_row_};
 }
 
 void LogitsGradient::run(int64_t piece) {
@@ -230,15 +235,19 @@ void LogitsGradient::run(int64_t piece) {
       unused_.pop_back();
     }
   }
-  // Without memory, the terms are computed again.
-  if (!terms) terms.reset(new (std::nothrow) float[rows_per_piece_ * tiles_per_row_ * (kLogitsTile + 1)]);
+  if (!terms) terms.reset(new (std::nothrow) float[rows_per_piece_ * (terms_per_row_ + tiles_per_row_)]);
+  if (!terms) {
+    // The pool's threads do not catch exceptions.
+    out_of_memory_.store(true, std::memory_order_relaxed);
+    return abort();
+  }
   const int64_t first = piece * rows_per_piece_;
   const int64_t last = std::min(first + rows_per_piece_, rows_);
   for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, row - first));
   loss_.write_gradients(first_token_ + first, first_token_ + last);
   for (int64_t row = last - 1; row >= first; --row) logits_.write_gradient(row, terms_of(terms, row - first));
   const std::lock_guard<std::mutex> lock(mutex_);
-  unused_.push_back(std::move(terms));
+  if (unused_.size() < kMostUnused) unused_.push_back(std::move(terms));
 }
 
 }  // namespace policy_loss::cpu

@@ -17,8 +17,8 @@ namespace policy_loss::cpu {
 using policy_loss::kIgnoredTarget;
 using policy_loss::LogitsCall;
 
-// The gradients of a loss with respect to the log-probability and the entropy of each row. Null if a
-// LogitsCall has them.
+// The gradients of a loss with respect to the log-probability and the entropy of each row. Both are null if
+// the gradients are in the LogitsCall instead.
 struct RowGradients {
   const float* logprob = nullptr;
   const float* entropy = nullptr;  // may be null
@@ -118,7 +118,9 @@ class LogitsGradient : public Task {
     logits_.abort();
   }
   bool aborted() const { return loss_.aborted() || logits_.aborted(); }
-  bool out_of_memory() const { return loss_.out_of_memory() || logits_.out_of_memory(); }
+  bool out_of_memory() const {
+    return out_of_memory_.load(std::memory_order_relaxed) || loss_.out_of_memory() || logits_.out_of_memory();
+  }
   bool is_small() const { return loss_.is_small() && logits_.is_small(); }
 
   int64_t next_phase() override;
@@ -134,9 +136,10 @@ class LogitsGradient : public Task {
   Evaluation loss_;
   LogitsEvaluation logits_;
   int64_t rows_, first_token_;
-  int64_t tiles_per_row_, rows_per_piece_;
+  int64_t terms_per_row_, tiles_per_row_, rows_per_piece_;
   std::mutex mutex_;
-  std::vector<Terms> unused_;  // as many as threads have worked at the same time
+  std::vector<Terms> unused_;  // at most kMostUnused
+  std::atomic<bool> out_of_memory_{false};
   enum class Phase { kBegin, kCounts, kGradients };
   Phase phase_ = Phase::kBegin;
 };

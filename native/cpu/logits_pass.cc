@@ -14,6 +14,7 @@ using cpu::LogitsRow;
 // Loops without sums compute one vector per step.
 constexpr int kVector = kVectorBytes / sizeof(float);
 constexpr int kWide = 2 * kVector;
+static_assert(cpu::kLogitsBlock % kBlock == 0 && kLogitsTile % cpu::kLogitsBlock == 0);
 
 // Logits of one tile, followed by −Infinity up to a whole block. The buffer itself is padded like
 // TileReader's buffers, because loops read one and write another.

@@ -146,7 +146,8 @@ struct LogitsRow {
 constexpr int kLogitsTile = 4096;
 
 // The terms of a row's sums, which are kept so that the gradient need not compute them again. The memory for
-// terms has room for a whole tile at the end of the row.
+// terms has room for the row's length, rounded up to a multiple of kLogitsBlock.
+constexpr int kLogitsBlock = 64;
 struct LogitsTerms {
   float* term = nullptr;  // per logit; null if they are not kept
   float* max = nullptr;   // per tile: the logit whose term is 1
