@@ -6,6 +6,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import { createRequire } from 'node:module';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
+import { setEnvironment } from './environment.js';
 
 /** How a server of files misbehaves. */
 export interface Faults {
@@ -97,12 +98,22 @@ interface S3rver {
   close(): Promise<void>;
 }
 
-/** The environment for a client of the S3 server. The server knows only these credentials. */
-export const S3_CREDENTIALS = {
+/** The environment for a client of the S3 server, which knows only these credentials. Hides the user's own settings. */
+const S3_ENVIRONMENT = {
   AWS_ACCESS_KEY_ID: 'S3RVER',
   AWS_SECRET_ACCESS_KEY: 'S3RVER',
+  AWS_SESSION_TOKEN: undefined,
   AWS_REGION: 'us-east-1',
+  AWS_PROFILE: undefined,
+  AWS_CONFIG_FILE: '/dev/null',
+  AWS_SHARED_CREDENTIALS_FILE: '/dev/null',
+  AWS_IGNORE_CONFIGURED_ENDPOINT_URLS: undefined,
 };
+
+/** Makes this process's S3 clients use a server. Returns a function that restores the environment. */
+export function useS3(endpoint: string): () => void {
+  return setEnvironment({ ...S3_ENVIRONMENT, AWS_ENDPOINT_URL_S3: endpoint });
+}
 
 /** Starts a server with the protocol of S3, which has one bucket and keeps its objects in a folder. */
 export async function startS3(
