@@ -205,6 +205,31 @@ describe('files on servers', () => {
     );
   });
 
+  it('are asked for their sizes 16 at once', async () => {
+    const urls = Array.from({ length: 64 }, (_, i) => server.url(`step-${i}.jsonl`));
+    for (const [i] of urls.entries()) copyFileSync(fixture('rollouts.jsonl'), folder.path(`step-${i}.jsonl`));
+    let [asked, most] = [0, 0];
+    let waiting: (() => void)[] = [];
+    server.reset({
+      onRequest() {
+        // Only the first request for each file waits. Each answer waits until 16 requests do.
+        if (++asked > urls.length) return;
+        return new Promise((resolve) => {
+          most = Math.max(most, waiting.push(resolve));
+          if (waiting.length !== 16) return;
+          setTimeout(() => {
+            for (const answer of waiting) answer();
+            waiting = [];
+          }, 50);
+        });
+      },
+    });
+    let total: number | undefined;
+    await readRollouts(urls, { onProgress: ({ totalBytes }) => (total = totalBytes) });
+    assert.equal(most, 16);
+    assert.equal(total, urls.length * readFileSync(fixture('rollouts.jsonl')).length);
+  });
+
   it('take memory that does not depend on their size', function () {
     this.timeout(180_000);
     const { result } = runAlone<{ rows: number; growth: number }>(

@@ -19,8 +19,8 @@ export interface Faults {
   withoutRanges: boolean;
   /** Sends no ETag and no time. */
   withoutEtag: boolean;
-  /** Called before each answer. */
-  onRequest: (request: IncomingMessage) => void;
+  /** Called before each answer, which waits for the returned promise. */
+  onRequest: (request: IncomingMessage) => void | Promise<void>;
 }
 
 const NONE: Faults = {
@@ -65,9 +65,9 @@ export class FileServer {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}/${name}`;
   }
 
-  #answer(request: IncomingMessage, response: ServerResponse): void {
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { faults } = this;
-    faults.onRequest(request);
+    await faults.onRequest(request);
     const status = faults.statuses.shift();
     if (status !== undefined) return void response.writeHead(status).end('no');
     const file = join(this.#folder, decodeURIComponent(request.url!));
