@@ -65,9 +65,12 @@ export async function cutFile(
     if (canBeCut && reader === readParquet) {
       const { boundsOfGroups } = await import('./parquet/groups.js');
       const copy = await copyOf(path, { file, start: 0, end: 0, groups: [0, 0] });
-      const bounds = boundsOfGroups(path, copy?.path ?? path);
-      await copy?.remove();
-      if (bounds) return { ...about, pieces: await cutGroups(about, bounds, bytes, canEnd) };
+      try {
+        const bounds = boundsOfGroups(path, copy?.path ?? path);
+        if (bounds) return { ...about, pieces: await cutGroups(about, bounds, bytes, canEnd) };
+      } finally {
+        await copy?.remove();
+      }
     }
     const rows = countRows ? { rows: await rowsIn(file) } : {};
     const digest = await digestIfNeeded(path, 0, size, etag);

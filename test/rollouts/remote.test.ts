@@ -205,6 +205,17 @@ describe('files on servers', () => {
     );
   });
 
+  it('leave no copy if a Parquet file cannot be cut', async () => {
+    const parquet = readFileSync(folder.path(nameOf(FILES.at(-1)!)));
+    // The footer is before its length and the last four bytes.
+    const footer = parquet.length - 8 - parquet.readUInt32LE(parquet.length - 8);
+    folder.write('damaged.parquet', Buffer.from(parquet).fill(0xff, footer, parquet.length - 8));
+    await assert.rejects(
+      cutFile(server.url('damaged.parquet'), 1, true),
+      isLossError('ERR_INVALID_INPUT', /damaged\.parquet: /),
+    );
+  });
+
   it('are asked for their sizes 16 at once', async () => {
     const urls = Array.from({ length: 64 }, (_, i) => server.url(`step-${i}.jsonl`));
     for (const [i] of urls.entries()) copyFileSync(fixture('rollouts.jsonl'), folder.path(`step-${i}.jsonl`));
