@@ -112,6 +112,26 @@ describe('files on servers', () => {
     );
   });
 
+  it('fail at once if no request can be made', async () => {
+    // With this pause, the test would time out if there was another try.
+    RETRIES.pauseMs = 600_000;
+    try {
+      for (const [url, reason] of [
+        ['http://127.0.0.1:1/rollouts.jsonl', 'bad port'],
+        ['http://:/rollouts.jsonl', 'Invalid URL'],
+      ] as const)
+        await assert.rejects(
+          batchOf(url),
+          isLossError(
+            'ERR_INVALID_INPUT',
+            new RegExp(`expected a URL that can be requested, got an error \\(${reason}\\)$`),
+          ),
+        );
+    } finally {
+      RETRIES.pauseMs = 1;
+    }
+  });
+
   it('need a server that knows ranges', async () => {
     server.reset({ withoutRanges: true });
     await assert.rejects(

@@ -1,6 +1,6 @@
 // Files on web servers.
 import { badFile } from '../source.js';
-import { PassingFailure, type RemoteAbout, type RemoteProtocol } from './remote.js';
+import { isNetworkFailure, PassingFailure, type RemoteAbout, type RemoteProtocol } from './remote.js';
 
 /** Returns the protocol for a URL that begins with http:// or https://. */
 export function httpProtocol(url: string): RemoteProtocol {
@@ -14,7 +14,11 @@ export function httpProtocol(url: string): RemoteProtocol {
         ...(signal && { signal }),
       });
     } catch (error) {
-      throw new PassingFailure(reasonOf(error));
+      if (isNetworkFailure((error as Error).cause)) throw new PassingFailure(reasonOf(error));
+      throw badFile(url, {
+        expected: 'a URL that can be requested',
+        received: `an error (${reasonOf(error)})`,
+      });
     }
     const { status } = response;
     if (status === 206 || status === 416) return response;

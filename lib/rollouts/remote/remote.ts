@@ -29,6 +29,15 @@ export interface RemoteProtocol {
 /** An error that may not occur again if the request is repeated. */
 export class PassingFailure extends Error {}
 
+const NETWORK =
+  /^(ECONN|EPIPE|ETIMEDOUT|EAI_AGAIN|ENOTFOUND|EHOST|ENET|EADDRNOTAVAIL|EMFILE|ENFILE|ERR_STREAM_PREMATURE_CLOSE|UND_ERR_(\w+_TIMEOUT|SOCKET)$)/;
+
+/** Returns whether an error has the code of a failure of the network, which may pass. */
+export function isNetworkFailure(error: unknown): boolean {
+  const { code } = (error ?? {}) as { code?: unknown };
+  return typeof code === 'string' && NETWORK.test(code);
+}
+
 /** How often a request is made until it counts as failed, and the pause after the first failure. Pauses double. */
 export const RETRIES = { tries: 6, pauseMs: 250 };
 

@@ -3,7 +3,7 @@
 import type { S3Client } from '@aws-sdk/client-s3';
 import { LossError } from '../../core/errors.js';
 import { badFile, describeFailure } from '../source.js';
-import { PassingFailure, type RemoteProtocol, retried } from './remote.js';
+import { isNetworkFailure, PassingFailure, type RemoteProtocol, retried } from './remote.js';
 
 /**
  * Returns the protocol for a name such as s3://bucket/key. The credentials, the region and the address of another store
@@ -107,7 +107,6 @@ async function* chunksOf(name: string, body: AsyncIterable<Uint8Array>): AsyncGe
 }
 
 const PASSING = [408, 429];
-const NETWORK = /^(ECONN|EPIPE|ETIMEDOUT|EAI_AGAIN|ENOTFOUND|EHOST|ENET|ERR_STREAM_PREMATURE_CLOSE)/;
 
 /** Makes a request, and tells the failures that may pass from others. Names the error only, which has no credentials. */
 async function tried<T>(name: string, request: () => Promise<T>): Promise<T> {
@@ -127,7 +126,7 @@ async function tried<T>(name: string, request: () => Promise<T>): Promise<T> {
     const status = $metadata?.httpStatusCode;
     const isPassing =
       status === undefined
-        ? NETWORK.test(code ?? '') || kind === 'TimeoutError' || message === 'aborted'
+        ? isNetworkFailure(error) || kind === 'TimeoutError' || message === 'aborted'
         : status >= 500 || PASSING.includes(status);
     const reason = status === undefined ? (code ?? `${kind}: ${message}`) : `${kind}, HTTP status ${status}`;
     if (isPassing) throw new PassingFailure(reason);
