@@ -48,7 +48,7 @@ export interface Plan {
   /** The version of the package that made the plan. The same one must run it. */
   program: string;
   configuration: PlannedConfiguration;
-  /** The files, with their sizes in bytes. Those on servers have an ETag, if the server gives one. */
+  /** The files, with their sizes in bytes. Those on servers have an ETag, if the server gives a strong one. */
   files: { file: string; size: number; etag?: string }[];
   /** The pieces of files of which each shard consists. */
   shards: HashedPiece[][];

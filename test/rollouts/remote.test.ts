@@ -4,7 +4,7 @@ import { copyFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } fro
 import { fileURLToPath } from 'node:url';
 import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
 import { expandFiles, readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
-import { cutFile } from '../../lib/rollouts/pieces.js';
+import { checkPiece, cutFile } from '../../lib/rollouts/pieces.js';
 import { RETRIES } from '../../lib/rollouts/remote/remote.js';
 import { runAlone } from '../support/alone.js';
 import { setEnvironment } from '../support/environment.js';
@@ -157,8 +157,22 @@ describe('files on servers', () => {
       batchOf(server.url('changing.jsonl')),
       isLossError(
         'ERR_INVALID_INPUT',
-        /expected a file that nobody writes while it is read, with the ETag "/,
+        /expected a file that nobody writes while it is read, with the version "/,
       ),
+    );
+  });
+
+  it('must not change between the check of their digest and the end of the read', async () => {
+    const file = folder.write('late.jsonl', readFileSync(EXAMPLE));
+    server.reset({ withoutEtag: true, headers: { etag: 'W/"1"' } });
+    const { pieces, size, etag } = await cutFile(server.url('late.jsonl'), 2 ** 30, false);
+    const checkAgain = await checkPiece(pieces[0]!, size, etag);
+    await checkAgain();
+    writeFileSync(file, readFileSync(file).reverse());
+    server.reset({ withoutEtag: true, headers: { etag: 'W/"2"' } });
+    await assert.rejects(
+      checkAgain(),
+      isLossError('ERR_INVALID_INPUT', /expected a file that nobody writes while it is read, got/),
     );
   });
 
@@ -217,12 +231,16 @@ describe('files on servers', () => {
         sha256,
       })),
     );
-    server.reset({ withoutEtag: true });
-    const plain = await cutFile(server.url(parquet), 1, true);
-    assert.deepEqual(
-      plain.pieces.map(({ sha256 }) => sha256),
-      local.pieces.map(({ sha256 }) => sha256),
-    );
+    // Neither a weak ETag nor a time proves that a file is the same.
+    for (const headers of [{}, { etag: 'W/"1"' }, { 'last-modified': 'Sat, 01 Jan 2000 00:00:00 GMT' }]) {
+      server.reset({ withoutEtag: true, headers });
+      const plain = await cutFile(server.url(parquet), 1, true);
+      assert.equal(plain.etag, undefined);
+      assert.deepEqual(
+        plain.pieces.map(({ sha256 }) => sha256),
+        local.pieces.map(({ sha256 }) => sha256),
+      );
+    }
   });
 
   it('leave no copy if a Parquet file cannot be cut', async () => {

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
 import { createRequire } from 'node:module';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -19,6 +19,8 @@ export interface Faults {
   withoutRanges: boolean;
   /** Sends no ETag and no time. */
   withoutEtag: boolean;
+  /** Further headers of the answers with bytes. */
+  headers: OutgoingHttpHeaders;
   /** Called before each answer, which waits for the returned promise. */
   onRequest: (request: IncomingMessage) => void | Promise<void>;
 }
@@ -29,6 +31,7 @@ const NONE: Faults = {
   cuts: 0,
   withoutRanges: false,
   withoutEtag: false,
+  headers: {},
   onRequest: () => {},
 };
 
@@ -86,6 +89,7 @@ export class FileServer {
       'content-range': `bytes ${first}-${first + body.length - 1}/${all.length}`,
       'content-length': body.length,
       ...(!faults.withoutEtag && { etag: `"${createHash('md5').update(all).digest('hex')}"` }),
+      ...faults.headers,
     });
     if (faults.cuts <= 0 || body.length <= faults.cutAfter) return void response.end(body);
     faults.cuts--;

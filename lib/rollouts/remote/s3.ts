@@ -20,7 +20,7 @@ export function s3Protocol(name: string): RemoteProtocol {
       const { ContentLength: size, ETag: etag } = await tried(name, async () =>
         (await client()).send(new HeadObjectCommand(object)),
       );
-      return { size: size ?? 0, ...(etag !== undefined && { etag }) };
+      return { size: size ?? 0, ...(etag !== undefined && { etag, version: etag }) };
     },
     async open(start, end, signal) {
       const { GetObjectCommand } = await load();
@@ -29,7 +29,7 @@ export function s3Protocol(name: string): RemoteProtocol {
           abortSignal: signal,
         }),
       );
-      return { etag: ETag, chunks: chunksOf(name, Body as AsyncIterable<Uint8Array>) };
+      return { version: ETag, chunks: chunksOf(name, Body as AsyncIterable<Uint8Array>) };
     },
   };
 }
