@@ -8,7 +8,7 @@ import { checkPiece, cutFile } from '../../lib/rollouts/pieces.js';
 import { RETRIES } from '../../lib/rollouts/remote/remote.js';
 import { runAlone } from '../support/alone.js';
 import { setEnvironment } from '../support/environment.js';
-import { FileServer, startS3, useS3 } from '../support/file-server.js';
+import { FileServer, S3_ENVIRONMENT, startS3, useS3 } from '../support/file-server.js';
 import { isLossError } from '../support/loss-error.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
@@ -314,6 +314,40 @@ describe('files on servers', () => {
     assert.equal(result.rows, 300);
     // The rows after the first 60 take 250 MB in the file.
     assert.ok(result.growth < 125e6, `${result.growth} bytes`);
+  });
+
+  it('are not waited for for ever if a store of objects stalls', function () {
+    this.timeout(180_000);
+    // In a process of its own, because all files share a client.
+    const { result } = runAlone<{ message: string; requests: Record<string, number> }>(
+      `const { createServer } = await import('node:http');
+       const { once } = await import('node:events');
+       const { readRollouts } = await import(given[0]);
+       const { RETRIES } = await import(given[1]);
+       const { S3_TIMEOUTS } = await import(given[2]);
+       RETRIES.pauseMs = 1;
+       S3_TIMEOUTS.socketTimeout = 500;
+       const requests = {};
+       const server = createServer((request, response) => {
+         const count = (requests[request.method] = (requests[request.method] ?? 0) + 1);
+         // The first answer and the beginning of each body come, and then nothing.
+         if (request.method === 'HEAD' && count === 1) return;
+         response.writeHead(200, { 'content-length': '100', etag: '"1"' });
+         if (request.method === 'HEAD') response.end();
+         else response.flushHeaders();
+       }).listen(0, '127.0.0.1');
+       await once(server, 'listening');
+       process.env.AWS_ENDPOINT_URL_S3 = 'http://127.0.0.1:' + server.address().port;
+       const { message } = await readRollouts(['s3://rollouts/a.jsonl']).catch((error) => error);
+       server.close();
+       server.closeAllConnections();
+       return { message, requests };`,
+      [ROLLOUTS, ...['remote', 's3'].map((name) => new URL(`remote/${name}.js`, ROLLOUTS).href)],
+      { env: { ...process.env, ...S3_ENVIRONMENT, TMPDIR } },
+    );
+    assert.match(result.message, /expected a server that answers, got an error \(.*\) 6 times in a row$/);
+    // Both kinds of requests were made again.
+    assert.ok(result.requests.HEAD! > 1 && result.requests.GET! > 1, JSON.stringify(result.requests));
   });
 
   describe('on S3', () => {

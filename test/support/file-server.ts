@@ -103,7 +103,7 @@ interface S3rver {
 }
 
 /** The environment for a client of the S3 server, which knows only these credentials. Hides the user's own settings. */
-const S3_ENVIRONMENT = {
+export const S3_ENVIRONMENT = {
   AWS_ACCESS_KEY_ID: 'S3RVER',
   AWS_SECRET_ACCESS_KEY: 'S3RVER',
   AWS_SESSION_TOKEN: undefined,

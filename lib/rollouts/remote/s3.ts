@@ -77,6 +77,9 @@ async function load() {
   }
 }
 
+/** How long the client waits for a connection, and for the next bytes of an answer. By default, it would wait for ever. */
+export const S3_TIMEOUTS = { connectionTimeout: 10_000, socketTimeout: 60_000 };
+
 let shared: Promise<S3Client> | undefined;
 
 /** Returns the client, which all files share. */
@@ -86,6 +89,7 @@ function client(): Promise<S3Client> {
       new S3Client({
         // RemoteFile makes failed requests again, from the byte at which they ended.
         maxAttempts: 1,
+        requestHandler: S3_TIMEOUTS,
         // Other stores than Amazon's often have no host name per bucket.
         forcePathStyle: Boolean(process.env.AWS_ENDPOINT_URL_S3 ?? process.env.AWS_ENDPOINT_URL),
       }),
