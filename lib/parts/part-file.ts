@@ -28,6 +28,9 @@ export interface WholeCounts {
   shards: ShardRows[];
 }
 
+/** The error about a part whose bytes are not those that a worker wrote. */
+export class DamagedPart extends LossError {}
+
 /** The ending of part files. */
 export const PART_ENDING = '.part';
 
@@ -143,7 +146,7 @@ async function readPart(file: string, plan: Plan, phase: PartHeader['phase']): P
       received: `one of '${header.phase}'`,
     });
   if (end === undefined || sha256Of(body!) !== sha256)
-    throw new LossError('ERR_INVALID_INPUT', {
+    throw new DamagedPart('ERR_INVALID_INPUT', {
       at: file,
       expected: 'a complete part, with the SHA-256 that its first line states',
       received: end === undefined ? 'a truncated one' : 'other data',
@@ -182,5 +185,5 @@ function headerFrom(file: string, line: string, plan: Plan): { header: PartHeade
 function notAPart(file: string, error: unknown): LossError {
   if (error instanceof LossError) return error;
   const details = { at: file, expected: 'a part', received: describeFailure(error) };
-  return new LossError('ERR_INVALID_INPUT', details, { cause: error });
+  return new DamagedPart('ERR_INVALID_INPUT', details, { cause: error });
 }

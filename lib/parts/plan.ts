@@ -1,6 +1,7 @@
 // Plans: which rows each shard has, and how they are read and computed. A plan names functions and files. It has no code.
 import { sha256Of } from '../core/digest.js';
 import { LossError } from '../core/errors.js';
+import { FILES_AT_ONCE, inTurn } from '../rollouts/in-turn.js';
 import { cutFile, type HashedPiece } from '../rollouts/index.js';
 import { isRemote } from '../rollouts/remote/index.js';
 import { describeFailure } from '../rollouts/source.js';
@@ -47,7 +48,7 @@ export interface Plan {
   /** The version of the package that made the plan. The same one must run it. */
   program: string;
   configuration: PlannedConfiguration;
-  /** The files, with their sizes in bytes. Those on servers have an ETag, if the server gives one. */
+  /** The files, with their sizes in bytes. Those on servers have an ETag, if the server gives a strong one. */
   files: { file: string; size: number; etag?: string }[];
   /** The pieces of files of which each shard consists. */
   shards: HashedPiece[][];
@@ -102,33 +103,6 @@ export async function cutIntoShards(
   }
   end();
   return { files: sizes, shards };
-}
-
-// A server takes time to answer, so several files on servers are cut at once.
-const FILES_AT_ONCE = 16;
-
-/**
- * Yields the results of a function for all items, in their order.
- * @param atOnce the number of calls that may be in progress.
- */
-async function* inTurn<T, R>(
-  items: readonly T[],
-  atOnce: number,
-  call: (item: T) => Promise<R>,
-): AsyncGenerator<R> {
-  const calls: Promise<R>[] = [];
-  try {
-    for (const item of items) {
-      const started = call(item);
-      // Its error is thrown in its turn. Until then, it must not count as unhandled.
-      started.catch(() => {});
-      calls.push(started);
-      if (calls.length === atOnce) yield await calls.shift()!;
-    }
-    for (let next = calls.shift(); next; next = calls.shift()) yield await next;
-  } finally {
-    await Promise.allSettled(calls);
-  }
 }
 
 const FORMAT = 'policy-loss plan';

@@ -1,6 +1,6 @@
 // Runs the phases of a plan, and merges the parts that they write.
 import { mkdir, readdir, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { LossError } from '../index.js';
 import { checkPiece, writeGradients } from '../rollouts/index.js';
 import { describeFailure } from '../rollouts/source.js';
@@ -9,6 +9,7 @@ import { type FilesEvaluation, mergeResults } from './evaluate-files.js';
 import { mergeCounts } from './merge-counts.js';
 import type { PartResult, PartWatcher } from './part-computer.js';
 import {
+  DamagedPart,
   numberOf,
   type OnCollected,
   PART_ENDING,
@@ -158,10 +159,8 @@ export class PlanRun {
   }
 
   async #readCounted() {
-    const file = join(this.#folder, partName({ phase: 'whole' }));
-    let counted: WholeCounts;
-    if (await exists(file)) counted = await readWholeCounts(file, this.#plan);
-    else {
+    let counted = await this.#readWhole();
+    if (!counted) {
       const files = await findParts(this.#plan, 'count', [this.#folder]);
       const counts = [];
       for (const each of files) counts.push(await readCounts(each, this.#plan));
@@ -172,7 +171,22 @@ export class PlanRun {
     const { counts, shards } = counted;
     return { whole: await Whole.of(this.#subjects, counts, undefined, this.#settings.batchTokens), shards };
   }
+
+  /** Returns the merged counts of all shards; undefined if their file is missing or damaged. */
+  async #readWhole(): Promise<WholeCounts | undefined> {
+    const file = join(this.#folder, WHOLE_NAME);
+    if (!(await exists(file))) return undefined;
+    try {
+      return await readWholeCounts(file, this.#plan);
+    } catch (error) {
+      if (error instanceof DamagedPart) return undefined;
+      throw error;
+    }
+  }
 }
+
+// The file of the merged counts. If it is damaged, the parts that it was merged from replace it.
+const WHOLE_NAME = partName({ phase: 'whole' });
 
 /** Returns the name of the file of gradients of a shard. */
 function gradientsFile(folder: string, ending: string, shard: number): string {
@@ -212,8 +226,11 @@ async function findParts(plan: Plan, phase: Phase, places: readonly string[]): P
   const found: string[] = [];
   for (const place of places)
     for (const file of await partsIn(place)) {
-      const header = await readHeader(file, plan);
-      if (header.phase !== phase) continue;
+      const header = await readHeader(file, plan).catch((error: unknown) => {
+        if (error instanceof DamagedPart && basename(file) === WHOLE_NAME) return undefined;
+        throw error;
+      });
+      if (header?.phase !== phase) continue;
       const other = found[header.shard!];
       if (other !== undefined)
         throw new LossError('ERR_INVALID_INPUT', {

@@ -19,7 +19,7 @@ export interface HashedPiece extends FilePiece {
   whole: boolean;
   /**
    * The SHA-256 of the piece's bytes, in hexadecimal. Absent if the bytes need not be read for the cut, because the file
-   * has an ETag.
+   * has a strong ETag.
    */
   sha256?: string;
   /** The number of rows, good or bad; absent if it is unknown. */
@@ -30,7 +30,7 @@ export interface HashedPiece extends FilePiece {
 export interface CutFile {
   file: string;
   size: number;
-  /** The ETag of a file on a server, if the server gives one. */
+  /** The ETag of a file on a server, if the server gives a strong one. */
   etag?: string;
   pieces: HashedPiece[];
 }
@@ -38,7 +38,7 @@ export interface CutFile {
 /**
  * Cuts a file into pieces of about equal size, and reads it once for the digests of the pieces. JSON lines and Parquet
  * files are cut, at the ends of lines and of row groups. Compressed files, other formats and the files of trainers are
- * one piece. Of a file on a server that has an ETag, only what the cut needs is read.
+ * one piece. Of a file on a server that has a strong ETag, only what the cut needs is read.
  * @param bytes the size from which on a piece ends.
  * @param countRows whether the rows must be counted in every file, which takes longer for some formats.
  * @param canEnd returns whether a piece may end after this many rows of the file. Only called with countRows.
@@ -65,9 +65,12 @@ export async function cutFile(
     if (canBeCut && reader === readParquet) {
       const { boundsOfGroups } = await import('./parquet/groups.js');
       const copy = await copyOf(path, { file, start: 0, end: 0, groups: [0, 0] });
-      const bounds = boundsOfGroups(path, copy?.path ?? path);
-      await copy?.remove();
-      if (bounds) return { ...about, pieces: await cutGroups(about, bounds, bytes, canEnd) };
+      try {
+        const bounds = boundsOfGroups(path, copy?.path ?? path);
+        if (bounds) return { ...about, pieces: await cutGroups(about, bounds, bytes, canEnd) };
+      } finally {
+        await copy?.remove();
+      }
     }
     const rows = countRows ? { rows: await rowsIn(file) } : {};
     const digest = await digestIfNeeded(path, 0, size, etag);
@@ -98,7 +101,7 @@ export async function checkPiece(
   if (etag === undefined) await checkDigest(piece, path);
   return async () => {
     const after = await statusOf(piece.file, path);
-    if (after.size !== size || after.mtimeMs !== before.mtimeMs || after.etag !== etag)
+    if (after.size !== size || after.mtimeMs !== before.mtimeMs || after.version !== before.version)
       throw changed(piece.file, 'a file that nobody writes while it is read', 'a file that was written');
   };
 }

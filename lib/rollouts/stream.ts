@@ -5,6 +5,7 @@ import { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 import { splitTable } from './file-name.js';
 import { readAnyFormat } from './format.js';
+import { FILES_AT_ONCE, inTurn } from './in-turn.js';
 import { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
 import { remoteFile } from './remote/index.js';
@@ -207,16 +208,17 @@ function checkLimit(option: string, value: unknown): void {
 }
 
 async function totalSize(files: readonly (string | FilePiece)[]): Promise<number> {
-  const sizes = await Promise.all(
-    files.map((file) => {
-      if (typeof file !== 'string') return file.end - file.start;
-      const path = splitTable(file).file;
-      return (remoteFile(path)?.about() ?? stat(path)).then(
-        ({ size }) => size,
-        // An unreadable file counts as 0 bytes here. Its reader will report the reason later.
-        () => 0,
-      );
-    }),
+  let sum = 0;
+  for await (const size of inTurn(files, FILES_AT_ONCE, sizeOf)) sum += size;
+  return sum;
+}
+
+async function sizeOf(file: string | FilePiece): Promise<number> {
+  if (typeof file !== 'string') return file.end - file.start;
+  const path = splitTable(file).file;
+  return (remoteFile(path)?.about() ?? stat(path)).then(
+    ({ size }) => size,
+    // An unreadable file counts as 0 bytes here. Its reader will report the reason later.
+    () => 0,
   );
-  return sizes.reduce((sum, size) => sum + size, 0);
 }

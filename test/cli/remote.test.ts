@@ -5,7 +5,7 @@ import { appendFileSync, copyFileSync, mkdtempSync, readFileSync, writeFileSync 
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
-import { FileServer, S3_CREDENTIALS, startS3 } from '../support/file-server.js';
+import { FileServer, startS3, useS3 } from '../support/file-server.js';
 import { EXAMPLE, Files, fails, PROGRAM, resultOf, run, runJson, runProcess } from './support.js';
 
 const PARQUET = fileURLToPath(new URL('../rollouts/fixtures/parquet/arrow-groups.parquet', import.meta.url));
@@ -133,7 +133,8 @@ describe('files on servers, on the command line', () => {
     }
   });
 
-  it('need the client of S3 for its objects', async () => {
+  it('need the client of S3 for its objects', function () {
+    this.timeout(120_000);
     const hook = `export async function resolve(name, context, next) {
       if (name === '@aws-sdk/client-s3') throw new Error('Cannot find package');
       return next(name, context);
@@ -170,8 +171,7 @@ describe('files on servers, on the command line', () => {
 
   it('can be objects of S3', async () => {
     const { endpoint, stop } = await startS3(files.path('s3'), 'rollouts');
-    const before = { ...process.env };
-    Object.assign(process.env, S3_CREDENTIALS, { AWS_ENDPOINT_URL_S3: endpoint });
+    const restore = useS3(endpoint);
     try {
       const client = new S3Client({ forcePathStyle: true, requestChecksumCalculation: 'WHEN_REQUIRED' });
       const body = readFileSync(EXAMPLE);
@@ -200,9 +200,7 @@ describe('files on servers, on the command line', () => {
       assert.doesNotMatch(again.stderr + evaluated.stderr, /S3RVER/);
       client.destroy();
     } finally {
-      for (const key of [...Object.keys(S3_CREDENTIALS), 'AWS_ENDPOINT_URL_S3'])
-        if (before[key] === undefined) delete process.env[key];
-        else process.env[key] = before[key];
+      restore();
       await stop();
     }
   });

@@ -139,6 +139,19 @@ describe('parts of a plan', () => {
     await merge();
   });
 
+  it('are merged again if the merged counts are truncated or damaged', async () => {
+    const file = join(folder, 'whole.part');
+    const bytes = readFileSync(file);
+    const flipped = Buffer.from(bytes);
+    flipped[bytes.length - 10]! ^= 1;
+    for (const damaged of [bytes.subarray(0, 0), bytes.subarray(0, 100), bytes.subarray(0, -20), flipped]) {
+      writeFileSync(file, damaged);
+      await merge();
+      await compute();
+      assert.deepEqual(readFileSync(file), bytes);
+    }
+  });
+
   it('are an error if they are not parts', async () => {
     for (const text of [
       '',

@@ -1,14 +1,14 @@
 /** Tests that rollouts are read from web servers and from S3: the same rows, in ranges, in spite of failures that pass. */
 import assert from 'node:assert/strict';
-import { copyFileSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { copyFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
 import { expandFiles, readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
-import { cutFile } from '../../lib/rollouts/pieces.js';
+import { checkPiece, cutFile } from '../../lib/rollouts/pieces.js';
 import { RETRIES } from '../../lib/rollouts/remote/remote.js';
 import { runAlone } from '../support/alone.js';
-import { FileServer, S3_CREDENTIALS, startS3 } from '../support/file-server.js';
+import { setEnvironment } from '../support/environment.js';
+import { FileServer, S3_ENVIRONMENT, startS3, useS3 } from '../support/file-server.js';
 import { isLossError } from '../support/loss-error.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
@@ -30,22 +30,28 @@ const FILES = [
 const nameOf = (file: string) => file.split('/').at(-1)!;
 /** The names of databases are followed by that of the table. */
 const tableOf = (file: string) => (file.endsWith('.sqlite') ? '#rollouts' : '');
-const temporary = () => readdirSync(tmpdir()).filter((name) => name.startsWith('policy-loss-remote-'));
 
 describe('files on servers', () => {
   const folder = temporaryFolder();
   let server: FileServer;
   const { pauseMs } = RETRIES;
+  const { TMPDIR } = process.env;
+  let restoreTemporary: () => void;
   before(async () => {
     RETRIES.pauseMs = 1;
+    // Other test files, which may run at the same time, make copies in the usual folder.
+    mkdirSync(folder.path('tmp'));
+    restoreTemporary = setEnvironment({ TMPDIR: folder.path('tmp') });
     for (const file of FILES) copyFileSync(fixture(file), folder.path(nameOf(file)));
     copyFileSync(EXAMPLE, folder.path('example.jsonl'));
     server = new FileServer(folder.directory);
     await server.start();
   });
   beforeEach(() => server.reset());
+  afterEach('leaves no copies', () => assert.deepEqual(readdirSync(folder.path('tmp')), []));
   after(async () => {
     RETRIES.pauseMs = pauseMs;
+    restoreTemporary();
     await server.stop();
   });
 
@@ -53,12 +59,10 @@ describe('files on servers', () => {
 
   for (const file of FILES)
     it(`give the rows of a local file: ${file}`, async () => {
-      const before = temporary();
       const url = server.url(nameOf(file)) + tableOf(file);
       assert.deepEqual(await batchOf(url), await batchOf(fixture(file) + tableOf(file)));
       for await (const { places } of streamRollouts([url], { maxTokens: 8 }))
         for (const place of places) assert.equal(place.file, url);
-      assert.deepEqual(temporary(), before);
     });
 
   it('are read on after failures that pass, from the byte at which the connection ended', async () => {
@@ -95,10 +99,37 @@ describe('files on servers', () => {
         ),
       );
     }
+    const gone = new FileServer(folder.directory);
+    await gone.start();
+    const goneUrl = gone.url('rollouts.jsonl');
+    await gone.stop();
     await assert.rejects(
-      batchOf('http://127.0.0.1:1/rollouts.jsonl'),
-      isLossError('ERR_INVALID_INPUT', /expected a server that answers, got an error \(.+\) 6 times/),
+      batchOf(goneUrl),
+      isLossError(
+        'ERR_INVALID_INPUT',
+        /expected a server that answers, got an error \(.*ECONNREFUSED.*\) 6 times/,
+      ),
     );
+  });
+
+  it('fail at once if no request can be made', async () => {
+    // With this pause, the test would time out if there was another try.
+    RETRIES.pauseMs = 600_000;
+    try {
+      for (const [url, reason] of [
+        ['http://127.0.0.1:1/rollouts.jsonl', 'bad port'],
+        ['http://:/rollouts.jsonl', 'Invalid URL'],
+      ] as const)
+        await assert.rejects(
+          batchOf(url),
+          isLossError(
+            'ERR_INVALID_INPUT',
+            new RegExp(`expected a URL that can be requested, got an error \\(${reason}\\)$`),
+          ),
+        );
+    } finally {
+      RETRIES.pauseMs = 1;
+    }
   });
 
   it('need a server that knows ranges', async () => {
@@ -126,8 +157,22 @@ describe('files on servers', () => {
       batchOf(server.url('changing.jsonl')),
       isLossError(
         'ERR_INVALID_INPUT',
-        /expected a file that nobody writes while it is read, with the ETag "/,
+        /expected a file that nobody writes while it is read, with the version "/,
       ),
+    );
+  });
+
+  it('must not change between the check of their digest and the end of the read', async () => {
+    const file = folder.write('late.jsonl', readFileSync(EXAMPLE));
+    server.reset({ withoutEtag: true, headers: { etag: 'W/"1"' } });
+    const { pieces, size, etag } = await cutFile(server.url('late.jsonl'), 2 ** 30, false);
+    const checkAgain = await checkPiece(pieces[0]!, size, etag);
+    await checkAgain();
+    writeFileSync(file, readFileSync(file).reverse());
+    server.reset({ withoutEtag: true, headers: { etag: 'W/"2"' } });
+    await assert.rejects(
+      checkAgain(),
+      isLossError('ERR_INVALID_INPUT', /expected a file that nobody writes while it is read, got/),
     );
   });
 
@@ -186,17 +231,57 @@ describe('files on servers', () => {
         sha256,
       })),
     );
-    server.reset({ withoutEtag: true });
-    const plain = await cutFile(server.url(parquet), 1, true);
-    assert.deepEqual(
-      plain.pieces.map(({ sha256 }) => sha256),
-      local.pieces.map(({ sha256 }) => sha256),
+    // Neither a weak ETag nor a time proves that a file is the same.
+    for (const headers of [{}, { etag: 'W/"1"' }, { 'last-modified': 'Sat, 01 Jan 2000 00:00:00 GMT' }]) {
+      server.reset({ withoutEtag: true, headers });
+      const plain = await cutFile(server.url(parquet), 1, true);
+      assert.equal(plain.etag, undefined);
+      assert.deepEqual(
+        plain.pieces.map(({ sha256 }) => sha256),
+        local.pieces.map(({ sha256 }) => sha256),
+      );
+    }
+  });
+
+  it('leave no copy if a Parquet file cannot be cut', async () => {
+    const parquet = readFileSync(folder.path(nameOf(FILES.at(-1)!)));
+    // The footer is before its length and the last four bytes.
+    const footer = parquet.length - 8 - parquet.readUInt32LE(parquet.length - 8);
+    folder.write('damaged.parquet', Buffer.from(parquet).fill(0xff, footer, parquet.length - 8));
+    await assert.rejects(
+      cutFile(server.url('damaged.parquet'), 1, true),
+      isLossError('ERR_INVALID_INPUT', /damaged\.parquet: /),
     );
   });
 
+  it('are asked for their sizes 16 at once', async () => {
+    const urls = Array.from({ length: 64 }, (_, i) => server.url(`step-${i}.jsonl`));
+    for (const [i] of urls.entries()) copyFileSync(fixture('rollouts.jsonl'), folder.path(`step-${i}.jsonl`));
+    let [asked, most] = [0, 0];
+    let waiting: (() => void)[] = [];
+    server.reset({
+      onRequest() {
+        // Only the first request for each file waits. Each answer waits until 16 requests do.
+        if (++asked > urls.length) return;
+        return new Promise((resolve) => {
+          most = Math.max(most, waiting.push(resolve));
+          if (waiting.length !== 16) return;
+          setTimeout(() => {
+            for (const answer of waiting) answer();
+            waiting = [];
+          }, 50);
+        });
+      },
+    });
+    let total: number | undefined;
+    await readRollouts(urls, { onProgress: ({ totalBytes }) => (total = totalBytes) });
+    assert.equal(most, 16);
+    assert.equal(total, urls.length * readFileSync(fixture('rollouts.jsonl')).length);
+  });
+
   it('take memory that does not depend on their size', function () {
-    this.timeout(60_000);
-    const { result, memory } = runAlone<number>(
+    this.timeout(180_000);
+    const { result } = runAlone<{ rows: number; growth: number }>(
       `const { createServer } = await import('node:http');
        const { once } = await import('node:events');
        const { streamRollouts } = await import(given[0]);
@@ -214,26 +299,65 @@ describe('files on servers', () => {
          response.end();
        }).listen(0, '127.0.0.1');
        await once(server, 'listening');
-       let rows = 0;
+       let [rows, before] = [0, 0];
        const url = 'http://127.0.0.1:' + server.address().port + '/long.jsonl';
-       for await (const part of streamRollouts([url], { maxTokens: 16 })) rows += part.rows;
+       for await (const part of streamRollouts([url], { maxTokens: 16 })) {
+         rows += part.rows;
+         if (before === 0 && rows >= 60) before = peakMemory();
+       }
        server.close();
        server.closeAllConnections();
-       return rows;`,
+       return { rows, growth: peakMemory() - before };`,
       [ROLLOUTS],
+      { env: { ...process.env, TMPDIR } },
     );
-    assert.equal(result, 300);
-    assert.ok(memory < 300e6, `${memory} bytes`);
+    assert.equal(result.rows, 300);
+    // The rows after the first 60 take 250 MB in the file.
+    assert.ok(result.growth < 125e6, `${result.growth} bytes`);
+  });
+
+  it('are not waited for for ever if a store of objects stalls', function () {
+    this.timeout(180_000);
+    // In a process of its own, because all files share a client.
+    const { result } = runAlone<{ message: string; requests: Record<string, number> }>(
+      `const { createServer } = await import('node:http');
+       const { once } = await import('node:events');
+       const { readRollouts } = await import(given[0]);
+       const { RETRIES } = await import(given[1]);
+       const { S3_TIMEOUTS } = await import(given[2]);
+       RETRIES.pauseMs = 1;
+       S3_TIMEOUTS.socketTimeout = 500;
+       const requests = {};
+       const server = createServer((request, response) => {
+         const count = (requests[request.method] = (requests[request.method] ?? 0) + 1);
+         // The first answer and the beginning of each body come, and then nothing.
+         if (request.method === 'HEAD' && count === 1) return;
+         response.writeHead(200, { 'content-length': '100', etag: '"1"' });
+         if (request.method === 'HEAD') response.end();
+         else response.flushHeaders();
+       }).listen(0, '127.0.0.1');
+       await once(server, 'listening');
+       process.env.AWS_ENDPOINT_URL_S3 = 'http://127.0.0.1:' + server.address().port;
+       const { message } = await readRollouts(['s3://rollouts/a.jsonl']).catch((error) => error);
+       server.close();
+       server.closeAllConnections();
+       return { message, requests };`,
+      [ROLLOUTS, ...['remote', 's3'].map((name) => new URL(`remote/${name}.js`, ROLLOUTS).href)],
+      { env: { ...process.env, ...S3_ENVIRONMENT, TMPDIR } },
+    );
+    assert.match(result.message, /expected a server that answers, got an error \(.*\) 6 times in a row$/);
+    // Both kinds of requests were made again.
+    assert.ok(result.requests.HEAD! > 1 && result.requests.GET! > 1, JSON.stringify(result.requests));
   });
 
   describe('on S3', () => {
-    const before_ = { ...process.env };
     const bucket = 'rollouts';
     let stop: () => Promise<void>;
+    let restore: () => void;
     before(async () => {
       const started = await startS3(folder.path('s3'), bucket);
       stop = started.stop;
-      Object.assign(process.env, S3_CREDENTIALS, { AWS_ENDPOINT_URL_S3: started.endpoint });
+      restore = useS3(started.endpoint);
       const client = new S3Client({
         forcePathStyle: true,
         requestChecksumCalculation: 'WHEN_REQUIRED',
@@ -249,9 +373,7 @@ describe('files on servers', () => {
       client.destroy();
     });
     after(async () => {
-      for (const name of [...Object.keys(S3_CREDENTIALS), 'AWS_ENDPOINT_URL_S3'])
-        if (before_[name] === undefined) delete process.env[name];
-        else process.env[name] = before_[name];
+      restore();
       await stop();
     });
 

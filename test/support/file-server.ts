@@ -2,10 +2,11 @@
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
 import { createRequire } from 'node:module';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
+import { setEnvironment } from './environment.js';
 
 /** How a server of files misbehaves. */
 export interface Faults {
@@ -18,8 +19,10 @@ export interface Faults {
   withoutRanges: boolean;
   /** Sends no ETag and no time. */
   withoutEtag: boolean;
-  /** Called before each answer. */
-  onRequest: (request: IncomingMessage) => void;
+  /** Further headers of the answers with bytes. */
+  headers: OutgoingHttpHeaders;
+  /** Called before each answer, which waits for the returned promise. */
+  onRequest: (request: IncomingMessage) => void | Promise<void>;
 }
 
 const NONE: Faults = {
@@ -28,6 +31,7 @@ const NONE: Faults = {
   cuts: 0,
   withoutRanges: false,
   withoutEtag: false,
+  headers: {},
   onRequest: () => {},
 };
 
@@ -64,9 +68,9 @@ export class FileServer {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}/${name}`;
   }
 
-  #answer(request: IncomingMessage, response: ServerResponse): void {
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { faults } = this;
-    faults.onRequest(request);
+    await faults.onRequest(request);
     const status = faults.statuses.shift();
     if (status !== undefined) return void response.writeHead(status).end('no');
     const file = join(this.#folder, decodeURIComponent(request.url!));
@@ -85,6 +89,7 @@ export class FileServer {
       'content-range': `bytes ${first}-${first + body.length - 1}/${all.length}`,
       'content-length': body.length,
       ...(!faults.withoutEtag && { etag: `"${createHash('md5').update(all).digest('hex')}"` }),
+      ...faults.headers,
     });
     if (faults.cuts <= 0 || body.length <= faults.cutAfter) return void response.end(body);
     faults.cuts--;
@@ -97,12 +102,22 @@ interface S3rver {
   close(): Promise<void>;
 }
 
-/** The environment for a client of the S3 server. The server knows only these credentials. */
-export const S3_CREDENTIALS = {
+/** The environment for a client of the S3 server, which knows only these credentials. Hides the user's own settings. */
+export const S3_ENVIRONMENT = {
   AWS_ACCESS_KEY_ID: 'S3RVER',
   AWS_SECRET_ACCESS_KEY: 'S3RVER',
+  AWS_SESSION_TOKEN: undefined,
   AWS_REGION: 'us-east-1',
+  AWS_PROFILE: undefined,
+  AWS_CONFIG_FILE: '/dev/null',
+  AWS_SHARED_CREDENTIALS_FILE: '/dev/null',
+  AWS_IGNORE_CONFIGURED_ENDPOINT_URLS: undefined,
 };
+
+/** Makes this process's S3 clients use a server. Returns a function that restores the environment. */
+export function useS3(endpoint: string): () => void {
+  return setEnvironment({ ...S3_ENVIRONMENT, AWS_ENDPOINT_URL_S3: endpoint });
+}
 
 /** Starts a server with the protocol of S3, which has one bucket and keeps its objects in a folder. */
 export async function startS3(

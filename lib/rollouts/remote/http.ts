@@ -1,6 +1,6 @@
 // Files on web servers.
 import { badFile } from '../source.js';
-import { PassingFailure, type RemoteAbout, type RemoteProtocol } from './remote.js';
+import { isNetworkFailure, PassingFailure, type RemoteAbout, type RemoteProtocol } from './remote.js';
 
 /** Returns the protocol for a URL that begins with http:// or https://. */
 export function httpProtocol(url: string): RemoteProtocol {
@@ -14,7 +14,11 @@ export function httpProtocol(url: string): RemoteProtocol {
         ...(signal && { signal }),
       });
     } catch (error) {
-      throw new PassingFailure(reasonOf(error));
+      if (isNetworkFailure((error as Error).cause)) throw new PassingFailure(reasonOf(error));
+      throw badFile(url, {
+        expected: 'a URL that can be requested',
+        received: `an error (${reasonOf(error)})`,
+      });
     }
     const { status } = response;
     if (status === 206 || status === 416) return response;
@@ -39,8 +43,12 @@ export function httpProtocol(url: string): RemoteProtocol {
           expected: 'the size of the file in the header Content-Range',
           received: `'${response.headers.get('content-range') ?? ''}'`,
         });
-      const etag = etagOf(response);
-      return { size: Number(size), ...(etag !== undefined && { etag }) } satisfies RemoteAbout;
+      const version = versionOf(response);
+      return {
+        size: Number(size),
+        ...(version !== undefined && { version }),
+        ...(version?.startsWith('"') && { etag: version }),
+      } satisfies RemoteAbout;
     },
     async open(start, end, signal) {
       const response = await request(start, end, signal);
@@ -49,12 +57,13 @@ export function httpProtocol(url: string): RemoteProtocol {
         await response.body?.cancel();
         throw badFile(url, { expected: `the bytes from ${start} on`, received: `'${range}'` });
       }
-      return { etag: etagOf(response), chunks: chunksOf(response) };
+      return { version: versionOf(response), chunks: chunksOf(response) };
     },
   };
 }
 
-function etagOf({ headers }: Response): string | undefined {
+/** Returns the ETag or else the time of the last change. Only a strong ETag begins with a quotation mark. */
+function versionOf({ headers }: Response): string | undefined {
   return headers.get('etag') ?? headers.get('last-modified') ?? undefined;
 }
 

@@ -8,8 +8,13 @@ import { badFile, describeFailure } from '../source.js';
 export interface RemoteAbout {
   /** The number of bytes. */
   size: number;
-  /** Changes whenever the file does: its ETag, or else the time of its last change; absent if the server gives neither. */
+  /** Changes whenever a byte of the file does; absent if the server gives no strong ETag. */
   etag?: string;
+  /**
+   * The ETag, even a weak one, or else the time of the last change. A file with another version has changed. One with the
+   * same version may have: within a second, or in a way that the server thinks unimportant.
+   */
+  version?: string;
 }
 
 /** How the files of one kind of server are requested. Each function makes one request. */
@@ -17,17 +22,26 @@ export interface RemoteProtocol {
   about(): Promise<RemoteAbout>;
   /**
    * Requests the bytes from `start` to before `end`.
-   * @returns their chunks, and the ETag of the file that they are from.
+   * @returns their chunks, and the version of the file that they are from.
    */
   open(
     start: number,
     end: number,
     signal: AbortSignal,
-  ): Promise<{ etag: string | undefined; chunks: AsyncIterable<Uint8Array> }>;
+  ): Promise<{ version: string | undefined; chunks: AsyncIterable<Uint8Array> }>;
 }
 
 /** An error that may not occur again if the request is repeated. */
 export class PassingFailure extends Error {}
+
+const NETWORK =
+  /^(ECONN|EPIPE|ETIMEDOUT|EAI_AGAIN|ENOTFOUND|EHOST|ENET|EADDRNOTAVAIL|EMFILE|ENFILE|ERR_STREAM_PREMATURE_CLOSE|UND_ERR_(\w+_TIMEOUT|SOCKET)$)/;
+
+/** Returns whether an error has the code of a failure of the network, which may pass. */
+export function isNetworkFailure(error: unknown): boolean {
+  const { code } = (error ?? {}) as { code?: unknown };
+  return typeof code === 'string' && NETWORK.test(code);
+}
 
 /** How often a request is made until it counts as failed, and the pause after the first failure. Pauses double. */
 export const RETRIES = { tries: 6, pauseMs: 250 };
@@ -44,7 +58,7 @@ export class RemoteFile {
   }
 
   /**
-   * Returns the file's size and ETag, as they were at the first call.
+   * Returns the file's size, ETag and version, as they were at the first call.
    * @throws LossError `ERR_INVALID_INPUT` if the file cannot be read.
    */
   async about(): Promise<RemoteAbout> {
@@ -58,14 +72,14 @@ export class RemoteFile {
    * @throws LossError `ERR_INVALID_INPUT` if the bytes cannot be read, or if the file has changed since about().
    */
   async *read(start = 0, end?: number): AsyncGenerator<Uint8Array> {
-    const { size, etag } = await this.about();
+    const { size, version } = await this.about();
     const last = Math.min(end ?? size, size);
     let failures = 0;
     for (let at = start; at < last; ) {
       const abort = new AbortController();
       try {
         const opened = await this.#protocol.open(at, last, abort.signal);
-        if (opened.etag !== etag) throw this.#changed(etag, opened.etag);
+        if (opened.version !== version) throw this.#changed(version, opened.version);
         for await (const chunk of opened.chunks) {
           const wanted = chunk.subarray(0, last - at);
           at += wanted.length;
@@ -85,8 +99,8 @@ export class RemoteFile {
 
   #changed(before: string | undefined, now: string | undefined): LossError {
     return badFile(this.#name, {
-      expected: `a file that nobody writes while it is read, with the ETag ${before}`,
-      received: `the ETag ${now}`,
+      expected: `a file that nobody writes while it is read, with the version ${before}`,
+      received: `the version ${now}`,
     });
   }
 }

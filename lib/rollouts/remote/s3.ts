@@ -3,7 +3,7 @@
 import type { S3Client } from '@aws-sdk/client-s3';
 import { LossError } from '../../core/errors.js';
 import { badFile, describeFailure } from '../source.js';
-import { PassingFailure, type RemoteProtocol, retried } from './remote.js';
+import { isNetworkFailure, PassingFailure, type RemoteProtocol, retried } from './remote.js';
 
 /**
  * Returns the protocol for a name such as s3://bucket/key. The credentials, the region and the address of another store
@@ -20,7 +20,7 @@ export function s3Protocol(name: string): RemoteProtocol {
       const { ContentLength: size, ETag: etag } = await tried(name, async () =>
         (await client()).send(new HeadObjectCommand(object)),
       );
-      return { size: size ?? 0, ...(etag !== undefined && { etag }) };
+      return { size: size ?? 0, ...(etag !== undefined && { etag, version: etag }) };
     },
     async open(start, end, signal) {
       const { GetObjectCommand } = await load();
@@ -29,7 +29,7 @@ export function s3Protocol(name: string): RemoteProtocol {
           abortSignal: signal,
         }),
       );
-      return { etag: ETag, chunks: chunksOf(name, Body as AsyncIterable<Uint8Array>) };
+      return { version: ETag, chunks: chunksOf(name, Body as AsyncIterable<Uint8Array>) };
     },
   };
 }
@@ -77,6 +77,9 @@ async function load() {
   }
 }
 
+/** How long the client waits for a connection, and for the next bytes of an answer. By default, it would wait for ever. */
+export const S3_TIMEOUTS = { connectionTimeout: 10_000, socketTimeout: 60_000 };
+
 let shared: Promise<S3Client> | undefined;
 
 /** Returns the client, which all files share. */
@@ -86,6 +89,7 @@ function client(): Promise<S3Client> {
       new S3Client({
         // RemoteFile makes failed requests again, from the byte at which they ended.
         maxAttempts: 1,
+        requestHandler: S3_TIMEOUTS,
         // Other stores than Amazon's often have no host name per bucket.
         forcePathStyle: Boolean(process.env.AWS_ENDPOINT_URL_S3 ?? process.env.AWS_ENDPOINT_URL),
       }),
@@ -107,7 +111,6 @@ async function* chunksOf(name: string, body: AsyncIterable<Uint8Array>): AsyncGe
 }
 
 const PASSING = [408, 429];
-const NETWORK = /^(ECONN|EPIPE|ETIMEDOUT|EAI_AGAIN|ENOTFOUND|EHOST|ENET|ERR_STREAM_PREMATURE_CLOSE)/;
 
 /** Makes a request, and tells the failures that may pass from others. Names the error only, which has no credentials. */
 async function tried<T>(name: string, request: () => Promise<T>): Promise<T> {
@@ -127,7 +130,7 @@ async function tried<T>(name: string, request: () => Promise<T>): Promise<T> {
     const status = $metadata?.httpStatusCode;
     const isPassing =
       status === undefined
-        ? NETWORK.test(code ?? '') || kind === 'TimeoutError' || message === 'aborted'
+        ? isNetworkFailure(error) || kind === 'TimeoutError' || message === 'aborted'
         : status >= 500 || PASSING.includes(status);
     const reason = status === undefined ? (code ?? `${kind}: ${message}`) : `${kind}, HTTP status ${status}`;
     if (isPassing) throw new PassingFailure(reason);
