@@ -1,6 +1,6 @@
 /** Tests runs on a queue: several at once, leaving and joining, failures, and how workers and submitters end. */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -11,19 +11,29 @@ import { RUNS, runId, SHARDS } from '../../lib/cluster/jobs.js';
 import type { RunProgress } from '../../lib/cluster/run-watch.js';
 import { type Plan, readPlan } from '../../lib/parts/index.js';
 import { assertFailed, EXAMPLE, PROGRAM, ROWS, run, TOKENS, TRINITY } from '../cli/support.js';
-import { Cluster, needsRedis, type Program, until, withoutBatches } from './support.js';
+import { Cluster, endWithTests, needsRedis, type Program, until, withoutBatches } from './support.js';
 
 const PASSWORD = 'hunter2/secret';
 const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'));
 
 describe('queue', function () {
-  this.timeout(120_000);
+  this.timeout(300_000);
   let cluster: Cluster;
+  // Those of the suite, which its tests share.
+  let programs = 0;
   before(async function () {
     needsRedis(this);
     cluster = await Cluster.start(PASSWORD);
   });
   after(() => cluster?.end());
+  beforeEach(() => {
+    programs = cluster.programs;
+  });
+  // A test that fails must not leave its workers and runs to the next one.
+  afterEach(async function () {
+    await cluster.endPrograms(programs);
+    if (this.currentTest?.isFailed()) await cluster.clear();
+  });
 
   const plan = async (name: string, ...words: string[]): Promise<Plan> => {
     const file = join(cluster.folder, name);
@@ -95,10 +105,11 @@ describe('queue', function () {
       await queue.close();
       await run.close();
     }
+    // It tells what it has done after the queue knows it.
+    await endAll([worker]);
     const done = [...worker.stderr.matchAll(/: (\w+ \d+): \d+ rows/g)].map(([, job]) => job!);
     assert.equal(done.length, 2 * of.shards.length + 1, worker.stderr);
     assert.equal(new Set(done).size, done.length, worker.stderr);
-    await endAll([worker]);
   });
 
   describe('with a worker', () => {
@@ -169,10 +180,13 @@ describe('queue', function () {
       assert.equal(readFileSync(one, 'utf8'), readFileSync(other, 'utf8'));
     });
 
-    it('shows one progress bar over all workers in a terminal', async () => {
+    it('shows one progress bar over all workers in a terminal', async function () {
+      if (spawnSync('script', ['--version']).error) this.skip();
       const words = ['evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '1'];
       const command = [PROGRAM, ...words, '--queue', cluster.url, '--parts', cluster.parts];
-      const terminal = spawn('script', ['-qec', [process.execPath, ...command].join(' '), '/dev/null']);
+      const quoted = [process.execPath, ...command].map((word) => `'${word}'`).join(' ');
+      const terminal = spawn('script', ['-qec', quoted, '/dev/null'], { detached: true });
+      endWithTests(terminal);
       let shown = '';
       terminal.stdout.setEncoding('utf8').on('data', (text: string) => {
         shown += text;
@@ -195,7 +209,7 @@ describe('queue', function () {
       // The shards that nobody needs any more are gone.
       const client = cluster.client();
       try {
-        assert.equal(await client.llen(`bull:${SHARDS}:wait`), 0);
+        await until('none waits', async () => (await client.llen(`bull:${SHARDS}:wait`)) === 0);
       } finally {
         client.disconnect();
       }
@@ -255,15 +269,16 @@ describe('queue', function () {
     });
 
   it('ends a worker at once at the second signal', async () => {
-    const worker = await cluster.worker([], { name: 'twice', part: '^count' });
+    const lock = ['--lock-seconds', '3'];
+    const worker = await cluster.worker(lock, { name: 'twice', part: '^count' });
     const submitter = cluster.run('evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K', '--json');
     await cluster.held('twice');
     worker.signal('SIGTERM');
     await worker.says(/ending/);
     worker.signal('SIGTERM');
     await until('the worker ends', () => worker.hasEnded);
-    worker.signalAll('SIGKILL');
-    const next = await cluster.worker();
+    await until('the process of its shard ends', () => !worker.hasProcesses);
+    const next = await cluster.worker(lock);
     assert.equal((await submitter.end()).code, 0);
     await endAll([next]);
   });
