@@ -253,8 +253,9 @@ export class Cluster {
     await Promise.all(programs.map((program) => program.end()));
   }
 
-  /** Forgets all runs. */
+  /** Forgets all runs. The server is started if a test has stopped it. */
   async clear(): Promise<void> {
+    if (!this.#server) await this.startServer();
     const client = this.client();
     try {
       await client.flushall();
