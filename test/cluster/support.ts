@@ -171,7 +171,11 @@ export class Cluster {
     try {
       const answered = client.info('server');
       answered.catch(() => {});
-      const about = await Promise.race([answered, server.ended.then(() => undefined), sleep(120_000)]);
+      const about = await Promise.race([
+        answered,
+        server.ended.then(() => undefined),
+        sleep(120_000, undefined, { ref: false }),
+      ]);
       assert.ok(about, `Redis does not answer: ${server.log}`);
       // Another server may have the port.
       assert.equal(Number(/process_id:(\d+)/.exec(about)?.[1]), child.pid, server.log);
