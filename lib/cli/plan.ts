@@ -248,7 +248,8 @@ async function planFor(
 }
 
 /** Returns what a plan states of a loss or algorithm. */
-function plannedFunction({
+/** Returns a loss or an algorithm as a plan has it. */
+export function plannedFunction({
   typed: { choice, name, typed, config },
   subject,
 }: PlannedSubject): PlannedFunction {

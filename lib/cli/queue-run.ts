@@ -2,11 +2,13 @@
 import type { Command } from 'commander';
 import type { QueueAddress, RunProgress, SubmittedRun } from '../cluster/index.js';
 import { type FilesEvaluation, mergePlan, type Plan } from '../parts/index.js';
+import { describeFailure } from '../rollouts/source.js';
 import { type Printable, ProgressBar } from './output.js';
 import {
   checkDevice,
   type PlanningOptions,
   plannedColumns,
+  plannedFunction,
   planSubjects,
   SHARD_SIZE_OPTION,
 } from './plan.js';
@@ -17,7 +19,7 @@ import {
   type QueueOptions,
   requiredQueue,
 } from './queue-options.js';
-import { reportOnParts } from './report-file.js';
+import { checkWritable, reportOnParts } from './report-file.js';
 import { runOnRollouts } from './rollouts-command.js';
 import { note } from './streams.js';
 import { makeSubject, readConfiguration, type TitledSubject, type TypedSubject } from './typed-subjects.js';
@@ -58,6 +60,10 @@ export async function computeOnQueue(
   );
   const { device = 'cpu', ...here } = options;
   checkDevice(device);
+  // Finds what would fail only after all files are read.
+  const { checkNoCode } = await import('../cluster/index.js');
+  checkNoCode({ functions: planned.map(plannedFunction) });
+  await checkWritable(options.report);
   const quiet = options.quiet === true;
   let end = async () => {};
   const forReport = options.report !== undefined;
@@ -106,20 +112,12 @@ export async function runPlan(
   subjects: readonly TitledSubject[],
   { address, parts, quiet, submits, show, report }: RunPlanOptions,
 ): Promise<{ result: Printable; end: () => Promise<void> }> {
-  const page = await reportOnParts(plan, subjects, report);
   const { runFolder, SubmittedRun } = await import('../cluster/index.js');
-  const connected = async <T>(use: (run: SubmittedRun) => Promise<T>): Promise<T> => {
-    const run = await SubmittedRun.of(plan, { address, parts, onError: connectionErrors(address.shown) });
-    try {
-      return await use(run);
-    } finally {
-      await run.close();
-    }
-  };
-  const result = await connected(async (run) => {
+  const onError = connectionErrors(address.shown);
+  const ended = async (run: SubmittedRun): Promise<Printable> => {
+    const page = await reportOnParts(plan, subjects, report);
     const shown = new ShownProgress(quiet);
     try {
-      if (submits) await run.submit();
       if (!quiet)
         note(
           `run ${run.id}: ${plan.shards.length} shards. It goes on if you leave; 'join ${run.id}' returns to it.`,
@@ -131,9 +129,42 @@ export async function runPlan(
     const merged = await mergePlan(plan, subjects, [runFolder(parts, run.id)], page?.add);
     await page?.write(merged.subjects);
     return show(merged, plan.configuration.skipBadRows ? merged.skipped : undefined, quiet);
-  });
-  return { result, end: () => connected((run) => run.remove()) };
+  };
+  const run = await SubmittedRun.of(plan, { address, parts, onError, follows: true });
+  try {
+    for (;;) {
+      if (submits) await run.submit();
+      try {
+        return { result: await ended(run), end: () => removeRun(plan, address, parts) };
+      } catch (error) {
+        // Another submitter may have had the result of this run just before this one followed it.
+        if (!submits || !(await run.isRemoved())) throw error;
+      }
+    }
+  } finally {
+    await run.close();
+  }
 }
+
+/** Removes a run whose result is printed. Does not wait for a queue that is gone. */
+async function removeRun(plan: Plan, address: QueueAddress, parts: string): Promise<void> {
+  const { SubmittedRun } = await import('../cluster/index.js');
+  const connection = { ...address.connection, retryStrategy: () => null, commandTimeout: REMOVING_MS };
+  const onError = () => {};
+  try {
+    const run = await SubmittedRun.of(plan, { address: { ...address, connection }, parts, onError });
+    try {
+      await run.remove();
+    } finally {
+      await run.close();
+    }
+  } catch (error) {
+    note(`The run was not removed from the queue ${address.shown}: ${describeFailure(error)}`);
+  }
+}
+
+// Longer than the ten seconds for which the connection for events waits for one.
+const REMOVING_MS = 30_000;
 
 const STAGES: Record<RunProgress['phase'], string> = {
   count: 'counting',

@@ -13,6 +13,8 @@ import { note } from './streams.js';
 import { PARTS_VARIABLE } from './worker.js';
 
 process.on('exit', removeTemporaryFolders);
+// When the worker has ended, in whatever way, nobody wants the shard. BullMQ would try to report to it for ever.
+process.on('disconnect', () => process.exit(1));
 
 // Prints nothing: an error of commander becomes the error of the job.
 const program = new Command().exitOverride().configureOutput({ writeErr: () => {} });

@@ -70,8 +70,10 @@ export function addWorker(program: Command): void {
         environment: { ...environmentWithoutQueue(), [PARTS_VARIABLE]: parts },
         onDone: ({ run, phase, shard }, { rows, tokens }) =>
           tell(`run ${run}: ${phase} ${shard}: ${rows} rows, ${tokens} tokens`),
-        onFailed: ({ run, phase, shard }, tries, reason) =>
-          note(`run ${run}: ${phase} ${shard} failed, try ${tries}: ${reason}`),
+        onFailed(job, tries, reason) {
+          const what = job ? `run ${job.run}: ${job.phase} ${job.shard}` : 'a job that is not valid';
+          note(`${what} failed, try ${tries}: ${reason}`);
+        },
         onError: connectionErrors(address.shown),
       });
       tell(`waiting for shards from ${address.shown}`);

@@ -10,7 +10,10 @@ export interface QueueConnection {
   password?: string;
   tls?: { servername?: string };
   maxRetriesPerRequest: null;
-  retryStrategy: (times: number) => number;
+  /** Returns the milliseconds before the next try to connect; null to give up. */
+  retryStrategy: (times: number) => number | null;
+  /** The milliseconds after which a command fails that was not answered. */
+  commandTimeout?: number;
 }
 
 /** Where the queue is, and how to connect to it. */

@@ -1,7 +1,7 @@
 // Runs plans on a queue: parts as jobs of BullMQ on Redis.
 export type { QueueAddress } from './address.js';
 export { findQueue } from './peers.js';
-export { planFile, runFolder, storedPlan } from './run-folder.js';
+export { checkNoCode, planFile, runFolder, storedPlan } from './run-folder.js';
 export type { RunProgress } from './run-watch.js';
 export { ShardTasks } from './shard-tasks.js';
 export { SubmittedRun } from './submitted-run.js';

@@ -1,8 +1,9 @@
 // The folder of a run: its plan and its parts. The submitter and all workers see it, under whatever path.
-import { rm } from 'node:fs/promises';
+import { randomUUID } from 'node:crypto';
+import { rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LossError } from '../index.js';
-import { type Plan, readPlan, writePlan } from '../parts/index.js';
+import { type Plan, type PlannedConfiguration, readPlan, writePlan } from '../parts/index.js';
 import { isRun, runOf } from './jobs.js';
 
 /** Returns the path of a run's folder. */
@@ -43,16 +44,24 @@ export async function storedPlan(parts: string, run: string, program: string): P
   return plan;
 }
 
-/** Removes the folder of a run. */
+/** Removes the folder of a run. Others see all of it, or nothing. */
 export async function removeRunFolder(parts: string, run: string): Promise<void> {
-  await rm(runFolder(parts, run), { recursive: true, force: true, maxRetries: 10 });
+  const folder = runFolder(parts, run);
+  const removed = `${folder}.removed-${randomUUID()}`;
+  try {
+    await rename(folder, removed);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return;
+    throw error;
+  }
+  await rm(removed, { recursive: true, force: true, maxRetries: 10 });
 }
 
 /**
  * Checks that a plan can be computed by workers. They load no code, so it must not have a loss of a --loss-file.
  * @throws LossError `ERR_INVALID_OPTION`
  */
-export function checkNoCode({ configuration: { functions } }: Plan): void {
+export function checkNoCode({ functions }: Pick<PlannedConfiguration, 'functions'>): void {
   for (const { choice, name, program } of functions)
     if (program !== undefined && choice !== '--loss-expr')
       throw new LossError('ERR_INVALID_OPTION', {

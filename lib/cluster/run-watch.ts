@@ -33,6 +33,13 @@ export class RunWatch {
     this.#plan = plan;
   }
 
+  /** Forgets what is done, because the run begins again. */
+  clear(): void {
+    this.#done.clear();
+    this.#retried = 0;
+    this.#failed = 0;
+  }
+
   /** Takes part in the events of the queue of shards. */
   listen(events: QueueEvents): void {
     events.on('completed', ({ jobId, returnvalue }) => this.#add(jobId, returnvalue));

@@ -74,7 +74,7 @@ export class ShardTasks {
     }
     const { parts, program, subjectsOf, settingsOf, collectorOf } = this.#options;
     const plan = await storedPlan(parts, run, program);
-    checkNoCode(plan);
+    checkNoCode(plan.configuration);
     const subjects = await subjectsOf(planFile(parts, run), plan);
     const collect = await collectorOf?.(plan);
     const planRun = new PlanRun(plan, runFolder(parts, run), subjects, settingsOf(plan), collect);

@@ -17,6 +17,8 @@ export interface SubmitterOptions {
   parts: string;
   /** Called with errors of the connection, which is then tried again. */
   onError: (error: Error) => void;
+  /** Whether other submitters must not remove the run before close(). */
+  follows?: boolean;
 }
 
 /** A run of a plan. Any number of submitters can follow the same run. */
@@ -44,16 +46,26 @@ export class SubmittedRun {
    * Connects to the queue.
    * @throws LossError if the packages of the queue are not installed, or the plan needs code.
    */
-  static async of(plan: Plan, { address, parts, onError }: SubmitterOptions): Promise<SubmittedRun> {
-    checkNoCode(plan);
+  static async of(plan: Plan, options: SubmitterOptions): Promise<SubmittedRun> {
+    const { address, parts, onError, follows = false } = options;
+    checkNoCode(plan.configuration);
     const { Queue, QueueEvents } = await bullmq();
     const { connection } = address;
-    const [runs, shards] = [new Queue(RUNS, { connection }), new Queue(SHARDS, { connection })];
+    const runs = new Queue(RUNS, {
+      connection: { ...connection, ...(follows && { connectionName: followerName(runOf(plan)) }) },
+    });
+    const shards = new Queue(SHARDS, { connection });
     const events = new QueueEvents(SHARDS, { connection });
     const all: NodeJS.EventEmitter[] = [runs, shards, events];
     for (const each of all) each.on('error', onError);
-    await events.waitUntilReady();
-    return new SubmittedRun(plan, parts, runs, shards, events);
+    const run = new SubmittedRun(plan, parts, runs, shards, events);
+    try {
+      await Promise.all([runs.waitUntilReady(), shards.waitUntilReady(), events.waitUntilReady()]);
+    } catch (error) {
+      await run.close();
+      throw error;
+    }
+    return run;
   }
 
   /**
@@ -69,34 +81,59 @@ export class SubmittedRun {
   /**
    * Waits until the run has ended. A run that the queue does not know, because it has lost its data, is submitted again.
    * @param onProgress called about twice per second.
-   * @throws LossError `ERR_INVALID_INPUT` if a shard has failed for good, or if another submitter has removed the run.
+   * @throws LossError `ERR_INVALID_INPUT` if a shard has failed for good, or if the run was removed; see isRemoved().
    */
   async follow(onProgress: (progress: RunProgress) => void): Promise<void> {
     for (let first = true; ; first = false) {
+      // The state comes first, so that the progress of a run that has ended is complete.
+      const state = await this.#runs.getJobState(runId(this.id));
       const job = await this.#job();
       if (!job) {
-        await this.#checkFolder();
+        if (await this.isRemoved()) throw this.#removedError();
         await this.#add();
         continue;
       }
-      if (first || job.finishedOn !== undefined) await this.#watch.catchUp(job);
+      if (first || state === 'completed' || state === 'failed') await this.#watch.catchUp(job);
       onProgress(this.#watch.progress(await this.#shards.getWorkersCount()));
-      const state = await job.getState();
       if (state === 'completed') return;
       if (state === 'failed') throw await this.#failure(job);
       await sleep(POLL_MS);
     }
   }
 
-  /** Removes the run from the queue, and its parts. */
+  /** Removes the run from the queue, and its parts, unless others follow it. The last of them removes it. */
   async remove(): Promise<void> {
+    if (await this.#hasFollowers()) return;
     await removeRunFolder(this.#parts, this.id);
     await this.#removeJobs();
   }
 
+  /** Returns whether somebody has removed the run since it was submitted. */
+  async isRemoved(): Promise<boolean> {
+    return stat(planFile(this.#parts, this.id)).then(
+      () => false,
+      () => true,
+    );
+  }
+
   /** Disconnects from the queue. The run goes on. */
   async close(): Promise<void> {
-    await Promise.all([this.#events.close(), this.#runs.close(), this.#shards.close()]);
+    const all = [this.#events, this.#runs, this.#shards];
+    // Without a connection, closing would wait for the next one.
+    const timer = setTimeout(() => {
+      for (const each of all) each.disconnect().catch(() => {});
+    }, CLOSE_MS);
+    await Promise.all(all.map((each) => each.close())).finally(() => clearTimeout(timer));
+  }
+
+  async #hasFollowers(): Promise<boolean> {
+    // A server need not allow the command. If a run is removed that others follow, they submit it again.
+    const lists = await this.#runs
+      .getBackend()
+      .getClientList()
+      .catch(() => []);
+    const name = ` name=${followerName(this.id)} `;
+    return lists.some((list) => list.includes(name));
   }
 
   #job(): Promise<Job | undefined> {
@@ -104,29 +141,34 @@ export class SubmittedRun {
   }
 
   async #add(): Promise<void> {
+    if (!(await this.#job())) await this.#removeStrays();
+    this.#watch.clear();
     const data: RunJob = { run: this.id, begun: 0 };
     await this.#runs.add('run', data, { ...jobOptions(RETRY_MS), jobId: runId(this.id) });
   }
 
-  async #checkFolder(): Promise<void> {
-    const file = planFile(this.#parts, this.id);
-    const exists = await stat(file).then(
-      () => true,
-      () => false,
-    );
-    if (!exists)
-      throw new LossError('ERR_INVALID_INPUT', {
-        at: `run ${this.id}`,
-        expected: 'a run that nobody has removed',
-        received: `no file ${file}`,
-      });
+  /** Removes the jobs of shards that were left without their run. The queue would not run one again that has failed. */
+  async #removeStrays(): Promise<void> {
+    const ids = await this.#shards.getRanges(['completed', 'failed'], 0, -1);
+    for (const id of ids) if (shardOf(id, this.id)) await this.#shards.remove(id);
   }
 
-  /** Removes the jobs. Those of shards that are still in progress after a failure must end first. */
+  #removedError(): LossError {
+    return new LossError('ERR_INVALID_INPUT', {
+      at: `run ${this.id}`,
+      expected: 'a run that nobody has removed',
+      received: `no file ${planFile(this.#parts, this.id)}`,
+    });
+  }
+
+  /**
+   * Removes the jobs of a run that has ended. Those of shards that are still in progress after a failure must end first.
+   * Meanwhile, another submitter may have begun the run again.
+   */
   async #removeJobs(): Promise<void> {
     for (;;) {
       const job = await this.#job();
-      if (!job) return;
+      if (job?.finishedOn === undefined) return;
       try {
         await job.remove({ removeChildren: true });
       } catch (error) {
@@ -148,5 +190,11 @@ export class SubmittedRun {
   }
 }
 
+/** Returns the name that the connection of a submitter has while it follows a run. The server lists these names. */
+function followerName(run: string): string {
+  return `policy-loss:${run}`;
+}
+
+const CLOSE_MS = 10_000;
 const POLL_MS = 500;
 const RETRY_MS = 1000;

@@ -12,6 +12,7 @@ import {
   type ShardDone,
   type ShardJob,
   shardId,
+  shardJobFrom,
 } from './jobs.js';
 import { bullmq } from './peers.js';
 import { storedPlan } from './run-folder.js';
@@ -34,8 +35,11 @@ export interface WorkerOptions {
   /** The environment of the processes. */
   environment: NodeJS.ProcessEnv;
   onDone: (job: ShardJob, done: ShardDone) => void;
-  /** @param tries the number of tries so far. */
-  onFailed: (job: ShardJob, tries: number, reason: string) => void;
+  /**
+   * @param job undefined if it is not a valid job.
+   * @param tries the number of tries so far.
+   */
+  onFailed: (job: ShardJob | undefined, tries: number, reason: string) => void;
   /** Called with errors of the connection, which is then tried again. */
   onError: (error: Error) => void;
 }
@@ -63,7 +67,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ close(): Pr
   });
   shards.on('completed', ({ data }, done) => options.onDone(data, done));
   shards.on('failed', (job, { message }) => {
-    if (job) options.onFailed(job.data, job.attemptsMade, message);
+    if (job) options.onFailed(validOrNone(job.data), job.attemptsMade, message);
   });
   const advance = async (job: Job, token?: string) => {
     if (!(await advanceRun(job, token!, shardsQueue, options))) throw new WaitingChildrenError();
@@ -82,6 +86,15 @@ export async function startWorker(options: WorkerOptions): Promise<{ close(): Pr
       await shardsQueue.close();
     },
   };
+}
+
+// Anybody may have added the job who can write to the queue.
+function validOrNone(data: unknown): ShardJob | undefined {
+  try {
+    return shardJobFrom(data);
+  } catch {
+    return undefined;
+  }
 }
 
 // Redis runs the commands of a batch without a break.

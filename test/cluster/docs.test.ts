@@ -14,7 +14,8 @@ describe('docs/clusters.md', () => {
   });
   after(() => files.remove());
 
-  it('has scripts for Slurm that give the result of evaluate', async () => {
+  it('has scripts for Slurm that give the result of evaluate', async function () {
+    this.timeout(300_000);
     const page = readFileSync(join(ROOT, 'docs', 'clusters.md'), 'utf8');
     const scripts = [...page.matchAll(/^```sh\n(#!\/bin\/bash\n# (\S+\.sh)\n.*?)^```/gms)];
     assert.deepEqual(
@@ -53,6 +54,7 @@ describe('docs/clusters.md', () => {
     const { status, stderr } = spawnSync('bash', ['submit.sh'], {
       cwd: files.directory,
       encoding: 'utf8',
+      timeout: 240_000,
       env: { ...process.env, PATH: `${files.directory}:${process.env.PATH}` },
     });
     assert.equal(status, 0, stderr);

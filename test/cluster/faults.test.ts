@@ -12,7 +12,7 @@ import { Cluster, needsRedis, withoutBatches } from './support.js';
 const SHARDS = 200;
 
 describe('queue with faults', function () {
-  this.timeout(120_000);
+  this.timeout(600_000);
   let cluster: Cluster;
   before(async function () {
     needsRedis(this);
@@ -32,20 +32,23 @@ describe('queue with faults', function () {
     assert.equal(alone.code, 0, alone.stderr);
 
     const last = `compute-00${SHARDS - 1}`;
-    const counting = await cluster.worker([], { name: 'counting', part: '^count' });
-    const computing = await cluster.worker([], { name: 'computing', part: '^compute' });
-    const stopped = await cluster.worker([], { name: 'stopped', part: '^compute' });
-    const steady = await cluster.worker(['--concurrency', '2'], { name: 'steady', part: last });
+    // Long enough for a slow machine: a job that stalls six times fails its run.
+    const lock = ['--lock-seconds', '3'];
+    const counting = await cluster.worker(lock, { name: 'counting', part: '^count' });
+    const computing = await cluster.worker(lock, { name: 'computing', part: '^compute' });
+    const stopped = await cluster.worker(lock, { name: 'stopped', part: '^compute' });
     // With shards of a byte, every line is a shard.
     const submitter = cluster.run(...words, '--shard-size', '1');
     await submitter.says(new RegExp(`run [0-9a-f]{16}: ${SHARDS} shards`));
 
     await cluster.held('counting');
     counting.signalAll('SIGKILL');
+    // Both hold a shard before a worker starts that could finish the run without them.
     const lost = await cluster.held('computing');
-    computing.signalAll('SIGKILL');
     const paused = await cluster.held('stopped');
+    computing.signalAll('SIGKILL');
     stopped.signalAll('SIGSTOP');
+    const steady = await cluster.worker([...lock, '--concurrency', '2'], { name: 'steady', part: last });
     await cluster.stopServer();
     await cluster.startServer();
     // The last shard keeps the run from its end.

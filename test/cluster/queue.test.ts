@@ -1,29 +1,43 @@
 /** Tests runs on a queue: several at once, leaving and joining, failures, and how workers and submitters end. */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Queue } from 'bullmq';
+import { Command } from 'commander';
+import { plannedSubjects } from '../../lib/cli/plan.js';
+import { runPlan } from '../../lib/cli/queue-run.js';
 import { readAddress } from '../../lib/cluster/address.js';
 import { runFolder, SubmittedRun, storedPlan } from '../../lib/cluster/index.js';
 import { RUNS, runId, SHARDS } from '../../lib/cluster/jobs.js';
 import type { RunProgress } from '../../lib/cluster/run-watch.js';
 import { type Plan, readPlan } from '../../lib/parts/index.js';
-import { assertFailed, EXAMPLE, PROGRAM, ROWS, run, TOKENS, TRINITY } from '../cli/support.js';
-import { Cluster, needsRedis, type Program, until, withoutBatches } from './support.js';
+import { assertFailed, EXAMPLE, PROGRAM, ROOT, ROWS, run, TOKENS, TRINITY } from '../cli/support.js';
+import { Cluster, endWithTests, needsRedis, type Program, until, withoutBatches } from './support.js';
 
+const LOSS_FILE = join(ROOT, 'examples', 'my-losses.mjs');
 const PASSWORD = 'hunter2/secret';
 const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'));
 
 describe('queue', function () {
-  this.timeout(120_000);
+  this.timeout(300_000);
   let cluster: Cluster;
+  // Those of the suite, which its tests share.
+  let programs = 0;
   before(async function () {
     needsRedis(this);
     cluster = await Cluster.start(PASSWORD);
   });
   after(() => cluster?.end());
+  beforeEach(() => {
+    programs = cluster.programs;
+  });
+  // A test that fails must not leave its workers and runs to the next one.
+  afterEach(async function () {
+    await cluster.endPrograms(programs);
+    if (this.currentTest?.isFailed()) await cluster.clear();
+  });
 
   const plan = async (name: string, ...words: string[]): Promise<Plan> => {
     const file = join(cluster.folder, name);
@@ -31,8 +45,9 @@ describe('queue', function () {
     assert.equal(made.code, 0, made.stderr);
     return readPlan(file, version);
   };
-  const submitted = (of: Plan) =>
+  const submitted = (of: Plan, follows = false) =>
     SubmittedRun.of(of, {
+      follows,
       address: readAddress(cluster.url),
       parts: cluster.parts,
       onError: (error) => assert.fail(error),
@@ -78,6 +93,97 @@ describe('queue', function () {
     }
   });
 
+  it('submits a run again that somebody has removed', async () => {
+    const submitter = cluster.run('evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K', '--json');
+    await submitter.says(/No worker is connected/);
+    await cluster.clear();
+    const worker = await cluster.worker();
+    const { code, stderr } = await submitter.end();
+    assert.equal(code, 0, stderr);
+    await endAll([worker]);
+  });
+
+  it('lets the last submitter that follows a run remove it', async () => {
+    const of = await plan('followed.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
+    const worker = await cluster.worker();
+    const [one, other] = [await submitted(of, true), await submitted(of)];
+    try {
+      await one.submit();
+      await one.follow(() => {});
+      await other.remove();
+      assert.equal(await one.isRemoved(), false);
+      await one.close();
+      await other.remove();
+      assert.equal(await other.isRemoved(), true);
+      assert.deepEqual(readdirSync(cluster.parts), []);
+    } finally {
+      await one.close();
+      await other.close();
+    }
+    await endAll([worker]);
+  });
+
+  it('begins a run again whose job was lost after a shard had failed', async () => {
+    const file = join(cluster.folder, 'moved.jsonl');
+    writeFileSync(file, ROWS.map((row) => JSON.stringify(row)).join('\n'));
+    const of = await plan('stray.json', file, '--loss', 'ppo', '--shard-size', '60K');
+    const worker = await cluster.worker();
+    const run = await submitted(of);
+    const queue = new Queue(RUNS, { connection: readAddress(cluster.url).connection });
+    try {
+      renameSync(file, `${file}.away`);
+      await run.submit();
+      await assert.rejects(
+        run.follow(() => {}),
+        /after 5 tries/,
+      );
+      await queue.remove(runId(run.id), { removeChildren: false });
+      renameSync(`${file}.away`, file);
+      await run.submit();
+      let ended = false;
+      const followed = run
+        .follow(() => {})
+        .finally(() => {
+          ended = true;
+        });
+      await until('the run has ended', () => ended);
+      await followed;
+      await run.remove();
+    } finally {
+      await queue.close();
+      await run.close();
+    }
+    await endAll([worker]);
+  });
+
+  it('gives its result without a queue that is gone', async () => {
+    const of = await plan('gone.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
+    const worker = await cluster.worker();
+    const subjects = await plannedSubjects(join(cluster.folder, 'gone.json'), of, new Command());
+    const { end } = await runPlan(of, subjects, {
+      ...{ address: readAddress(cluster.url), parts: cluster.parts, quiet: true, submits: true },
+      ...{ show: () => ({ json: () => ({}), csv: () => '', text: () => '' }), report: undefined },
+    });
+    await endAll([worker]);
+    await cluster.stopServer();
+    try {
+      await end();
+    } finally {
+      await cluster.startServer();
+    }
+    await cluster.clear();
+  });
+
+  it('refuses what it can before it reads the files', async () => {
+    const bad = join(cluster.folder, 'bad.jsonl');
+    writeFileSync(bad, '{');
+    for (const [words, says] of [
+      [['--loss', 'ppo', '--report', join(cluster.folder, 'none', 'r.html')], /--report .*can be written/],
+      [['--loss-file', LOSS_FILE, '--loss', 'penalised'], /workers load no code/],
+    ] as const)
+      assertFailed(await cluster.run('evaluate', bad, ...words).end(), 2, says);
+  });
+
   it('adds no shard twice if the worker that adds them is lost meanwhile', async () => {
     const of = await plan('twice.json', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
     const worker = await cluster.worker([], { name: 'adding', part: '^compute' });
@@ -95,10 +201,11 @@ describe('queue', function () {
       await queue.close();
       await run.close();
     }
+    // It tells what it has done after the queue knows it.
+    await endAll([worker]);
     const done = [...worker.stderr.matchAll(/: (\w+ \d+): \d+ rows/g)].map(([, job]) => job!);
     assert.equal(done.length, 2 * of.shards.length + 1, worker.stderr);
     assert.equal(new Set(done).size, done.length, worker.stderr);
-    await endAll([worker]);
   });
 
   describe('with a worker', () => {
@@ -123,6 +230,17 @@ describe('queue', function () {
         assert.equal(code, 0, stderr);
         assert.deepEqual(withoutBatches(stdout), withoutBatches((await run(...runs[i]!)).stdout));
       }
+    });
+
+    it('gives each of several submitters the result of their run', async () => {
+      const words = ['evaluate', EXAMPLE, '--loss', 'cispo', '--json'];
+      const alone = withoutBatches((await run(...words)).stdout);
+      const submitters = [1, 2, 3].map(() => cluster.run(...words, '--shard-size', '60K'));
+      for (const { code, stdout, stderr } of await Promise.all(submitters.map((each) => each.end()))) {
+        assert.equal(code, 0, stderr);
+        assert.deepEqual(withoutBatches(stdout), alone);
+      }
+      assert.deepEqual(readdirSync(cluster.parts), []);
     });
 
     it('reports the progress over all workers', async () => {
@@ -169,10 +287,13 @@ describe('queue', function () {
       assert.equal(readFileSync(one, 'utf8'), readFileSync(other, 'utf8'));
     });
 
-    it('shows one progress bar over all workers in a terminal', async () => {
+    it('shows one progress bar over all workers in a terminal', async function () {
+      if (spawnSync('script', ['--version']).error) this.skip();
       const words = ['evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '1'];
       const command = [PROGRAM, ...words, '--queue', cluster.url, '--parts', cluster.parts];
-      const terminal = spawn('script', ['-qec', [process.execPath, ...command].join(' '), '/dev/null']);
+      const quoted = [process.execPath, ...command].map((word) => `'${word}'`).join(' ');
+      const terminal = spawn('script', ['-qec', quoted, '/dev/null'], { detached: true });
+      endWithTests(terminal);
       let shown = '';
       terminal.stdout.setEncoding('utf8').on('data', (text: string) => {
         shown += text;
@@ -195,7 +316,7 @@ describe('queue', function () {
       // The shards that nobody needs any more are gone.
       const client = cluster.client();
       try {
-        assert.equal(await client.llen(`bull:${SHARDS}:wait`), 0);
+        await until('none waits', async () => (await client.llen(`bull:${SHARDS}:wait`)) === 0);
       } finally {
         client.disconnect();
       }
@@ -208,6 +329,18 @@ describe('queue', function () {
       const right = await cluster.run(...words, '--json').end();
       assert.equal(right.code, 0, right.stderr);
       assert.equal(JSON.parse(right.stdout).rows, 40);
+    });
+
+    it('tells of a job that is not valid', async () => {
+      const queue = new Queue(SHARDS, { connection: readAddress(cluster.url).connection });
+      try {
+        const job = await queue.add('count', null, { attempts: 1 });
+        await worker.says(/^a job that is not valid failed, try 1: a job of policy-loss-shards: expected/m);
+        assert.doesNotMatch(worker.stderr, /Cannot/);
+        await job.remove();
+      } finally {
+        await queue.close();
+      }
     });
 
     it('refuses jobs and plans that name code or foreign folders', async () => {
@@ -255,15 +388,16 @@ describe('queue', function () {
     });
 
   it('ends a worker at once at the second signal', async () => {
-    const worker = await cluster.worker([], { name: 'twice', part: '^count' });
+    const lock = ['--lock-seconds', '3'];
+    const worker = await cluster.worker(lock, { name: 'twice', part: '^count' });
     const submitter = cluster.run('evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K', '--json');
     await cluster.held('twice');
     worker.signal('SIGTERM');
     await worker.says(/ending/);
     worker.signal('SIGTERM');
     await until('the worker ends', () => worker.hasEnded);
-    worker.signalAll('SIGKILL');
-    const next = await cluster.worker();
+    await until('the process of its shard ends', () => !worker.hasProcesses);
+    const next = await cluster.worker(lock);
     assert.equal((await submitter.end()).code, 0);
     await endAll([next]);
   });

@@ -117,7 +117,7 @@ describe('jobs of shards', () => {
         ),
       });
     }
-    checkNoCode(withFunction('--loss-expr'));
+    checkNoCode(withFunction('--loss-expr').configuration);
     rmSync(parts, { recursive: true });
   });
 });

@@ -1,9 +1,10 @@
 /** Helpers for tests of the queue: a real Redis server, and workers and submitters in processes of their own. */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
+import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -19,21 +20,30 @@ export function needsRedis(context: Mocha.Context): void {
 
 /** Waits until a condition holds. */
 export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
-  const end = performance.now() + 50_000;
+  const end = performance.now() + 120_000;
   while (!(await holds())) {
     if (performance.now() > end) assert.fail(`waited too long until ${what}`);
     await sleep(20);
   }
 }
 
-const ends: (() => void)[] = [];
-process.once('exit', () => {
-  for (const end of ends) end();
-});
-
-/** Calls a function when the tests end, also if they end early. */
-function endWithTests(end: () => void): void {
-  ends.push(end);
+/**
+ * Kills a child and its process group when this process ends in whatever way, as nobody else could after SIGKILL. The
+ * end of the pipe tells so.
+ * @param child the leader of a process group.
+ */
+export function endWithTests(child: ChildProcess): void {
+  if (child.pid === undefined) return;
+  const script = 'read -r ended || kill -s KILL -- "-$0"';
+  const guard = spawn('sh', ['-c', script, String(child.pid)], {
+    detached: true,
+    stdio: ['pipe', 'ignore', 'ignore'],
+  });
+  guard.unref();
+  guard.stdin.on('error', () => {});
+  (guard.stdin as Socket).unref();
+  // The numbers of processes are used again, so a group that has ended must not be killed.
+  child.once('close', () => guard.stdin.end('ended\n'));
 }
 
 const HOLD = new URL('./scenarios/hold.mjs', import.meta.url).href;
@@ -58,7 +68,7 @@ export class Program {
         this[stream] += text;
       });
     this.#ended = once(this.#child, 'close');
-    endWithTests(() => this.signalAll('SIGKILL'));
+    endWithTests(this.#child);
   }
 
   /** Sends a signal to the program only. */
@@ -72,6 +82,16 @@ export class Program {
       process.kill(-this.#child.pid!, name);
     } catch {
       // They have ended.
+    }
+  }
+
+  /** Whether the program or one of its processes runs. */
+  get hasProcesses(): boolean {
+    try {
+      process.kill(-this.#child.pid!, 0);
+      return true;
+    } catch {
+      return false;
     }
   }
 
@@ -100,7 +120,7 @@ export class Cluster {
   readonly #password: string | undefined;
   readonly #programs: Program[] = [];
   #port = 0;
-  #server: ChildProcess | undefined;
+  #server: Server | undefined;
 
   private constructor(password: string | undefined) {
     this.#password = password;
@@ -108,9 +128,19 @@ export class Cluster {
 
   static async start(password?: string): Promise<Cluster> {
     const cluster = new Cluster(password);
-    cluster.#port = await freePort();
-    await cluster.startServer();
-    return cluster;
+    try {
+      for (let tries = 1; ; tries++)
+        try {
+          cluster.#port = anyPort();
+          await cluster.startServer();
+          return cluster;
+        } catch (error) {
+          if (tries === PORT_TRIES) throw error;
+        }
+    } catch (error) {
+      await cluster.end();
+      throw error;
+    }
   }
 
   get url(): string {
@@ -118,24 +148,45 @@ export class Cluster {
     return `redis://${password}127.0.0.1:${this.#port}`;
   }
 
+  /** Starts the server, and waits until it answers. */
   async startServer(): Promise<void> {
     const folder = join(this.folder, 'redis');
     mkdirSync(folder, { recursive: true });
     const options = ['--port', String(this.#port), '--bind', '127.0.0.1', '--dir', folder, '--save', ''];
     const password = this.#password === undefined ? [] : ['--requirepass', this.#password];
-    this.#server = spawn('redis-server', [...options, '--appendonly', 'yes', ...password], {
-      stdio: 'ignore',
+    const child = spawn('redis-server', [...options, '--appendonly', 'yes', ...password], {
+      detached: true,
+      stdio: ['ignore', 'pipe', 'pipe'],
     });
-    const server = this.#server;
-    endWithTests(() => server.kill('SIGKILL'));
-    await until('Redis answers', () => this.#answers());
+    endWithTests(child);
+    const server: Server = { child, ended: once(child, 'close'), log: '' };
+    for (const stream of [child.stdout, child.stderr])
+      stream.setEncoding('utf8').on('data', (text: string) => {
+        server.log += text;
+      });
+    this.#server = server;
+    const client = this.client();
+    // It tries again until the server answers.
+    client.on('error', () => {});
+    try {
+      const answered = client.info('server');
+      answered.catch(() => {});
+      const about = await Promise.race([
+        answered,
+        server.ended.then(() => undefined),
+        sleep(120_000, undefined, { ref: false }),
+      ]);
+      assert.ok(about, `Redis does not answer: ${server.log}`);
+      // Another server may have the port.
+      assert.equal(Number(/process_id:(\d+)/.exec(about)?.[1]), child.pid, server.log);
+    } finally {
+      client.disconnect();
+    }
   }
 
   async stopServer(): Promise<void> {
-    if (!this.#server) return;
-    const ended = once(this.#server, 'exit');
-    this.#server.kill('SIGTERM');
-    await ended;
+    this.#server?.child.kill('SIGTERM');
+    await this.#server?.ended;
     this.#server = undefined;
   }
 
@@ -143,18 +194,6 @@ export class Cluster {
   client(): Redis {
     const password = this.#password === undefined ? {} : { password: this.#password };
     return new Redis({ host: '127.0.0.1', port: this.#port, ...password, maxRetriesPerRequest: null });
-  }
-
-  async #answers(): Promise<boolean> {
-    const client = this.client();
-    client.on('error', () => {});
-    try {
-      return (await Promise.race([client.ping(), sleep(500)])) === 'PONG';
-    } catch {
-      return false;
-    } finally {
-      client.disconnect();
-    }
   }
 
   /** Runs a program with the options of this queue. */
@@ -173,7 +212,7 @@ export class Cluster {
       HOLD_FOLDER: this.folder,
       HOLD_NAME: hold.name,
     };
-    const quick = ['--lock-seconds', '1', '--retry-seconds', '0.02'];
+    const quick = ['--retry-seconds', '0.02'];
     const all = ['worker', '--queue', this.url, '--parts', this.parts, ...quick, ...words];
     const worker = this.#start(all, environment);
     await worker.says(/waiting for shards/);
@@ -203,21 +242,52 @@ export class Cluster {
     return program;
   }
 
+  /** Returns the number of programs so far. */
+  get programs(): number {
+    return this.#programs.length;
+  }
+
+  /**
+   * Kills programs, and waits until they have ended.
+   * @param kept the number of programs to keep. They are the oldest.
+   */
+  async endPrograms(kept = 0): Promise<void> {
+    const programs = this.#programs.splice(kept);
+    for (const program of programs) program.signalAll('SIGKILL');
+    await Promise.all(programs.map((program) => program.end()));
+  }
+
+  /** Forgets all runs. The server is started if a test has stopped it. */
+  async clear(): Promise<void> {
+    if (!this.#server) await this.startServer();
+    const client = this.client();
+    try {
+      await client.flushall();
+    } finally {
+      client.disconnect();
+    }
+    rmSync(this.parts, { recursive: true, force: true, maxRetries: 10 });
+  }
+
   async end(): Promise<void> {
-    for (const program of this.#programs) program.signalAll('SIGKILL');
-    await Promise.all(this.#programs.map((program) => program.end()));
+    await this.endPrograms();
     await this.stopServer();
     rmSync(this.folder, { recursive: true, force: true, maxRetries: 10 });
   }
 }
 
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as { port: number };
-  server.close();
-  await once(server, 'close');
-  return port;
+/** A Redis server. */
+interface Server {
+  child: ChildProcess;
+  ended: Promise<unknown>;
+  log: string;
+}
+
+const PORT_TRIES = 20;
+
+/** Returns a port that the system gives to nobody else by itself, because it is below those that it draws from. */
+function anyPort(): number {
+  return randomInt(12_000, 32_000);
 }
 
 /** Returns a result without the number of parts in which it was computed. */
