@@ -327,7 +327,10 @@ describe('logits in blocks', () => {
       };
       const source = isAsync ? asyncBlocks() : blocks();
       const options = { gradLogits: failing };
-      await assert.rejects(ppo.fromLogits(batchOf(given, source), options), { message: 'full' });
+      await assert.rejects(ppo.fromLogits(batchOf(given, source), options), {
+        name: 'LossError',
+        message: 'gradLogits failed: full',
+      });
       assert.equal(closed, 1);
     }
   });
@@ -351,7 +354,7 @@ describe('logits in blocks', () => {
         { [Symbol.asyncIterator]: () => iterator },
       ]) {
         closed = 0;
-        const message = how === 'next' ? 'next' : /got number 5/;
+        const message = how === 'next' ? 'the next block of logits could not be read: next' : /got number 5/;
         await assert.rejects(ppo.fromLogits(batchOf(given, source)), { message });
         assert.equal(closed, how === 'next' ? 0 : 1);
       }

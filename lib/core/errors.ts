@@ -204,29 +204,32 @@ function didYouMean(
 /**
  * Calls `read`, which reads values of a caller, and converts any error to a LossError. Reading may run the caller's own
  * code (getters, proxies, iterators), which can throw anything.
+ * @param what what failed, for the error's message.
  */
-export function guarded<T>(read: () => T, code: LossErrorCode = 'ERR_INVALID_INPUT'): T {
+export function guarded<T>(read: () => T, code: LossErrorCode = 'ERR_INVALID_INPUT', what = UNREADABLE): T {
   try {
     return read();
   } catch (error) {
-    throw asLossError(error, code);
+    throw asLossError(error, code, what);
   }
 }
 
 /** Asynchronous version of {@link guarded}. */
-export async function guardedAsync<T>(read: () => Promise<T>): Promise<T> {
+export async function guardedAsync<T>(read: () => T | PromiseLike<T>, what = UNREADABLE): Promise<T> {
   try {
     return await read();
   } catch (error) {
-    throw asLossError(error, 'ERR_INVALID_INPUT');
+    throw asLossError(error, 'ERR_INVALID_INPUT', what);
   }
 }
 
-function asLossError(error: unknown, code: LossErrorCode): LossError {
+const UNREADABLE = 'an argument could not be read';
+
+function asLossError(error: unknown, code: LossErrorCode, what: string): LossError {
   if (error instanceof LossError) return error;
   const reason =
     error instanceof Error || types.isNativeError(error) ? String(error.message) : describeValue(error);
-  return new LossError(code, `an argument could not be read: ${reason}`, { cause: error });
+  return new LossError(code, `${what}: ${reason}`, { cause: error });
 }
 
 /**

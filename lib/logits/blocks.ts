@@ -3,7 +3,7 @@ import { types } from 'node:util';
 import { isDeviceColumn } from '../core/device-column.js';
 import { describeValue, guarded, LossError, type LossErrorCode } from '../core/errors.js';
 import { floatsOf, type Logits, type NativeMatrix, readMatrix, readStride } from './inputs.js';
-import { ignored, perform, type Steps } from './steps.js';
+import { ignored, perform, performForCaller, type Steps } from './steps.js';
 
 /** Logits in blocks of whole rows, one after another. */
 export type LogitsBlocks = Iterable<Logits> | (() => Iterable<Logits>);
@@ -58,7 +58,7 @@ export function readSource(
     device,
     whole: undefined,
     canRepeat: isFunction || Array.isArray(logits),
-    each: (use) => eachBlock(open(), { rows, vocabulary: width, stride, device }, use),
+    each: (use) => eachBlock(open, { rows, vocabulary: width, stride, device }, use),
   };
 }
 
@@ -129,16 +129,19 @@ interface Shape {
   device: number | undefined;
 }
 
-function* eachBlock(source: unknown, shape: Shape, use: (block: Block) => Steps<void>): Steps<void> {
+function* eachBlock(open: () => unknown, shape: Shape, use: (block: Block) => Steps<void>): Steps<void> {
   const { rows } = shape;
-  const iterator = iteratorOf(source);
+  const iterator = guarded(() => iteratorOf(open()));
   let first = 0;
   // Whether the iterator must be closed after an error: not if it failed itself.
   let isOpen = false;
   try {
     for (;;) {
-      const next = yield* perform({ now: () => nextNow(iterator), later: () => iterator.next() });
-      if (isDone(next)) break;
+      const next = yield* performForCaller('the next block of logits could not be read', {
+        now: () => nextNow(iterator),
+        later: () => iterator.next(),
+      });
+      if (guarded(() => isDone(next))) break;
       isOpen = true;
       const block = guarded(() => blockOf(next.value, first, shape));
       yield* use(block);
@@ -164,7 +167,10 @@ function isDone(next: unknown): next is IteratorReturnResult<unknown> {
 // Closes an iterator after an error. An error of its own does not replace that one.
 function* close(iterator: AnyIterator): Steps<void> {
   try {
-    yield* perform({ now: () => void ignored(iterator.return?.()), later: async () => void (await iterator.return?.()) });
+    yield* perform({
+      now: () => void ignored(iterator.return?.()),
+      later: async () => void (await iterator.return?.()),
+    });
   } catch {}
 }
 

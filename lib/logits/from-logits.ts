@@ -40,7 +40,7 @@ import {
   readRows,
   refuseDevice,
 } from './inputs.js';
-import { ignored, perform, type Step, type Steps, takeLater, takeNow } from './steps.js';
+import { ignored, perform, performForCaller, type Step, type Steps, takeLater, takeNow } from './steps.js';
 
 /** What a batch has in place of log-probabilities and entropies. There is one row of logits for each token. */
 export interface LogitsColumns<Source>
@@ -409,7 +409,7 @@ function* run({ lossOptions: { signal, stream } }: Call, logits: NativeLogits): 
 // Passes the gradient of a block on.
 function* pass({ receive }: Out, { given, first }: Block): Steps<void> {
   if (!receive) return;
-  yield* perform({
+  yield* performForCaller('gradLogits failed', {
     now: () => {
       if (!ignored(receive(given, first))) return;
       throw new LossError('ERR_INVALID_INPUT', {

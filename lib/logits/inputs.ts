@@ -205,11 +205,7 @@ function checkLength(length: number, rows: number, vocabulary: number, stride: n
  * Checks that there is one target per row, and that each is a token of the vocabulary.
  * @throws LossError with the index of the bad target.
  */
-export function* checkTargets(
-  targets: Int32Array,
-  rows: number,
-  vocabulary: number,
-): Sliced<void> {
+export function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Sliced<void> {
   if (targets.length !== rows)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'targets',

@@ -1,6 +1,8 @@
 // Calls that consist of several steps, each of which is done at once or later. One generator serves the synchronous and
 // the asynchronous version of a call.
 
+import { guarded, guardedAsync } from '../core/errors.js';
+
 /** A step: the synchronous version of a call takes it now, the asynchronous one may wait for it. */
 export interface Step<T> {
   now(): T;
@@ -13,6 +15,19 @@ export type Steps<R> = Generator<Step<unknown>, R, unknown>;
 /** Takes one step. */
 export function* perform<T>(step: Step<T>): Steps<T> {
   return (yield step) as T;
+}
+
+/**
+ * Takes one step in the caller's code, which can throw anything. A LossError that has this as its cause is thrown
+ * instead.
+ * @param what what failed, for the error's message.
+ */
+export function* performForCaller<T>(what: string, { now, later }: Step<T>): Steps<T> {
+  const step: Step<T> = {
+    now: () => guarded(now, 'ERR_INVALID_INPUT', what),
+    later: () => guardedAsync(later, what),
+  };
+  return yield* perform(step);
 }
 
 /** Returns whether a value is a promise. If it is, nobody will wait for it, so its rejection is ignored. */
