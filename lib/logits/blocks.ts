@@ -1,7 +1,7 @@
 // The logits of a batch: one array, or blocks of rows that come one after another.
 import { types } from 'node:util';
 import { isDeviceColumn } from '../core/device-column.js';
-import { describeValue, guarded, LossError, type LossErrorCode } from '../core/errors.js';
+import { describeValue, LossError, type LossErrorCode } from '../core/errors.js';
 import { floatsOf, type Logits, type NativeMatrix, readMatrix, readStride } from './inputs.js';
 import { ignored, perform, performForCaller, type Steps } from './steps.js';
 
@@ -131,7 +131,7 @@ interface Shape {
 
 function* eachBlock(open: () => unknown, shape: Shape, use: (block: Block) => Steps<void>): Steps<void> {
   const { rows } = shape;
-  const iterator = guarded(() => iteratorOf(open()));
+  const iterator = iteratorOf(open());
   let first = 0;
   // Whether the iterator must be closed after an error: not if it failed itself.
   let isOpen = false;
@@ -141,9 +141,9 @@ function* eachBlock(open: () => unknown, shape: Shape, use: (block: Block) => St
         now: () => nextNow(iterator),
         later: () => iterator.next(),
       });
-      if (guarded(() => isDone(next))) break;
+      if (isDone(next)) break;
       isOpen = true;
-      const block = guarded(() => blockOf(next.value, first, shape));
+      const block = blockOf(next.value, first, shape);
       yield* use(block);
       first += block.rows;
       isOpen = false;

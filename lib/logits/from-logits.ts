@@ -114,10 +114,11 @@ export function fromLogits<R extends LossResult<unknown>>(
   batch: LogitsBatch,
   options: FromLogitsOptions | undefined,
 ): Promise<R & LogitsResult> {
-  return guardedAsync(() => {
+  return guardedAsync(async () => {
     const signal = options?.signal;
-    return finishInTurns(read(loss, batch, options ?? {}), signal, (call) => call);
-  }).then((call) => takeLater(compute(loss, call)));
+    const call = await finishInTurns(read(loss, batch, options ?? {}), signal, (found) => found);
+    return takeLater(compute(loss, call));
+  });
 }
 
 /** @internal Implements fromLogitsSync() of losses and objectives. */
@@ -126,11 +127,10 @@ export function fromLogitsSync<R extends LossResult<unknown>>(
   batch: LogitsBatchSync,
   options: FromLogitsSyncOptions | undefined,
 ): R & LogitsResult {
-  const call = guarded(() => {
+  return guarded(() => {
     refuseDevice((options as FromLogitsOptions | undefined)?.device);
-    return finish(read(loss, batch, options ?? {}));
+    return takeNow(compute(loss, finish(read(loss, batch, options ?? {}))));
   });
-  return takeNow(compute(loss, call));
 }
 
 // A call whose arguments were read.
@@ -290,8 +290,8 @@ function arraysOf(inputs: Record<string, unknown>): Record<string, ArrayBufferVi
 function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Call): Steps<R & LogitsResult> {
   const { batch, logprob, entropy, source, out, lossOptions, returns } = call;
   const read: Step<ReadLoss<R>> = {
-    now: () => guarded(() => loss.readSync(batch, lossOptions)),
-    later: () => guardedAsync(() => loss.read(batch, lossOptions)),
+    now: () => loss.readSync(batch, lossOptions),
+    later: () => loss.read(batch, lossOptions),
   };
   const isFused = out && source.device === undefined && !loss.needsLogprobFirst(batch);
   const early = isFused ? yield* perform(read) : undefined;
