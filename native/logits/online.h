@@ -8,8 +8,8 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 // Sums over the logits that a thread has read, where d = z − max. They are divided by no temperature.
 struct OnlineSums {
   float max = -kInfinity;
-  // The sum of e^(d/T) without one logit that equals max. Leaving that term, 1, out keeps the sum precise when
-  // the logit has nearly all of the probability. It is −1 if all logits are −Infinity.
+  // The sum of e^(d/T) without one logit that equals max. Leaving that term, 1, out keeps the sum precise
+  // when the logit has nearly all of the probability. It is −1 if all logits are −Infinity.
   float rest = -1.0f;
   float weighted = 0.0f;  // the sum of e^(d/T)·d
 };
