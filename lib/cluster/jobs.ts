@@ -35,7 +35,7 @@ export interface ShardJob {
   shard: number;
 }
 
-/** What a shard's job returns. */
+/** The result of a shard's job. */
 export interface ShardDone {
   rows: number;
   /** The number of unmasked tokens. */

@@ -24,7 +24,7 @@ export async function storePlan(parts: string, plan: Plan): Promise<void> {
 /**
  * Reads the plan of a run.
  * @param program the version of this package.
- * @throws LossError `ERR_INVALID_INPUT` if there is no valid plan.
+ * @throws LossError `ERR_INVALID_INPUT` if the plan is missing or invalid.
  */
 export async function storedPlan(parts: string, run: string, program: string): Promise<Plan> {
   if (!isRun(run))

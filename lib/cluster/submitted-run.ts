@@ -10,7 +10,7 @@ import { bullmq } from './peers.js';
 import { checkNoCode, planFile, removeRunFolder, storePlan } from './run-folder.js';
 import { type RunProgress, RunWatch } from './run-watch.js';
 
-/** What a submitter needs to know about the queue. */
+/** The queue, the folder and the callbacks of a submitter. */
 export interface SubmitterOptions {
   address: QueueAddress;
   /** The folder that has the folders of all runs. */

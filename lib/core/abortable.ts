@@ -106,6 +106,15 @@ class Watch {
   }
 }
 
+/** Calls native code, and converts its errors as {@link fromNative} does. */
+export function callNative<T>(call: () => T): T {
+  try {
+    return call();
+  } catch (error) {
+    throw fromNative(error);
+  }
+}
+
 const NATIVE_CODES: readonly unknown[] = [
   'ERR_OUT_OF_MEMORY',
   'ERR_DEVICE_UNAVAILABLE',

@@ -1,6 +1,6 @@
 // Calls native code to compute one function on batches. compute() and computeSync() of every loss are built on this.
 import type { NativeBatch, NativeCall, NativeFunctionSpec, NativeLogitsOfTokens } from '../../binding.js';
-import { type AbortSignalLike, abortable, fromNative } from './abortable.js';
+import { type AbortSignalLike, abortable, callNative, fromNative } from './abortable.js';
 import type { Batch } from './batch.js';
 import { type BatchReader, type Conversions, type Input, whileKept } from './batch-reader.js';
 import type {
@@ -275,11 +275,7 @@ export class Evaluator {
     const call = this.#call(input, gradients, normalizer, coefficients, form.values);
     return {
       writeSync: (logits) => {
-        try {
-          native.evaluateSync(form.fn, input.native, { ...call, logits });
-        } catch (error) {
-          throw fromNative(error);
-        }
+        callNative(() => native.evaluateSync(form.fn, input.native, { ...call, logits }));
       },
       write: async (logits, signal) => {
         await abortable(signal, (abort) =>

@@ -1,6 +1,6 @@
 // From logits to a loss and, if wanted, back to the gradient with respect to the logits, in one call.
 import type { NativeLogits } from '../../binding.js';
-import { abortable, fromNative } from '../core/abortable.js';
+import { abortable, callNative } from '../core/abortable.js';
 import { type Batch, find } from '../core/batch.js';
 import { findInput } from '../core/batch-reader.js';
 import type {
@@ -42,7 +42,7 @@ import {
 } from './inputs.js';
 import { ignored, perform, performForCaller, type Step, type Steps, takeLater, takeNow } from './steps.js';
 
-/** What a batch has in place of log-probabilities and entropies. There is one row of logits for each token. */
+/** The logits of a batch, which replace its log-probabilities and entropies. Each token has one row of logits. */
 export interface LogitsColumns<Source>
   extends Pick<LogitsOptions, 'temperature' | 'softcap' | 'support' | 'rowStride'> {
   /** Shape [B, T, V]: the logits from which the model chose each token. Those of masked tokens are not read. */
@@ -395,13 +395,7 @@ function outOf(
 
 function* run({ lossOptions: { signal, stream } }: Call, logits: NativeLogits): Steps<void> {
   yield* perform({
-    now: () => {
-      try {
-        native.logitsSync(logits);
-      } catch (error) {
-        throw fromNative(error);
-      }
-    },
+    now: () => void callNative(() => native.logitsSync(logits)),
     later: async () => void (await abortable(signal, (abort) => native.logits({ ...logits, abort, stream }))),
   });
 }

@@ -86,7 +86,7 @@ export function* readLogits(logits: unknown, options: LogitsOptions): Sliced<Nat
 /** The logits of a call and the device that computes it, for native code. */
 export type NativeMatrix = NativeDeviceLogits & Pick<NativeLogits, 'rowStride' | 'device'>;
 
-/** What a call needs to know of its rows besides the logits, for native code. */
+/** The rows of a call without their logits, for native code. */
 export type NativeRows = Omit<NativeLogitsInput, keyof NativeMatrix>;
 
 /**
@@ -109,7 +109,7 @@ export function readMatrix(
 }
 
 /**
- * Reads what a call needs to know of its rows besides the logits.
+ * Reads the rows of a call without their logits.
  * @throws LossError as {@link import('./logprobs.js').logprobs} does.
  */
 export function* readRows(
@@ -202,7 +202,7 @@ function checkLength(length: number, rows: number, vocabulary: number, stride: n
 }
 
 /**
- * Checks that there is one target per row, and that each is a token of the vocabulary.
+ * Checks the targets: their number is that of the rows, and each is a token of the vocabulary.
  * @throws LossError with the index of the bad target.
  */
 export function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Sliced<void> {

@@ -1,6 +1,6 @@
 // From logits to log-probabilities and entropies, and the gradient back.
 import type { NativeLogits } from '../../binding.js';
-import { type AbortSignalLike, abortable, fromNative } from '../core/abortable.js';
+import { type AbortSignalLike, abortable, callNative } from '../core/abortable.js';
 import type { RowNumbers } from '../core/batch.js';
 import { readRowNumbers } from '../core/columns.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
@@ -203,11 +203,7 @@ async function run<Result>(
 }
 
 function runSync<Result>({ native: call, result }: Call<Result>): Result {
-  try {
-    native.logitsSync(call);
-  } catch (error) {
-    throw fromNative(error);
-  }
+  callNative(() => native.logitsSync(call));
   return result;
 }
 

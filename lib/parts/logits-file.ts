@@ -30,7 +30,7 @@ export interface LogprobsBlock extends LogprobsResult {
   mask: Uint8Array;
 }
 
-/** What the results will be. */
+/** The dimensions of the results. */
 export interface LogprobsLayout {
   /** The shape of the logits without V: [N] or [B, T]. */
   shape: readonly number[];

@@ -21,7 +21,7 @@ export interface GroupInputs {
   areSums: boolean;
   /** Absent if the function does not read old log-probabilities. */
   meanOldLogprobs?: Float64Array;
-  /** The metrics of the KL penalty; empty if there is no penalty. */
+  /** The metrics of the KL penalty. Without a penalty, the object is empty. */
   penalty: RowValues;
 }
 

@@ -199,7 +199,7 @@ async function cutLines(
 ): Promise<HashedPiece[]> {
   const pieces = new Pieces(file);
   let position = 0;
-  // The lines and the rows before the current line. A blank line is no row.
+  // The numbers of lines and of rows before the current line. Blank lines are not rows.
   let [lines, rows] = [0, 0];
   // The lines and the rows before the current piece.
   let [linesBefore, rowsBefore] = [0, 0];

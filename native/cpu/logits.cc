@@ -20,8 +20,8 @@ constexpr int64_t kManyRows = 256;
 // are computed.
 constexpr int64_t kCachedBytes = 256 << 10;
 constexpr int64_t kMostCachedRows = 64;
-// The number of threads whose memory for terms is used again. It is reserved, because a thread of the pool
-// cannot handle that there is no memory for the list.
+// The number of threads whose memory for terms is used again. The list has this capacity from the start,
+// because a thread of the pool cannot handle a failed allocation.
 constexpr size_t kMostUnused = 256;
 // The calling thread computes so few logits faster alone.
 constexpr int64_t kFewLogits = 8192;

@@ -9,7 +9,7 @@ import {
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
-import { framework, type TensorSpec } from '../support/framework.js';
+import { FLOAT32_TENSOR, framework, type TensorSpec } from '../support/framework.js';
 import { batch, DEVICE, gpus, packed, ROWS, rejects, TOKENS } from '../support/on-device.js';
 import type { Computed } from '../support/subject.js';
 import { assertSameArray, assertSameBits } from '../support/tolerance.js';
@@ -102,14 +102,8 @@ describe(`DLPack tensors and ${DEVICE}, with another addon`, () => {
   });
 
   const spec: Omit<TensorSpec, 'pointer'> = {
+    ...FLOAT32_TENSOR,
     shape: [ROWS, TOKENS / ROWS],
-    code: 2,
-    bits: 32,
-    lanes: 1,
-    type: 2,
-    device: 0,
-    offset: 0,
-    tag: true,
   };
 
   it('are columns, and are deleted when the promise has settled', async () => {

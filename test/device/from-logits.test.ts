@@ -9,7 +9,7 @@ import {
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
-import { framework } from '../support/framework.js';
+import { FLOAT32_TENSOR, framework } from '../support/framework.js';
 import { copyOf, dataOf, type LogitsDType, stored } from '../support/logits.js';
 import { copyToDevice } from '../support/logits-ways.js';
 import { batch, DEVICE, ROWS, rejects, TOKENS } from '../support/on-device.js';
@@ -115,17 +115,7 @@ describe(`losses from logits on ${DEVICE}`, () => {
     if (!other) this.skip();
     const there = copyToDevice(logits, [TOKENS, V]);
     const { pointer } = there;
-    const capsule = other.makeTensor({
-      pointer,
-      shape: [TOKENS, V],
-      code: 2,
-      bits: 32,
-      lanes: 1,
-      type: 2,
-      device: 0,
-      offset: 0,
-      tag: true,
-    });
+    const capsule = other.makeTensor({ ...FLOAT32_TENSOR, pointer, shape: [TOKENS, V] });
     await rejects(
       () => FUNCTIONS.ppo.fromLogits({ ...given, logits: capsule }, { device: DEVICE }),
       'ERR_INVALID_INPUT',

@@ -11,7 +11,7 @@ import {
   upload,
 } from '../../lib/index.js';
 import { testDrawnLogits } from '../support/drawn-logits-suite.js';
-import { framework } from '../support/framework.js';
+import { FLOAT32_TENSOR, framework } from '../support/framework.js';
 import { dataOf, makeLogits, PLAIN_ROWS, stored } from '../support/logits.js';
 import { testLogits } from '../support/logits-suite.js';
 import { copyToDevice, DEVICE_WAYS } from '../support/logits-ways.js';
@@ -82,7 +82,7 @@ describe(`logits on ${DEVICE}`, () => {
     assert.deepEqual(await logprobs(there, { ...options, device }), expected);
     assert.deepEqual(await logprobs({ ...there, shape: [360] }, { ...options, device }), expected);
     const { pointer } = there;
-    const tensor = { pointer, code: 2, bits: 32, lanes: 1, type: 2, device: 0, offset: 0, tag: true };
+    const tensor = { ...FLOAT32_TENSOR, pointer };
     const deleted = other.deleted();
     const capsule = other.makeTensor({ ...tensor, shape: [2, 2, 90] });
     assert.deepEqual(await logprobs(capsule, { ...options, device }), expected);

@@ -21,6 +21,17 @@ export interface TensorSpec {
   tag: boolean;
 }
 
+/** The members of a tensor of float32 on the first CUDA device, without its memory and shape. */
+export const FLOAT32_TENSOR = {
+  code: 2,
+  bits: 32,
+  lanes: 1,
+  type: 2,
+  device: 0,
+  offset: 0,
+  tag: true,
+} as const satisfies Partial<TensorSpec>;
+
 /** The addon's functions, which test/native/framework.cc describes. */
 export interface Framework {
   makeTensor(spec: TensorSpec): DLPackCapsule;

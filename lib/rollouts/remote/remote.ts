@@ -4,7 +4,7 @@ import { setTimeout } from 'node:timers/promises';
 import type { LossError } from '../../core/errors.js';
 import { badFile, describeFailure } from '../source.js';
 
-/** What a server says about a file. */
+/** The properties of a file that its server reports. */
 export interface RemoteAbout {
   /** The number of bytes. */
   size: number;

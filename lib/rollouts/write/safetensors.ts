@@ -4,7 +4,7 @@ import { LossError } from '../../core/errors.js';
 import { MAX_HEADER } from '../tensor/safetensors.js';
 import { bytesOf, type IdColumn, type StagedRow, type Staging, type WriteStaged } from './staging.js';
 
-/** What the header says about a tensor. */
+/** The entry of a tensor in the header. */
 export interface TensorEntry {
   name: string;
   dtype: keyof typeof BYTES;
