@@ -205,6 +205,17 @@ describe('fromTrinityConfig', () => {
     }
   });
 
+  it('refuses a sparse list of settings', () => {
+    for (const holes of [new Array(2), Object.assign(new Array(3), { 1: 'algorithm.algorithm_type=grpo' })])
+      assert.throws(
+        () => fromTrinityConfig(holes as never),
+        isLossError(
+          'ERR_INVALID_INPUT',
+          /^configuration: expected an object of keys, got an array of length/,
+        ),
+      );
+  });
+
   it('rejects text that would take much time, memory or stack to parse', () => {
     const deep = /expected YAML of at most 64 levels, got more/;
     for (const text of [

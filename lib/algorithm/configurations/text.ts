@@ -75,7 +75,8 @@ function asOverrides(root: unknown): ConfigObject | undefined {
     typeof root === 'string' ? root.split(/\s+/).filter((word) => !['', '\\'].includes(word)) : root;
   if (!Array.isArray(words) || words.length === 0) return undefined;
   checkElements(words);
-  const settings = words.map((word) => (typeof word === 'string' ? OVERRIDE.exec(word) : null));
+  // Not map(), which skips the holes of a sparse array.
+  const settings = Array.from(words, (word) => (typeof word === 'string' ? OVERRIDE.exec(word) : null));
   if (settings.includes(null)) return undefined;
   const nested: Section = {};
   for (const match of settings) set(nested, match![1]!.split('.'), scalar(match![2]!));
