@@ -1,13 +1,14 @@
 // Runs plans on a queue, and prints their results.
 import type { Command } from 'commander';
 import type { QueueAddress, RunProgress, SubmittedRun } from '../cluster/index.js';
-import { type FilesEvaluation, mergePlan, type Plan } from '../parts/index.js';
+import { type FilesEvaluation, mergePlan, type Plan, type PlannedConfiguration } from '../parts/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { type Printable, ProgressBar } from './output.js';
 import {
   checkDevice,
   type PlanningOptions,
   plannedColumns,
+  plannedFrom,
   plannedFunction,
   planSubjects,
   SHARD_SIZE_OPTION,
@@ -22,7 +23,7 @@ import {
 import { checkWritable, reportOnParts } from './report-file.js';
 import { runOnRollouts } from './rollouts-command.js';
 import { note } from './streams.js';
-import { makeSubject, readConfiguration, type TitledSubject, type TypedSubject } from './typed-subjects.js';
+import type { TitledSubject, TypedSubject } from './typed-subjects.js';
 
 /** The values of the options of a command that can use a queue. */
 export interface SubmittingOptions extends PlanningOptions, QueueOptions {}
@@ -42,22 +43,20 @@ export type Show = (
   quiet: boolean,
 ) => Printable;
 
-/** Computes losses and algorithms by the workers of a queue, and prints the result. */
+/**
+ * Computes losses and algorithms by the workers of a queue, and prints the result.
+ * @param wanted what the plan has in addition to the options.
+ */
 export async function computeOnQueue(
   patterns: readonly string[],
   options: SubmittingOptions,
   typed: readonly TypedSubject[],
   command: Command,
   show: Show,
+  wanted: Pick<PlannedConfiguration, 'compares'> = {},
 ): Promise<void> {
   const { queue, parts } = requiredQueue(options);
-  const planned = await Promise.all(
-    typed.map(async (one) => {
-      const config = one.choice === '--config' ? await readConfiguration(one.name) : undefined;
-      const whole = { ...one, config };
-      return { typed: whole, subject: await makeSubject(whole, command) };
-    }),
-  );
+  const planned = await plannedFrom(typed, command);
   const { device = 'cpu', ...here } = options;
   checkDevice(device);
   // Finds what would fail only after all files are read.
@@ -70,7 +69,7 @@ export async function computeOnQueue(
   await runOnRollouts(patterns, here, typed, plannedColumns({ forReport }), async (run) => {
     // Finds a wrong URL before all files are read.
     const address = await connect(queue);
-    const plan = await planSubjects(run, planned, { ...options, device, forReport });
+    const plan = await planSubjects(run, planned, { ...options, ...wanted, device, forReport });
     const subjects = planned.map(({ subject }) => subject);
     const submitted = await runPlan(plan, subjects, {
       ...{ address, parts, quiet, show, report: options.report },

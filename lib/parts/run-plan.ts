@@ -67,7 +67,7 @@ export class PlanRun {
     this.#collect = collect;
     this.#folder = folder;
     this.#subjects = subjects;
-    this.#settings = settings;
+    this.#settings = { ...settings, ...(plan.configuration.compares && { compares: true }) };
     this.#files = new Map(plan.files.map((about) => [about.file, about]));
   }
 

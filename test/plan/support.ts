@@ -23,6 +23,7 @@ export interface Planning {
   /** The seed of the order in which shards are run. */
   seed?: number;
   gradients?: PlannedConfiguration['gradients'];
+  compares?: boolean;
 }
 
 /** The version that the plans of these tests have. */
@@ -33,6 +34,7 @@ export function settingsOf({
   batchTokens = 2 ** 20,
   skipBadRows = false,
   gradients,
+  compares,
 }: Partial<Planning>): EvaluationSettings {
   return {
     read: {
@@ -40,6 +42,7 @@ export function settingsOf({
       ...(gradients && { keep: gradients.ids }),
     },
     batchTokens,
+    ...(compares && { compares }),
     progress: { begin: () => {}, advance: () => {} },
   };
 }
@@ -49,7 +52,7 @@ export async function planOf(
   folder: string,
   files: readonly string[],
   subjects: readonly Subject[],
-  { shardSize, batchTokens = 2 ** 20, skipBadRows = false, gradients }: Planning,
+  { shardSize, batchTokens = 2 ** 20, skipBadRows = false, gradients, compares }: Planning,
 ): Promise<Plan> {
   const pairs = subjects.some((subject) => subject.pairs);
   const configuration: PlannedConfiguration = {
@@ -63,6 +66,7 @@ export async function planOf(
     batchTokens,
     device: 'cpu',
     ...(gradients && { gradients }),
+    ...(compares && { compares }),
   };
   const cut = await cutIntoShards(files, shardSize, pairs, () => {});
   const file = join(mkdtempSync(join(folder, 'plan-')), 'plan.json');
