@@ -111,7 +111,7 @@ export async function runPlan(
   subjects: readonly TitledSubject[],
   { address, parts, quiet, submits, show, report }: RunPlanOptions,
 ): Promise<{ result: Printable; end: () => Promise<void> }> {
-  const { runFolder, SubmittedRun } = await import('../cluster/index.js');
+  const { cancelledError, runFolder, SubmittedRun } = await import('../cluster/index.js');
   const onError = connectionErrors(address.shown);
   const ended = async (run: SubmittedRun): Promise<Printable> => {
     const page = await reportOnParts(plan, subjects, report);
@@ -136,6 +136,8 @@ export async function runPlan(
       try {
         return { result: await ended(run), end: () => removeRun(plan, address, parts) };
       } catch (error) {
+        // Perhaps while its parts were merged.
+        if (await run.isCancelled()) throw cancelledError(run.id);
         // Another submitter may have had the result of this run just before this one followed it.
         if (!submits || !(await run.isRemoved())) throw error;
       }
