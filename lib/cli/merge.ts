@@ -44,6 +44,6 @@ interface MergeOptions extends OutputOptions {
 const HELP = `\
 A part that is missing, is there twice, is damaged or belongs to another plan is an error that names it. 'batches' is the
 number of parts in which the rows of all shards were computed. --report needs a plan made with --for-report; the page is
-the one of 'policy-loss evaluate --report', except that it has no findings of the doctor.`;
+the one of 'policy-loss evaluate --report'.`;
 
 const EXAMPLES = ['merge plan.json parts/', 'merge plan.json parts-of-a/ parts-of-b/ --json'];

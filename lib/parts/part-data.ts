@@ -74,7 +74,8 @@ function inputsFrom(fields: Fields, rows: number): GroupInputs {
   };
 }
 
-function idsToJson({ numbers, ids }: NumberedIds): object {
+/** Returns ids as an object that JSON can hold. */
+export function idsToJson({ numbers, ids }: NumberedIds): object {
   return {
     numbers: encodeNumbers(numbers),
     // JSON has no numbers for NaN and Infinity, which a file may have as ids.
@@ -82,7 +83,8 @@ function idsToJson({ numbers, ids }: NumberedIds): object {
   };
 }
 
-function idsFrom(fields: Fields, rows: number): NumberedIds {
+/** Returns the ids that idsToJson() converted. */
+export function idsFrom(fields: Fields, rows: number): NumberedIds {
   const ids = fields.list('ids', (item, name) => idFrom(item, name));
   const numbers = fields.int32('numbers', rows);
   const stray = numbers.find((number) => number < 0 || number >= ids.length);
