@@ -1,5 +1,5 @@
 // `policy-loss join`: returns to a run on a queue.
-import type { Command } from 'commander';
+import { type Command, Option } from 'commander';
 import { version } from './about.js';
 import { helpAfter } from './help.js';
 import { type OutputOptions, print } from './output.js';
@@ -14,6 +14,7 @@ import { OUTPUT_OPTIONS } from './rollouts-command.js';
 interface JoinOptions extends OutputOptions, Required<QueueOptions> {
   quiet?: boolean;
   report?: string;
+  out?: string;
 }
 
 /** Adds the command `join` to the command-line program. */
@@ -30,11 +31,12 @@ export function addJoin(program: Command): void {
     QUEUE_OPTION().makeOptionMandatory(),
     PARTS_OPTION().makeOptionMandatory(),
     REPORT_OPTION(),
+    new Option('-o, --out <file>', "the name of the files to write, for a run of 'gradients --queue'"),
     ...OUTPUT_OPTIONS(),
   ])
     command.addOption(option);
   command.addHelpText('after', helpAfter(EXAMPLES));
-  command.action(async (name: string, { quiet = false, report, ...options }: JoinOptions) => {
+  command.action(async (name: string, { quiet = false, report, out, ...options }: JoinOptions) => {
     const { queue, parts } = requiredQueue(options);
     const { planFile, storedPlan } = await import('../cluster/index.js');
     const plan = await storedPlan(parts, name, version);
@@ -44,7 +46,7 @@ export function addJoin(program: Command): void {
     );
     const subjects = await plannedSubjects(planFile(parts, name), plan, program);
     const { result, end } = await runPlan(plan, subjects, {
-      ...{ address: await connect(queue), parts, quiet, show: showFor(plan), report },
+      ...{ address: await connect(queue), parts, quiet, show: showFor(plan), report, out },
       submits: false,
     });
     await print(options, result);

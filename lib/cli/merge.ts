@@ -32,7 +32,7 @@ export function addMerge(program: Command): void {
     const result = await mergePlan(plan, subjects, parts, page?.add);
     await page?.write(result.subjects);
     const skipped = plan.configuration.skipBadRows ? result.skipped : undefined;
-    await print(form, showFor(plan)(result, skipped, quiet === true));
+    await print(form, showFor(plan)(result, skipped, quiet === true, undefined));
   });
 }
 
