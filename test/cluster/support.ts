@@ -351,7 +351,7 @@ interface Server {
 const PORT_TRIES = 20;
 
 /** Returns a port that the system gives to nobody else by itself, because it is below those that it draws from. */
-function anyPort(): number {
+export function anyPort(): number {
   return randomInt(12_000, 32_000);
 }
 
