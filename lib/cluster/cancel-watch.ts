@@ -13,7 +13,9 @@ export class CancelWatch {
   // The shards in progress: their runs, by the ids of the jobs.
   readonly #runs = new Map<string, string>();
   readonly #stopped = new Set<string>();
-  readonly #timer: NodeJS.Timeout;
+  readonly #onError: (error: Error) => void;
+  #timer: NodeJS.Timeout;
+  #closed = false;
 
   /** @param onError called with errors of the connection. */
   constructor(worker: Worker<ShardJob>, queue: Queue, concurrency: number, onError: (error: Error) => void) {
@@ -23,7 +25,8 @@ export class CancelWatch {
     worker.on('active', ({ id, data }) => this.#add(id!, String(data?.run)));
     worker.on('completed', ({ id }) => this.#runs.delete(id!));
     worker.on('failed', (job) => this.#runs.delete(job?.id ?? ''));
-    this.#timer = setInterval(() => this.#check().catch(onError), POLL_MS);
+    this.#onError = onError;
+    this.#timer = setTimeout(() => this.#check(), POLL_MS);
   }
 
   /** Returns whether a job that has failed was stopped. Must be called once for each. */
@@ -32,7 +35,8 @@ export class CancelWatch {
   }
 
   close(): void {
-    clearInterval(this.#timer);
+    this.#closed = true;
+    clearTimeout(this.#timer);
   }
 
   #add(id: string, run: string): void {
@@ -43,10 +47,18 @@ export class CancelWatch {
   }
 
   async #check(): Promise<void> {
-    for (const run of new Set(this.#runs.values())) {
-      if (!(await isCancelled(this.#queue, run))) continue;
-      for (const [id, of] of this.#runs)
-        if (of === run && !this.#stopped.has(id) && this.#worker.cancelJob(id)) this.#stopped.add(id);
+    try {
+      // Without a connection, this waits for one.
+      for (const run of new Set(this.#runs.values()))
+        if (await isCancelled(this.#queue, run)) this.#stop(run);
+    } catch (error) {
+      if (!this.#closed) this.#onError(error as Error);
     }
+    if (!this.#closed) this.#timer = setTimeout(() => this.#check(), POLL_MS);
+  }
+
+  #stop(run: string): void {
+    for (const [id, of] of this.#runs)
+      if (of === run && !this.#stopped.has(id) && this.#worker.cancelJob(id)) this.#stopped.add(id);
   }
 }

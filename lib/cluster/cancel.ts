@@ -83,7 +83,8 @@ export async function removeCancelled(
   shards: Queue,
   onWaiting: (shards: number) => void = () => {},
 ): Promise<void> {
-  for (let tells = true; ; ) {
+  // The run may be submitted again meanwhile.
+  for (let tells = true; await isCancelled(runs, run); ) {
     const job = await runs.getJob(runId(run));
     if (job) {
       // No worker can take these while others hold shards.

@@ -151,6 +151,24 @@ describe('policy-loss cancel', function () {
     await assertGone(id);
   });
 
+  it('and a submitter of the same run do not disturb each other', async () => {
+    const lock = ['--lock-seconds', '3'];
+    const killed = await cluster.worker(lock, { name: 'disturbed', part: '^count' });
+    const { submitter, id } = await submit(...words);
+    await cluster.held('disturbed');
+    killed.signalAll('SIGKILL');
+    const cancelling = cluster.run('cancel', id);
+    await cancelling.says(/waiting until workers have stopped/);
+    assertFailed(await submitter.end(), 1, CANCELLED);
+    // Both wait for the lock, and then one of them removes the jobs.
+    const again = cluster.run('evaluate', ...words);
+    assert.equal((await cancelling.end()).code, 0, cancelling.stderr);
+    await cluster.worker(lock);
+    const { code, stderr } = await again.end();
+    assert.equal(code, 0, stderr);
+    assert.deepEqual(readdirSync(cluster.parts), []);
+  });
+
   it('waits for the lock of a worker that was killed', async () => {
     const lock = ['--lock-seconds', '2'];
     const killed = await cluster.worker(lock, { name: 'killed', part: '^count' });
