@@ -42,6 +42,7 @@ export class CancelWatch {
   #add(id: string, run: string): void {
     this.#runs.set(id, run);
     // The end of a job that the worker has lost is not reported.
+    this.#stopped.delete(id);
     const [oldest] = this.#runs.keys();
     if (this.#runs.size > this.#concurrency) this.#runs.delete(oldest!);
   }

@@ -92,8 +92,8 @@ export async function startWorker(options: WorkerOptions): Promise<{ close(): Pr
   for (const worker of [shards, runs]) worker.run().catch(onError);
   return {
     async close() {
-      watch.close();
       await Promise.all([shards.close(), runs.close()]);
+      watch.close();
       await shardsQueue.close();
     },
   };
