@@ -30,9 +30,15 @@ export class RowMeasurer implements RowSink {
     Check,
     { rows: ReturnType<typeof uint32>; numbers: ReturnType<typeof float64> }
   >();
+  readonly #most: number;
   #tokens = 0;
   #numbers = 0;
   #last: RolloutPart | undefined;
+
+  /** @param most the largest number of numbers to keep. */
+  constructor(most = MOST_NUMBERS) {
+    this.#most = most;
+  }
 
   /**
    * Adds a part of the rows. The parts must be added in order.
@@ -58,7 +64,7 @@ export class RowMeasurer implements RowSink {
     known.rows.push(this.#table.length - 1);
     known.numbers.append(numbers);
     this.#numbers += numbers.length + 1;
-    if (this.#numbers > MOST_NUMBERS)
+    if (this.#numbers > this.#most)
       throw new LossError('ERR_OUT_OF_MEMORY', {
         expected: 'fewer rows in a shard that is computed for a report',
         received: `${this.#table.length} rows or more`,

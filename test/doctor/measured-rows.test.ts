@@ -43,6 +43,15 @@ describe('measured rows', () => {
     }
   });
 
+  it('are an error if they take too much memory', () => {
+    const [part] = partsOf(faulty());
+    assert.throws(() => new RowMeasurer(1000).add(part!), {
+      code: 'ERR_OUT_OF_MEMORY',
+      message:
+        /expected fewer rows in a shard that is computed for a report, got \d+ rows or more\. Plan with/,
+    });
+  });
+
   it('are checked field by field', () => {
     const json = measured(faulty().slice(0, 20), 300);
     const replayed = () => new RowReplay(new Examination()).add(new Fields(FILE, json), 20);
