@@ -155,6 +155,8 @@ export function dtypesTable(results: Record<string, Times>, [rows, columns]: Sha
 export async function timeObjective(works: readonly Work[], shape: Shape, rounds: number) {
   const inputs = makeInputs(shape);
   const { advantages: _, ...rewarded } = inputs;
+  // The advantages that are computed from rewards: one per row.
+  const perRow = { ...inputs, advantages: new Float32Array(shape[0]) };
   const loss = works.find(({ id }) => id === 'ppo');
   const objective = works.find(({ id }) => id === 'grpo objective');
   if (!loss || !objective) return undefined;
@@ -169,8 +171,12 @@ export async function timeObjective(works: readonly Work[], shape: Shape, rounds
       contender('objective, entropy coefficient 0, advantages from rewards', () =>
         plain.compute(rewarded, { grad: grad! }),
       ),
+      contender('objective, both gradients, advantages from rewards', () =>
+        objective.compute(rewarded, gradients),
+      ),
       renamed('floor of the policy loss', floor(loss, inputs, { grad: grad! })),
       renamed('floor of the objective', floor(objective, inputs, gradients)),
+      renamed('floor of the objective, advantages from rewards', floor(objective, perRow, gradients)),
     ],
     rounds,
   );
