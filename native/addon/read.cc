@@ -144,6 +144,10 @@ void refuse(Napi::Env env, const std::string& what) {
   throw Napi::TypeError::New(env, what);
 }
 
+void refuse(Napi::Env env, const char* what) {
+  throw Napi::TypeError::New(env, what);
+}
+
 Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what) {
   Napi::Error error = Napi::Error::New(env, what);
   error.Set("code", Napi::String::New(env, code));
@@ -219,6 +223,11 @@ float* floats(const Napi::Value& value, int64_t length, const char* what) {
 
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what) {
   return value.IsUndefined() ? nullptr : floats(value, length, what);
+}
+
+Spread* spreads_if_any(const Napi::Value& value, int64_t rows) {
+  if (value.IsUndefined()) return nullptr;
+  return static_cast<Spread*>(elements(value, napi_float64_array, kSpreadLength * rows, "spreads"));
 }
 
 const int32_t* flag_if_any(const Napi::Value& value) {
@@ -325,6 +334,8 @@ AdvantageBatch read_advantage_batch(const Napi::Object& object) {
   batch.baselines = static_cast<const double*>(per_row("baselines", napi_float64_array));
   batch.groups = static_cast<const int32_t*>(per_row("groups", napi_int32_array));
   batch.runs = static_cast<const int32_t*>(per_row("runs", napi_int32_array));
+  batch.row_tokens = static_cast<const double*>(per_row("rowTokens", napi_float64_array));
+  batch.spread = spreads_if_any(object.Get("spread"), 1);
   const Napi::Value weights = object.Get("rewardWeights");
   if (!weights.IsTypedArray()) return batch;
   batch.named = static_cast<int64_t>(weights.As<Napi::TypedArray>().ElementLength());
@@ -400,8 +411,10 @@ AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t row
   outputs.advantages = floats_if_any(object.Get("advantages"), tokens, "advantages");
   outputs.returns = floats_if_any(object.Get("returns"), tokens, "returns");
   outputs.scores = floats_if_any(object.Get("scores"), rows, "scores");
-  if (!outputs.advantages && (function.shape != AdvantageShape::kGroup || !outputs.scores))
-    refuse(object.Env(), "advantages is missing, and so are scores");
+  outputs.spreads = spreads_if_any(object.Get("spreads"), rows);
+  if (!outputs.advantages && !(function.shape == AdvantageShape::kGroup && outputs.scores) &&
+      !(function.shape == AdvantageShape::kRecurrence && outputs.spreads))
+    refuse(object.Env(), "advantages is missing, and what can replace it is too");
   const Napi::Value repeats = object.Get("repeats");
   if (!repeats.IsUndefined())
     outputs.repeats = static_cast<uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));
