@@ -22,8 +22,8 @@ struct AdvantageBatch {
   const double* named_rewards = nullptr;
   const double* reward_weights = nullptr;
   int64_t named = 0;
-  const int32_t* groups = nullptr;  // per row; rows with equal numbers form a group
-  const int32_t* runs = nullptr;    // per row; rows of a group with equal numbers form a run
+  const int32_t* groups = nullptr;     // per row; rows with equal numbers form a group
+  const int32_t* runs = nullptr;       // per row; rows of a group with equal numbers form a run
   const double* row_tokens = nullptr;  // per row, the unmasked tokens that it stands for; null: its own
   // If the batch is a part of a larger one: the sum of the spreads of all rows of the larger one, by which a
   // recurrence whitens. Null: the batch is complete.
