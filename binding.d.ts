@@ -272,8 +272,8 @@ export interface NativeAdvantageCall {
   /** Receives how many times each row counts, 0 for a dropped row. Only functions over groups have repeats. */
   repeats: Uint32Array | undefined;
   /**
-   * Only on the CPU, for functions that whiten along rows: receives a NativeSpread of each row, three numbers that must
-   * be 0 at first. `advantages` may then be undefined. Receives nothing if the batch has `spread`.
+   * Only on the CPU, for functions that whiten along rows: receives a NativeSpread of each row. `advantages` may then be
+   * undefined. Receives nothing if the batch has `spread`.
    */
   spreads?: Float64Array | undefined;
   /** Receives the metrics, in the order of advantageValueNames(). */

@@ -195,7 +195,7 @@ function subjectOf(
       if (policyLossFn.correction) return `${name} has a correction or masks`;
       if (policyLossFn.readsWholeBatch) return `${name} reduces over all rows of a batch`;
       return step?.appliesTo(batch) && step.scope === 'all'
-        ? `${name} computes its advantages (${step.name}) from tokens or named rewards of several rows`
+        ? `${name} computes its advantages (${step.name}) from the tokens or the named rewards of several rows`
         : undefined;
     },
   } satisfies Partial<Subject>;

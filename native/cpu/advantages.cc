@@ -376,7 +376,10 @@ void AdvantageEvaluation::count_repeats() {
 }
 
 int64_t AdvantageEvaluation::next_recurrence_phase() {
-  if (measured_ && phase_ == 1) return chunks();
+  if (measured_ && phase_ == 1) {
+    std::fill_n(outputs_.spreads, batch_.tokens.layout.rows, Spread{});
+    return chunks();
+  }
   if (collect_not_finite() || phase_ > (measured_ ? 2 : 1) || !outputs_.advantages) return 0;
   if (whitened_) {
     Spread all;

@@ -107,14 +107,14 @@ describe('rows in parts', () => {
     for (const [subject, says] of [
       [
         algorithm('grpo', { advantage_fn: 'verl/optimal_token_baseline' }),
-        /grpo computes its advantages \(verl\/optimal_token_baseline\) from tokens or named rewards of several rows/,
+        /grpo computes its advantages \(verl\/optimal_token_baseline\) from the tokens or the named rewards of several rows/,
       ],
       [
         algorithm('grpo', {
           advantage_fn: 'verl/gdpo',
           advantage_fn_args: { gdpo_reward_keys: ['reward_baselines'] },
         }),
-        /grpo computes its advantages \(verl\/gdpo\) from tokens or named rewards/,
+        /grpo computes its advantages \(verl\/gdpo\) from the tokens or the named rewards/,
       ],
       [lossSubject('dpo', { pairwise: false }), /one margin over all rows/],
     ] as const) {

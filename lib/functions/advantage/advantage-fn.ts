@@ -83,13 +83,13 @@ export interface AdvantageDeclaration extends FunctionDeclaration {
    */
   readonly readsMasked?: true;
   /**
-   * true if advantages are whitened (shifted and scaled) over all tokens of the batch. The caller can then not compute
-   * a batch in parts. `policy-loss plan` and `evaluate` can compute files in parts: they count all rows first.
+   * true if advantages are whitened (shifted and scaled) over all tokens of the batch. A call then needs the whole
+   * batch. Files can be computed in parts, because all their rows are measured before any of them is computed.
    */
   readonly whitens?: true;
   /**
    * true if a row's advantages depend on single tokens of other rows, and not only on the rewards of these rows and the
-   * number of their tokens. Neither a batch nor files can then be computed in parts.
+   * number of their tokens. Files can then not be computed in parts either.
    */
   readonly comparesTokens?: true;
   /** Inputs that are read if the batch has them. */
