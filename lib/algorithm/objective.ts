@@ -273,7 +273,8 @@ export class Objective {
 
   /**
    * @internal Computes the objective for a host batch whose advantages were computed before.
-   * @param computed the batch's advantages, after the KL penalty was subtracted from its rewards. undefined if the batch has advantages or needs none.
+   * @param computed the batch's advantages, computed after the KL penalty was subtracted from the rewards. undefined if
+   * the batch has advantages or needs none.
    * @returns the result, without the metrics of the advantage function.
    */
   computeWith(

@@ -96,7 +96,7 @@ export function objectiveStep(
 ): AdvantageStep {
   const { advantageFn: fn, klPenaltyFn, lossFn, backend } = objective;
   const { klCoef } = klPenaltyFn;
-  // An adaptive coefficient changes after the batch. All rows are one batch, so that the change would come too late.
+  // All rows are one batch, and an adaptive coefficient changes only after the batch.
   const constant = klPenaltyFn.adaptive
     ? KL_FN.create(penalty!, { kl_coef: klCoef }, { backend })
     : klPenaltyFn;

@@ -137,9 +137,7 @@ export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
 /** @internal The length of a NativeSpread; see binding.d.ts. */
 export const SPREAD_LENGTH = 3;
 
-/**
- * @internal How a batch stands for a larger one; see NativeAdvantageBatch in binding.d.ts.
- */
+/** @internal How a batch stands for a larger one; see NativeAdvantageBatch in binding.d.ts. */
 export type AdvantagePart = Pick<NativeAdvantageBatch, 'rowTokens' | 'spread'>;
 
 interface AdvantageSource extends Omit<Input, 'step'> {
