@@ -140,10 +140,6 @@ AdvantageCall read_advantage_basics(const AdvantageFunction& function, const Nap
 
 }  // namespace
 
-void refuse(Napi::Env env, const std::string& what) {
-  throw Napi::TypeError::New(env, what);
-}
-
 void refuse(Napi::Env env, const char* what) {
   throw Napi::TypeError::New(env, what);
 }
@@ -223,11 +219,6 @@ float* floats(const Napi::Value& value, int64_t length, const char* what) {
 
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what) {
   return value.IsUndefined() ? nullptr : floats(value, length, what);
-}
-
-Spread* spreads_if_any(const Napi::Value& value, int64_t rows) {
-  if (value.IsUndefined()) return nullptr;
-  return static_cast<Spread*>(elements(value, napi_float64_array, kSpreadLength * rows, "spreads"));
 }
 
 const int32_t* flag_if_any(const Napi::Value& value) {

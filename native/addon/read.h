@@ -20,9 +20,12 @@ using DeviceArrayHandle = std::shared_ptr<cuda::DeviceArray>;
 
 using FunctionHandle = std::shared_ptr<const PreparedFunction>;
 
-[[noreturn]] void refuse(Napi::Env env, const std::string& what);
-// Does the same. Callers would otherwise make a string of each text, which takes more code than the call.
+// Throws a TypeError. Takes a plain text, because making a string of it would take each caller more code than
+// the call itself.
 [[noreturn]] void refuse(Napi::Env env, const char* what);
+[[noreturn]] inline void refuse(Napi::Env env, const std::string& what) {
+  refuse(env, what.c_str());
+}
 
 // Returns a JavaScript error. `code` is one of the codes in lib/core/errors.ts, and `what` is the message.
 Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what);
@@ -59,7 +62,10 @@ float* floats(const Napi::Value& value, int64_t length, const char* what);
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
 // Returns the spreads of some rows, each of which is kSpreadLength numbers; null if the value is undefined.
 constexpr int64_t kSpreadLength = sizeof(Spread) / sizeof(double);
-Spread* spreads_if_any(const Napi::Value& value, int64_t rows);
+inline Spread* spreads_if_any(const Napi::Value& value, int64_t rows) {
+  if (value.IsUndefined()) return nullptr;
+  return static_cast<Spread*>(elements(value, napi_float64_array, kSpreadLength * rows, "spreads"));
+}
 const int32_t* flag_if_any(const Napi::Value& value);
 // Returns the stream of a BigInt, or none if the value is undefined.
 cuda::CallerStream stream_if_any(const Napi::Value& value);
