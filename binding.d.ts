@@ -223,6 +223,12 @@ export type NativeAdvantageColumns = [
   rolloutIsWeights: number,
 ];
 
+/**
+ * How the advantages of some tokens spread before they are whitened: the count, the mean, and the sum of the squared
+ * deviations from the mean over the unmasked tokens.
+ */
+export type NativeSpread = [count: number, mean: number, squares: number];
+
 /** A batch from which an advantage function computes advantages. */
 export interface NativeAdvantageBatch extends NativeBatch {
   /** One reward per row. The row's last unmasked token earns it. Used instead of token-level rewards. */
@@ -240,6 +246,16 @@ export interface NativeAdvantageBatch extends NativeBatch {
    */
   namedRewards?: Float64Array;
   rewardWeights?: Float64Array;
+  /**
+   * Only on the CPU. How many unmasked tokens each row stands for. A function over groups then weighs the rows by these
+   * numbers instead of by the tokens that they have.
+   */
+  rowTokens?: Float64Array | undefined;
+  /**
+   * Only on the CPU, if this batch is a part of a larger one: a NativeSpread of all rows of the larger one, which
+   * addSpreads() has added up. A function that whitens along rows uses it instead of this batch's own.
+   */
+  spread?: Float64Array | undefined;
 }
 
 /**
@@ -255,6 +271,11 @@ export interface NativeAdvantageCall {
   scores: Float32Array | undefined;
   /** Receives how many times each row counts, 0 for a dropped row. Only functions over groups have repeats. */
   repeats: Uint32Array | undefined;
+  /**
+   * Only on the CPU, for functions that whiten along rows: receives a NativeSpread of each row. `advantages` may then be
+   * undefined. Receives nothing if the batch has `spread`.
+   */
+  spreads?: Float64Array | undefined;
   /** Receives the metrics, in the order of advantageValueNames(). */
   values: Float64Array;
   /** One element. If an input value is not finite, it receives the index of that value's row. */
@@ -522,6 +543,11 @@ export interface NativeBinding {
     call: NativeAdvantageCall,
     device?: number,
   ): Promise<number>;
+  /**
+   * Adds a NativeSpread of each row to that in `total`. The rows of a batch must be added in order, the first one to
+   * zeros: an evaluation of the whole batch adds them in this way, so that the sum has the same bits.
+   */
+  addSpreads(spreads: Float64Array, total: Float64Array): void;
   /** Computes a call from logits, and returns 0. */
   logitsSync(call: NativeLogits): number;
   /** Does the same as logitsSync() on other threads. Resolves to -1 if the call is aborted. */

@@ -50,13 +50,15 @@ const only = flags.only === undefined ? undefined : new RegExp(flags.only);
 // set before lib/ is imported.
 process.env.POLICY_LOSS_NATIVE ??= resolve(after);
 const { advantageCall, advantageSpec, loadCopy, lossCall, relocated } = await import('./lib/builds.js');
-const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch, withCorners } = await import('./lib/batch.js');
+const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch, withCorners, withTurns } = await import(
+  './lib/batch.js'
+);
 const { gradientsOf, works } = await import('./lib/works.js');
 const { ADVANTAGE_FN } = await import('../lib/index.js');
 
 /**
  * One function to measure in one form: 'gradient' (forward and gradient), 'forward' (no gradient), 'bfloat16' (forward
- * and gradient on 16-bit columns) or 'masked' (forward and gradient on a batch with masked tokens).
+ * and gradient on 16-bit columns), 'masked' or 'turns' (forward and gradient on a batch with masked tokens, or turns).
  */
 interface Case {
   readonly name: string;
@@ -84,6 +86,7 @@ function lossCases(): Case[] {
   const inputs = makeInputs(shape);
   const half = inHalf(inputs, 'bfloat16');
   const corners = withCorners(inputs);
+  const turns = withTurns(inputs);
   return works(only)
     .filter(({ computes }) => computes)
     .flatMap((work) =>
@@ -92,6 +95,7 @@ function lossCases(): Case[] {
         { form: 'forward', batch: inputs, withGradients: false },
         { form: 'bfloat16', batch: half, withGradients: true },
         { form: 'masked', batch: corners, withGradients: true },
+        { form: 'turns', batch: turns, withGradients: true },
       ].map(({ form, batch, withGradients }) => ({
         name: work.id,
         form,

@@ -47,6 +47,23 @@ describe('determinism', () => {
     });
   }
 
+  // With so many threads and pieces, the pieces of a phase have several counters. m2po has phases of its own.
+  it('more threads than any machine has', async () => {
+    const shape = { ...PADDED, rows: 200, columns: 16_384 };
+    const jobs = ['ppo', 'm2po'].map((name) => {
+      const on: Subject = subject('policy', name, {});
+      const { laid: batch } = sharedBatch(fitting(name, {}, shape));
+      setThreads(1);
+      return { on, batch, alone: on.sync(batch) };
+    });
+    setThreads(256);
+    for (const { on, batch, alone } of jobs) assertSameBits(on.sync(batch), alone);
+    const together = await Promise.all([...jobs, ...jobs].map(({ on, batch }) => on.async(batch)));
+    together.forEach((computed, i) => {
+      assertSameBits(computed, jobs[i % jobs.length]!.alone);
+    });
+  });
+
   it('many computations at once do not disturb each other', async () => {
     setThreads(2);
     const jobs = oneEach.map(({ family, name, args }, i) => {

@@ -134,6 +134,27 @@ export function withPrefixMasks(inputs: Inputs): { inputs: Inputs; lengths: Int3
   return { inputs: { ...inputs, actionMask }, lengths };
 }
 
+/**
+ * Masks turns: about half of the tokens, in runs of 64 to 512 tokens, as in conversations of several turns and with
+ * calls of tools.
+ */
+export function withTurns(inputs: Inputs): Inputs {
+  const { integer } = generator(1);
+  const actionMask = new Uint8Array(inputs.actionMask.length);
+  for (let at = 0, unmasked = 1; at < actionMask.length; unmasked = 1 - unmasked) {
+    const end = at + integer(64, 512);
+    actionMask.fill(unmasked, at, end);
+    at = end;
+  }
+  return { ...inputs, actionMask };
+}
+
+/** Masks about every second token, at random. */
+export function withHoles(inputs: Inputs): Inputs {
+  const { uniform } = generator(1);
+  return { ...inputs, actionMask: inputs.actionMask.map(() => (uniform() < 0.5 ? 0 : 1)) };
+}
+
 /** Returns a packed batch that holds, for each row b, the first `lengths[b]` tokens. */
 export function packed(inputs: Inputs, lengths: Int32Array): Batch {
   const [, columns] = inputs.shape;

@@ -2,7 +2,7 @@
 // GRPO's whole objective and its parts, small calls, and advantage functions.
 import { native } from '../../lib/core/native.js';
 import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, setThreads } from '../../lib/index.js';
-import { inHalf, makeInputs, packed, type Shape, withPrefixMasks } from './batch.js';
+import { inHalf, makeInputs, packed, type Shape, withHoles, withPrefixMasks, withTurns } from './batch.js';
 import { floor } from './floor.js';
 import { nativeContender } from './native-calls.js';
 import { type Contender, contender, race, renamed, syncContender } from './race.js';
@@ -71,6 +71,8 @@ export async function timeLayouts(works: readonly Work[], shape: Shape, rounds: 
     padded: full,
     packed: packed(full, new Int32Array(shape[0]).fill(shape[1])),
     'prefix masks': prefix,
+    turns: withTurns(full),
+    holes: withHoles(full),
     'packed, the same rows': packed(full, lengths),
   };
   const results: Record<string, Times> = {};
@@ -86,7 +88,9 @@ export async function timeLayouts(works: readonly Work[], shape: Shape, rounds: 
 
 export function layoutsTable(results: Record<string, Times>, [rows, columns]: Shape): TableContent {
   return {
-    title: `Layouts and masks, forward and gradient, ${rows}×${columns}; prefix masks cover half a row on average`,
+    title:
+      `Layouts and masks, forward and gradient, ${rows}×${columns}; prefix masks cover half a row on average, turns are ` +
+      'runs of 64 to 512 tokens, and holes are random tokens; both mask half of the tokens',
     head: [
       'function',
       'padded, ms',
@@ -95,6 +99,8 @@ export function layoutsTable(results: Record<string, Times>, [rows, columns]: Sh
       'prefix masks, ms',
       'full / prefix',
       'the same rows packed, ms',
+      'full / turns',
+      'full / holes',
     ],
     rows: Object.entries(results).map(([id, times]) => [
       id,
@@ -104,6 +110,8 @@ export function layoutsTable(results: Record<string, Times>, [rows, columns]: Sh
       times['prefix masks']!.median.toFixed(2),
       ratio(times.padded, times['prefix masks']),
       times['packed, the same rows']!.median.toFixed(2),
+      ratio(times.padded, times.turns),
+      ratio(times.padded, times.holes),
     ]),
   };
 }
@@ -147,6 +155,8 @@ export function dtypesTable(results: Record<string, Times>, [rows, columns]: Sha
 export async function timeObjective(works: readonly Work[], shape: Shape, rounds: number) {
   const inputs = makeInputs(shape);
   const { advantages: _, ...rewarded } = inputs;
+  // The advantages that are computed from rewards: one per row.
+  const perRow = { ...inputs, advantages: new Float32Array(shape[0]) };
   const loss = works.find(({ id }) => id === 'ppo');
   const objective = works.find(({ id }) => id === 'grpo objective');
   if (!loss || !objective) return undefined;
@@ -161,8 +171,12 @@ export async function timeObjective(works: readonly Work[], shape: Shape, rounds
       contender('objective, entropy coefficient 0, advantages from rewards', () =>
         plain.compute(rewarded, { grad: grad! }),
       ),
+      contender('objective, both gradients, advantages from rewards', () =>
+        objective.compute(rewarded, gradients),
+      ),
       renamed('floor of the policy loss', floor(loss, inputs, { grad: grad! })),
       renamed('floor of the objective', floor(objective, inputs, gradients)),
+      renamed('floor of the objective, advantages from rewards', floor(objective, perRow, gradients)),
     ],
     rounds,
   );

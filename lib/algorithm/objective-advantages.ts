@@ -71,14 +71,13 @@ export class ObjectiveAdvantages {
     conversions?: Conversions,
   ): CallAdvantages | Promise<CallAdvantages> {
     if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
-    return this.computeOnHost(batch, options, conversions).then(({ computed, metrics }) => ({
+    return this.#computeOnHost(batch, options, conversions).then(({ computed, metrics }) => ({
       computed,
       metrics: () => metrics,
     }));
   }
 
-  /** Returns the advantages of a host batch that has none. */
-  async computeOnHost(
+  async #computeOnHost(
     batch: Batch,
     options: AdvantageComputeOptions,
     conversions?: Conversions,

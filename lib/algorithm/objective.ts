@@ -22,11 +22,7 @@ import type { ColumnName } from '../core/native-batch.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
 import { termsOfPart } from '../core/part-sums.js';
 import { finish, finishInTurns } from '../core/slices.js';
-import type {
-  AdvantageComputeOptions,
-  AdvantageComputeSyncOptions,
-  AdvantageFn,
-} from '../functions/advantage/advantage-fn.js';
+import type { AdvantageFn } from '../functions/advantage/advantage-fn.js';
 import { ADVANTAGE_FN } from '../functions/advantage/index.js';
 import type { EntropyLossFn } from '../functions/entropy/entropy-loss-fn.js';
 import { ENTROPY_LOSS_FN } from '../functions/entropy/index.js';
@@ -45,8 +41,8 @@ import {
   type LossOfLogits,
 } from '../logits/from-logits.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
-import { KlPenalty, type PenalisedBatch } from './kl-penalty.js';
-import { type CallAdvantages, type MadeAdvantages, ObjectiveAdvantages } from './objective-advantages.js';
+import { KlPenalty } from './kl-penalty.js';
+import { type CallAdvantages, ObjectiveAdvantages } from './objective-advantages.js';
 import { type ObjectiveResult, toResult } from './objective-result.js';
 
 /** @internal A checked configuration that names a policy loss, as every objective needs one. */
@@ -276,37 +272,9 @@ export class Objective {
   }
 
   /**
-   * @internal Computes the advantages of a host batch, as compute() would do. Returns undefined if the batch already
-   * has advantages or the algorithm needs none.
-   */
-  async advantagesOf(batch: Batch, options: AdvantageComputeOptions): Promise<MadeAdvantages | undefined> {
-    return this.#advantages.areMissing(batch) ? this.#advantages.computeOnHost(batch, options) : undefined;
-  }
-
-  /** @internal Synchronous version of advantagesOf(). */
-  advantagesOfSync(batch: Batch, options: AdvantageComputeSyncOptions): MadeAdvantages | undefined {
-    if (!this.#advantages.areMissing(batch)) return undefined;
-    const { computed, metrics } = this.#advantages.computeSync(batch, options);
-    return { computed: computed!, metrics: metrics!() };
-  }
-
-  /**
-   * @internal Returns a host batch with the KL penalty subtracted from its rewards, or the same batch if the objective
-   * has no KL penalty.
-   */
-  penalised(batch: Batch): Promise<PenalisedBatch> {
-    return this.#klPenalty.apply(batch);
-  }
-
-  /** @internal Synchronous version of penalised(). */
-  penalisedSync(batch: Batch): PenalisedBatch {
-    return this.#klPenalty.applySync(batch);
-  }
-
-  /**
    * @internal Computes the objective for a host batch whose advantages were computed before.
-   * @param computed the batch's advantages. They come from advantagesOf(), which was called for this batch or for a
-   * larger batch that contains it. undefined if the batch has advantages or needs none.
+   * @param computed the batch's advantages, computed after the KL penalty was subtracted from the rewards. undefined if
+   * the batch has advantages or needs none.
    * @returns the result, without the metrics of the advantage function.
    */
   computeWith(

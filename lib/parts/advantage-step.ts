@@ -1,11 +1,23 @@
 // The first step of an evaluation: a policy loss or algorithm (a subject) computes advantages for rows that have none.
 // Of the code that builds on lib/algorithm, only this file and subject.ts use the package-internal members of losses,
 // advantage functions and objectives.
+import { KlPenalty } from '../algorithm/kl-penalty.js';
 import type { MadeAdvantages } from '../algorithm/objective-advantages.js';
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
-import { ADVANTAGE_FN, type AdvantageFn, type Batch, type Metrics, type Objective } from '../index.js';
+import {
+  ADVANTAGE_FN,
+  type AdvantageFn,
+  type Batch,
+  KeyMapper,
+  KL_FN,
+  type Metrics,
+  type Objective,
+} from '../index.js';
 
-/** The rows on which a row's advantages depend: only the row itself, the rows of its group, or all rows. */
+/**
+ * The rows on which a row's advantages depend, before they are whitened: only the row itself, the rows of its group, or
+ * all rows.
+ */
 export type AdvantageScope = 'row' | 'group' | 'all';
 
 /** How a subject (a policy loss or algorithm to evaluate) computes advantages for rows that have none. */
@@ -20,8 +32,6 @@ export interface AdvantageStep {
   /** Whether the advantage function reads one reward per token if the batch has them. */
   readonly readsTokenRewards: boolean;
   readonly readsOldLogprob: boolean;
-  /** Whether the KL penalty, which is subtracted from the rewards, adapts its coefficient from batch to batch. */
-  readonly adaptsPenalty: boolean;
   /**
    * Returns whether advantages should be computed for this batch: it has none, and for a policy loss without an
    * algorithm, it has rewards and groups.
@@ -30,8 +40,15 @@ export interface AdvantageStep {
   /**
    * Subtracts the KL penalty, if there is one, from the rewards and computes the advantages. The batch must contain all
    * rows on which these depend.
+   * @param spread the sum of the spreads of all rows, if the advantages are whitened and the batch does not have all
+   * rows. Only for steps with the scope 'row'.
    */
-  compute(batch: Batch): Promise<MadeAdvantages>;
+  compute(batch: Batch, spread?: Float64Array): Promise<MadeAdvantages>;
+  /**
+   * Subtracts the KL penalty, if there is one, from the rewards and returns the spread of the advantages of each row
+   * before they are whitened; see NativeSpread in binding.d.ts. Only for steps that whiten and have the scope 'row'.
+   */
+  spreadsOf(batch: Batch): Promise<Float64Array>;
   /** Returns the metrics of compute() for a batch of one row. */
   metricsOfRow(row: Batch): Metrics;
   /** Returns the batch with the KL penalty, if there is one, subtracted from its rewards. */
@@ -41,8 +58,9 @@ export interface AdvantageStep {
   /**
    * Computes one advantage per row. The KL penalty must already be subtracted from the rewards. Only for steps with the
    * scope 'group'.
+   * @param rowTokens how many unmasked tokens each row of the batch stands for.
    */
-  computeRows(batch: Batch): Promise<MadeAdvantages>;
+  computeRows(batch: Batch, rowTokens: Float64Array): Promise<MadeAdvantages>;
 }
 
 /**
@@ -54,10 +72,10 @@ export function grpoStep(): AdvantageStep {
   return {
     ...stepOf(fn, 'grpo', {}),
     key: 'grpo',
-    adaptsPenalty: false,
     appliesTo: ({ advantages, rewards, groupIds }) =>
       advantages === undefined && rewards !== undefined && groupIds !== undefined,
     compute: (batch) => fn.computeFor(batch, undefined, true),
+    spreadsOf: (batch) => fn.spreadsOf(batch),
     metricsOfRow: (row) => fn.computeForSync(row, undefined, true).metrics,
     penalise: async (batch) => ({ batch, metrics: {} }),
     penaltyOfRow: () => ({}),
@@ -76,29 +94,44 @@ export function objectiveStep(
   penalty: string | undefined,
   seed: number | undefined,
 ): AdvantageStep {
-  const { advantageFn: fn, klPenaltyFn } = objective;
+  const { advantageFn: fn, klPenaltyFn, lossFn, backend } = objective;
+  const { klCoef } = klPenaltyFn;
+  // All rows are one batch, and an adaptive coefficient changes only after the batch.
+  const constant = klPenaltyFn.adaptive
+    ? KL_FN.create(penalty!, { kl_coef: klCoef }, { backend })
+    : klPenaltyFn;
+  const klPenalty = new KlPenalty(constant, KeyMapper.get(backend));
   const seeded = seed === undefined ? {} : { seed };
   return {
     ...stepOf(fn, name, seeded),
-    key: JSON.stringify([fn.definition, seed, penalty && [penalty, klPenaltyFn.klCoef]]),
-    adaptsPenalty: klPenaltyFn.adaptive,
+    key: JSON.stringify([fn.definition, seed, penalty && [penalty, klCoef]]),
     appliesTo: ({ advantages }) => advantages === undefined,
-    compute: async (batch) => (await objective.advantagesOf(batch, seeded))!,
-    metricsOfRow: (row) => objective.advantagesOfSync(row, seeded)!.metrics,
-    penalise: (batch) => objective.penalised(batch),
-    penaltyOfRow: (row) => objective.penalisedSync(row).metrics,
+    async compute(given, spread) {
+      const { batch, metrics } = await klPenalty.apply(given);
+      const perToken = lossFn.readsMaskedAdvantages;
+      const made = await fn.computeFor(batch, seeded, perToken, undefined, spread && { spread });
+      return { ...made, metrics: { ...made.metrics, ...metrics } };
+    },
+    spreadsOf: async (batch) => fn.spreadsOf((await klPenalty.apply(batch)).batch),
+    metricsOfRow(row) {
+      const { batch, metrics } = klPenalty.applySync(row);
+      return { ...fn.computeForSync(batch, seeded, lossFn.readsMaskedAdvantages).metrics, ...metrics };
+    },
+    penalise: (batch) => klPenalty.apply(batch),
+    penaltyOfRow: (row) => klPenalty.applySync(row).metrics,
   };
 }
 
 function stepOf(fn: AdvantageFn, name: string, seeded: { seed?: number }) {
-  const { inputs, perRow, whitens, comparesTokens } = fn.definition;
+  const { inputs, perRow, whitens, comparesTokens, named } = fn.definition;
   return {
     name,
-    scope: whitens || comparesTokens ? 'all' : perRow ? 'group' : 'row',
+    scope: comparesTokens || named ? 'all' : perRow ? 'group' : 'row',
     whitens: whitens === true,
     readsTokenRewards: inputs.includes('token_level_rewards'),
     readsOldLogprob: inputs.includes('old_logprob'),
-    computeRows: (batch: Batch) => fn.computeFor(batch, seeded, false),
+    computeRows: (batch: Batch, rowTokens: Float64Array) =>
+      fn.computeFor(batch, seeded, false, undefined, { rowTokens }),
   } satisfies Partial<AdvantageStep>;
 }
 

@@ -44,6 +44,9 @@ export function mergeCounts(all: readonly ShardCounts[], maxRows: number): Whole
     inputs: Object.fromEntries(
       Object.keys(first.inputs).map((key) => [key, joinInputs(counts.map(({ inputs }) => inputs[key]!))]),
     ),
+    spreads: Object.fromEntries(
+      Object.keys(first.spreads).map((key) => [key, joined(({ spreads }) => spreads[key]!, float64)]),
+    ),
   };
   if (first.expert) merged.expert = joined(({ expert }) => expert!, uint8);
   if (first.steps) merged.steps = joined(({ steps }) => steps!, float64);
@@ -66,7 +69,7 @@ function checkColumns(first: ShardCounts, other: ShardCounts): void {
   if (missing) throw fails(missing, `none here, but one in ${place}`);
   const added = lacks(first, other);
   if (added) throw fails(added, `one here, but none in ${place}`);
-  const shape = ({ expert, steps, groups, runs, inputs }: ShardCounts) =>
+  const shape = ({ expert, steps, groups, runs, inputs, spreads }: ShardCounts) =>
     JSON.stringify([
       ...[expert, steps, groups, runs].map((values) => values !== undefined),
       Object.entries(inputs).map(([key, { areSums, meanOldLogprobs, penalty }]) => [
@@ -75,6 +78,7 @@ function checkColumns(first: ShardCounts, other: ShardCounts): void {
         meanOldLogprobs !== undefined,
         Object.keys(penalty),
       ]),
+      Object.keys(spreads),
     ]);
   if (shape(first) !== shape(other))
     throw errorAt(other.first ?? { file: 'a shard' }, 'ERR_INVALID_INPUT', {

@@ -5,7 +5,7 @@ import type { RolloutPart } from '../rollouts/index.js';
 import { perToken } from './advantage-step.js';
 import { PairProducts } from './gradient-products.js';
 import { firstNonFiniteRow, type NonFiniteRow } from './non-finite.js';
-import { inTermsOfFiles } from './row-errors.js';
+import { termsOfFiles } from './row-errors.js';
 import type { EvaluationSettings, ShardResult } from './shard.js';
 import type { Subject, SubjectOptions } from './subject.js';
 import { SubjectTotal } from './subject-result.js';
@@ -145,19 +145,6 @@ export async function checkColumns(
       const made = step?.appliesTo(batch) ? await step.compute(batch) : undefined;
       await subject.compute(batch, made?.computed, { grad: new Float32Array(0) });
     });
-}
-
-async function termsOfFiles<T>(
-  files: readonly string[],
-  subject: Subject,
-  part: RolloutPart,
-  compute: () => Promise<T>,
-): Promise<T> {
-  try {
-    return await compute();
-  } catch (error) {
-    throw inTermsOfFiles(error, subject, part, files);
-  }
 }
 
 function withoutRows(batch: RolloutPart['batch']): Batch {

@@ -1,5 +1,6 @@
 // The data of part files as JSON, and back. What is read is checked, because a part may come from anybody.
 import { native } from '../core/native.js';
+import { SPREAD_LENGTH } from '../functions/advantage/advantage-fn.js';
 import type { Metrics, Normalizer } from '../index.js';
 import { COLUMNS } from '../rollouts/columns.js';
 import type { RolloutColumn } from '../rollouts/index.js';
@@ -13,7 +14,7 @@ import type { ShardSubject } from './subject-result.js';
 
 /** Returns counts as an object that JSON can hold. */
 export function countsToJson(counts: ShardCounts): object {
-  const { unmasked, expert, steps, groups, runs, inputs, ...rest } = counts;
+  const { unmasked, expert, steps, groups, runs, inputs, spreads, ...rest } = counts;
   return {
     ...rest,
     unmasked: encodeNumbers(unmasked),
@@ -32,6 +33,7 @@ export function countsToJson(counts: ShardCounts): object {
         },
       ]),
     ),
+    spreads: rowValuesToJson(spreads),
   };
 }
 
@@ -62,7 +64,16 @@ export function countsFrom(fields: Fields, maxRows: number): ShardCounts {
     ...(fields.has('groups') && { groups: idsFrom(fields.object('groups'), rows) }),
     ...(fields.has('runs') && { runs: idsFrom(fields.object('runs'), rows) }),
     inputs,
+    spreads: fields.record('spreads', (all, key) => spreadsFrom(all, key, unmasked)),
   };
+}
+
+function spreadsFrom(fields: Fields, key: string, unmasked: Uint32Array): Float64Array {
+  const spreads = fields.float64(key, SPREAD_LENGTH * unmasked.length);
+  const row = unmasked.findIndex((tokens, row) => spreads[SPREAD_LENGTH * row] !== tokens);
+  if (row >= 0)
+    throw fields.error(key, `a row of ${unmasked[row]} tokens`, String(spreads[SPREAD_LENGTH * row]));
+  return spreads;
 }
 
 function inputsFrom(fields: Fields, rows: number): GroupInputs {

@@ -4,11 +4,28 @@ import { columnOfKey, describePlace, type RolloutColumn, type RolloutPart } from
 import type { Subject } from './subject.js';
 
 /**
+ * Computes something of a part for a subject. An error about the batch is thrown as one about the files.
+ * @param files the names of the files.
+ */
+export async function termsOfFiles<T>(
+  files: readonly string[],
+  subject: Subject,
+  part: RolloutPart,
+  compute: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await compute();
+  } catch (error) {
+    throw inTermsOfFiles(error, subject, part, files);
+  }
+}
+
+/**
  * Returns an error from a subject's computation with the batch's keys and positions replaced by the files' columns and
  * rows. An error that does not concern the batch is returned unchanged.
  * @param part the part that the subject was computed on.
  */
-export function inTermsOfFiles(
+function inTermsOfFiles(
   error: unknown,
   subject: Subject,
   part: RolloutPart,

@@ -5,6 +5,7 @@ import { columnOfKey, type Place, type RolloutPart } from '../rollouts/index.js'
 import { errorAt } from '../rollouts/source.js';
 import type { AdvantageStep } from './advantage-step.js';
 import { Growing } from './growing.js';
+import { termsOfFiles } from './row-errors.js';
 import { RowMetrics, type RowValues } from './row-metrics.js';
 import type { Subject } from './subject.js';
 
@@ -52,11 +53,16 @@ export interface ShardCounts {
   runs?: NumberedIds;
   /** The inputs of advantages over groups, by the keys of the steps that compute them. */
   inputs: Readonly<Record<string, GroupInputs>>;
+  /**
+   * The spreads of the rows' advantages before they are whitened, by the keys of the steps that compute each row alone:
+   * for each row a NativeSpread (see binding.d.ts), whose count is that of the row's unmasked tokens.
+   */
+  spreads: Readonly<Record<string, Float64Array>>;
 }
 
-/** Returns whether a step's advantages of all rows can be computed from what ShardCounts has. */
-export function isOverGroups(step: AdvantageStep): boolean {
-  return step.scope === 'group' && !step.adaptsPenalty;
+/** Returns whether a step's advantages are whitened but otherwise depend on nothing but the row itself. */
+export function whitensRows({ scope, whitens }: AdvantageStep): boolean {
+  return scope === 'row' && whitens;
 }
 
 /** Counts the rows of a shard. */
@@ -75,10 +81,15 @@ export class ShardCounter {
   readonly #steps = new Growing((length) => new Float64Array(length));
   readonly #groups = new Growing((length) => new Int32Array(length));
   readonly #runs = new Growing((length) => new Int32Array(length));
-  readonly #collectors = new Map<string, InputCollector>();
+  // For each, by the key of a step, the first subject that has the step.
+  readonly #inputs = new Map<string, { subject: Subject; collector: InputCollector }>();
+  readonly #spreads = new Map<string, { subject: Subject; collector: SpreadCollector }>();
+  readonly #files: readonly string[];
   readonly #subjects: readonly Subject[];
 
-  constructor(subjects: readonly Subject[]) {
+  /** @param files the names of the files, for error messages. */
+  constructor(files: readonly string[], subjects: readonly Subject[]) {
+    this.#files = files;
     this.#subjects = subjects;
   }
 
@@ -102,12 +113,13 @@ export class ShardCounter {
     if (kept.some((row) => Object.keys(row).length > 0)) this.#size += JSON.stringify(kept).length / 2;
     if (batch.expertMask) this.#expert.append(batch.expertMask as Uint8Array);
     if (batch.step) this.#steps.append(batch.step as Float64Array);
-    if (this.#collectors.size > 0) {
+    if (this.#inputs.size > 0) {
       this.#groups.append(batch.groupIds as Int32Array);
       if (batch.runIds) this.#runs.append(batch.runIds as Int32Array);
     }
     const unmasked = this.#unmasked.values.subarray(this.#rows);
-    for (const collector of this.#collectors.values()) await collector.add(part, unmasked);
+    for (const { subject, collector } of [...this.#inputs.values(), ...this.#spreads.values()])
+      await termsOfFiles(this.#files, subject, part, () => collector.add(part, unmasked));
     this.#rows += rows;
     this.#tokens += part.tokens;
   }
@@ -133,16 +145,44 @@ export class ShardCounter {
       ...(steps.length > 0 && { steps }),
       ...(groups.length > 0 && { groups: { numbers: groups, ids: ids('task_id') } }),
       ...(runs.length > 0 && { runs: { numbers: runs, ids: ids('run_id') } }),
-      inputs: Object.fromEntries([...this.#collectors].map(([key, collector]) => [key, collector.finish()])),
+      inputs: finishAll(this.#inputs),
+      spreads: finishAll(this.#spreads),
     };
   }
 
   #begin({ batch }: RolloutPart): void {
     this.#columns = Object.keys(batch).flatMap((key) => columnOfKey(key) ?? []);
     this.#obstacle = this.#subjects.flatMap((subject) => subject.obstacle(batch) ?? [])[0];
-    for (const { advantages: step } of this.#subjects)
-      if (step?.appliesTo(batch) && isOverGroups(step) && !this.#collectors.has(step.key))
-        this.#collectors.set(step.key, new InputCollector(step));
+    for (const subject of this.#subjects) {
+      const { advantages: step } = subject;
+      if (!step?.appliesTo(batch)) continue;
+      if (step.scope === 'group' && !this.#inputs.has(step.key))
+        this.#inputs.set(step.key, { subject, collector: new InputCollector(step) });
+      if (whitensRows(step) && !this.#spreads.has(step.key))
+        this.#spreads.set(step.key, { subject, collector: new SpreadCollector(step) });
+    }
+  }
+}
+
+function finishAll<T>(collectors: ReadonlyMap<string, { collector: { finish(): T } }>): Record<string, T> {
+  return Object.fromEntries([...collectors].map(([key, { collector }]) => [key, collector.finish()]));
+}
+
+/** Collects the spreads of the rows of one advantage function that whitens. */
+class SpreadCollector {
+  readonly #step: AdvantageStep;
+  readonly #spreads = new Growing((length) => new Float64Array(length));
+
+  constructor(step: AdvantageStep) {
+    this.#step = step;
+  }
+
+  async add({ batch }: RolloutPart): Promise<void> {
+    this.#spreads.append(await this.#step.spreadsOf(batch));
+  }
+
+  finish(): Float64Array {
+    return this.#spreads.values;
   }
 }
 

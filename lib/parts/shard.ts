@@ -85,7 +85,7 @@ export async function countShard(
   subjects: readonly Subject[],
   settings: EvaluationSettings,
 ): Promise<ShardCounts> {
-  const counter = new ShardCounter(subjects);
+  const counter = new ShardCounter(filesOf(sources), subjects);
   settings.progress.begin('reading');
   const options = { ...readingOptions(subjects, settings, true), mayLackRows: true };
   for await (const part of streamRollouts(sources, options)) await counter.add(part);
@@ -158,7 +158,8 @@ export async function evaluateShard(
   watch?: PartWatcher,
 ): Promise<ShardResult> {
   const { batchTokens, progress } = settings;
-  const counter = new ShardCounter(subjects);
+  const files = filesOf(sources);
+  const counter = new ShardCounter(files, subjects);
   progress.begin('reading');
   let skipped = 0;
   const stream = streamRollouts(sources, {
@@ -170,7 +171,6 @@ export async function evaluateShard(
   });
   const first: RolloutPart = (await stream.next()).value;
   const second = await stream.next();
-  const files = filesOf(sources);
   if (!second.done && files.includes(STDIN))
     throw new LossError('ERR_INVALID_OPTION', {
       at: 'standard input',

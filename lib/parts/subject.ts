@@ -194,12 +194,9 @@ function subjectOf(
         return `${name} computes one margin over all rows`;
       if (policyLossFn.correction) return `${name} has a correction or masks`;
       if (policyLossFn.readsWholeBatch) return `${name} reduces over all rows of a batch`;
-      if (!step?.appliesTo(batch)) return undefined;
-      if (step.scope === 'all')
-        return step.whitens
-          ? `${name} whitens its advantages (${step.name}) over the tokens of all rows`
-          : `${name} computes its advantages (${step.name}) from the tokens of several rows`;
-      return step.adaptsPenalty ? `${name} adapts the coefficient of its KL penalty to all rows` : undefined;
+      return step?.appliesTo(batch) && step.scope === 'all'
+        ? `${name} computes its advantages (${step.name}) from the tokens or the named rewards of several rows`
+        : undefined;
     },
   } satisfies Partial<Subject>;
 }

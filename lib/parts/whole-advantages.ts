@@ -1,6 +1,8 @@
 // Computes the advantages of rows that are read in parts, by one advantage step. They are equal to the advantages that
 // all rows would get in one batch.
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
+import { native } from '../core/native.js';
+import { SPREAD_LENGTH } from '../functions/advantage/advantage-fn.js';
 import type { Batch, Metrics } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import type { AdvantageStep } from './advantage-step.js';
@@ -23,7 +25,7 @@ export interface WholeAdvantages {
 
 /**
  * Computes the advantages of all rows by a function over groups. The function needs only one reward and one group per
- * row, so it computes one batch in which each row has a single token.
+ * row, so it computes one batch in which each row has a single token that stands for all its tokens.
  */
 export async function groupAdvantages(
   step: AdvantageStep,
@@ -41,7 +43,7 @@ export async function groupAdvantages(
   };
   if (runs) batch.runIds = runs.numbers;
   if (meanOldLogprobs) batch.oldLogprob = ranks(meanOldLogprobs);
-  const { computed, metrics } = await step.computeRows(batch);
+  const { computed, metrics } = await step.computeRows(batch, Float64Array.from(unmasked));
   const { column, repeats } = computed;
   return {
     repeats,
@@ -54,15 +56,20 @@ export async function groupAdvantages(
   };
 }
 
-/** Computes advantages that depend on nothing but the row itself, part by part. */
-export function rowAdvantages(step: AdvantageStep): WholeAdvantages {
+/**
+ * Computes advantages that depend on nothing but the row itself, part by part.
+ * @param spreads the spreads of all rows, if the advantages are then whitened over all rows; see ShardCounts.
+ */
+export function rowAdvantages(step: AdvantageStep, spreads?: Float64Array): WholeAdvantages {
+  const spread = spreads && new Float64Array(SPREAD_LENGTH);
+  if (spreads) native.addSpreads(spreads, spread!);
   let all = new RowMetrics();
   return {
     begin() {
       all = new RowMetrics();
     },
     async of(part) {
-      const { computed, metrics } = await step.compute(part.batch);
+      const { computed, metrics } = await step.compute(part.batch, spread);
       all.add(metrics, part, step.metricsOfRow);
       return computed;
     },

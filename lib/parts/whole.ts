@@ -5,7 +5,7 @@ import { KeyMapper } from '../core/key-mapper.js';
 import { type Counts, LossError, type Metrics } from '../index.js';
 import { describePlace, type RolloutPart } from '../rollouts/index.js';
 import type { RowValues } from './row-metrics.js';
-import { isOverGroups, type ShardCounts } from './shard-counts.js';
+import { type ShardCounts, whitensRows } from './shard-counts.js';
 import type { Subject } from './subject.js';
 import { groupAdvantages, onlyAdvantages, rowAdvantages, type WholeAdvantages } from './whole-advantages.js';
 
@@ -48,11 +48,12 @@ export class Whole {
     for (const { advantages: step } of subjects) {
       if (!step || whole.#advantages.has(step.key)) continue;
       const inputs = counts.inputs[step.key];
+      const spreads = counts.spreads[step.key];
       if (inputs) whole.#advantages.set(step.key, await groupAdvantages(step, counts, inputs));
-      // Without inputs, the rows have advantages, so that the step is not needed.
-      else if (isOverGroups(step)) continue;
-      else if (step.scope === 'row' && !step.adaptsPenalty)
-        whole.#advantages.set(step.key, rowAdvantages(step));
+      else if (spreads) whole.#advantages.set(step.key, rowAdvantages(step, spreads));
+      // Without inputs and spreads, the rows have advantages, so that the step is not needed.
+      else if (step.scope === 'group' || whitensRows(step)) continue;
+      else if (step.scope === 'row') whole.#advantages.set(step.key, rowAdvantages(step));
       else whole.#advantages.set(step.key, onlyAdvantages(step));
     }
     return whole;

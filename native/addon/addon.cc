@@ -179,6 +179,8 @@ Napi::Value compute_advantages(const Napi::CallbackInfo& info, bool later) {
     const AdvantageBatch& batch = place.batch;
     const AdvantageCall call =
         read_advantage_call(function, place.rows(), place.tokens(), info[2].As<Napi::Object>());
+    if (place.on_cuda() && (batch.row_tokens || batch.spread || call.outputs.spreads))
+      refuse(info.Env(), "only the CPU computes advantages of a part of a batch");
     if (place.on_cuda()) return advantages_on_cuda(info, function, place, call, later);
     if (!later)
       return run_now(info.Env(), std::make_shared<cpu::AdvantageEvaluation>(function, batch, call.outputs,
@@ -188,6 +190,15 @@ Napi::Value compute_advantages(const Napi::CallbackInfo& info, bool later) {
     task->set_abort_flag(call.abort);
     return run_later(info, task);
   });
+}
+
+// Implements addSpreads(). Arguments from JavaScript: spreads, total.
+Napi::Value add_spreads(const Napi::CallbackInfo& info) {
+  const auto rows = static_cast<int64_t>(info[0].As<Napi::TypedArray>().ElementLength()) / kSpreadLength;
+  const void* spreads = elements(info[0], napi_float64_array, rows * kSpreadLength, "spreads");
+  void* total = elements(info[1], napi_float64_array, kSpreadLength, "total");
+  cpu::add_spreads(static_cast<const Spread*>(spreads), rows, static_cast<Spread*>(total));
+  return info.Env().Undefined();
 }
 
 // Returns the names of the operations of programs.
@@ -255,6 +266,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("advantageValueNames", advantage_names);
   add("advantages", later<compute_advantages>);
   add("advantagesSync", [](const Napi::CallbackInfo& info) { return compute_advantages(info, false); });
+  add("addSpreads", add_spreads);
   add("logits", later<logits>);
   add("logitsSync", [](const Napi::CallbackInfo& info) { return logits(info, false); });
   add("softGate", soft_gate);

@@ -140,7 +140,7 @@ AdvantageCall read_advantage_basics(const AdvantageFunction& function, const Nap
 
 }  // namespace
 
-void refuse(Napi::Env env, const std::string& what) {
+void refuse(Napi::Env env, const char* what) {
   throw Napi::TypeError::New(env, what);
 }
 
@@ -325,6 +325,8 @@ AdvantageBatch read_advantage_batch(const Napi::Object& object) {
   batch.baselines = static_cast<const double*>(per_row("baselines", napi_float64_array));
   batch.groups = static_cast<const int32_t*>(per_row("groups", napi_int32_array));
   batch.runs = static_cast<const int32_t*>(per_row("runs", napi_int32_array));
+  batch.row_tokens = static_cast<const double*>(per_row("rowTokens", napi_float64_array));
+  batch.spread = spreads_if_any(object.Get("spread"), 1);
   const Napi::Value weights = object.Get("rewardWeights");
   if (!weights.IsTypedArray()) return batch;
   batch.named = static_cast<int64_t>(weights.As<Napi::TypedArray>().ElementLength());
@@ -400,8 +402,10 @@ AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t row
   outputs.advantages = floats_if_any(object.Get("advantages"), tokens, "advantages");
   outputs.returns = floats_if_any(object.Get("returns"), tokens, "returns");
   outputs.scores = floats_if_any(object.Get("scores"), rows, "scores");
-  if (!outputs.advantages && (function.shape != AdvantageShape::kGroup || !outputs.scores))
-    refuse(object.Env(), "advantages is missing, and so are scores");
+  outputs.spreads = spreads_if_any(object.Get("spreads"), rows);
+  if (!outputs.advantages && !(function.shape == AdvantageShape::kGroup && outputs.scores) &&
+      !(function.shape == AdvantageShape::kRecurrence && outputs.spreads))
+    refuse(object.Env(), "advantages is missing, and what can replace it is too");
   const Napi::Value repeats = object.Get("repeats");
   if (!repeats.IsUndefined())
     outputs.repeats = static_cast<uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));

@@ -20,7 +20,12 @@ using DeviceArrayHandle = std::shared_ptr<cuda::DeviceArray>;
 
 using FunctionHandle = std::shared_ptr<const PreparedFunction>;
 
-[[noreturn]] void refuse(Napi::Env env, const std::string& what);
+// Throws a TypeError. Takes a plain text, because making a string of it would take each caller more code than
+// the call itself.
+[[noreturn]] void refuse(Napi::Env env, const char* what);
+[[noreturn]] inline void refuse(Napi::Env env, const std::string& what) {
+  refuse(env, what.c_str());
+}
 
 // Returns a JavaScript error. `code` is one of the codes in lib/core/errors.ts, and `what` is the message.
 Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what);
@@ -55,6 +60,12 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
 float* floats(const Napi::Value& value, int64_t length, const char* what);
 // Does the same as floats(), but returns null if the value is undefined.
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
+// Returns the spreads of some rows, each of which is kSpreadLength numbers; null if the value is undefined.
+constexpr int64_t kSpreadLength = sizeof(Spread) / sizeof(double);
+inline Spread* spreads_if_any(const Napi::Value& value, int64_t rows) {
+  if (value.IsUndefined()) return nullptr;
+  return static_cast<Spread*>(elements(value, napi_float64_array, kSpreadLength * rows, "spreads"));
+}
 const int32_t* flag_if_any(const Napi::Value& value);
 // Returns the stream of a BigInt, or none if the value is undefined.
 cuda::CallerStream stream_if_any(const Napi::Value& value);

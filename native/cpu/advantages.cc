@@ -23,6 +23,10 @@ double rewarded_share(const std::vector<double>& rewards) {
 
 }  // namespace
 
+void add_spreads(const Spread* spreads, int64_t rows, Spread* total) {
+  for (int64_t row = 0; row < rows; ++row) total->add(spreads[row]);
+}
+
 AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const AdvantageBatch& batch,
                                          const AdvantageOutputs& outputs, uint64_t seed,
                                          double* not_finite_row)
@@ -44,7 +48,7 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
               needs_statistics_ = !(F::traits.has_reward_keys && batch.named_rewards);
               pass_.statistic_of = kTokenRewards;
             }
-            counts_tokens = F::traits.counts_tokens();
+            counts_tokens = F::traits.counts_tokens() && !batch.row_tokens;
             whitened_ = F::traits.whitened;
             if constexpr (F::traits.has_rank_penalty) {
               needs_statistics_ = f.rank_penalty != 0;
@@ -76,8 +80,15 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
   chunks_ = plan_chunks(batch.tokens.layout, whole_rows);
   bad_.resize(chunks_.size());
   if (needs_statistics_) row_statistics_.resize(rows);
-  if (counts_tokens) row_tokens_.resize(rows);
-  if (whitened_ && function_.shape == AdvantageShape::kRecurrence) spreads_.resize(rows);
+  if (counts_tokens) {
+    row_tokens_.resize(rows);
+    batch_.row_tokens = row_tokens_.data();
+  }
+  measured_ = whitened_ && function_.shape == AdvantageShape::kRecurrence && !batch.spread;
+  if (measured_ && !outputs_.spreads) {
+    spreads_.resize(rows);
+    outputs_.spreads = spreads_.data();
+  }
   if (whitened_ && function_.shape == AdvantageShape::kGroup) unwhitened_.resize(rows);
   if (function_.shape == AdvantageShape::kDistill) parts_.resize(2 * chunks_.size());
   if (!outputs_.scores) outputs_.scores = scores_.data();
@@ -166,8 +177,8 @@ void AdvantageEvaluation::work(int64_t piece) {
         target()->broadcast(pass_, chunks_[piece]);
       break;
     case AdvantageShape::kRecurrence:
-      if (whitened_ && phase_ == 1)
-        target()->measure(pass_, chunks_[piece], spreads_.data(), &bad_[piece]);
+      if (measured_ && phase_ == 1)
+        target()->measure(pass_, chunks_[piece], outputs_.spreads, &bad_[piece]);
       else
         target()->recur(pass_, chunks_[piece], &bad_[piece]);
       break;
@@ -282,7 +293,7 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
     if (f.soft) moments.log_mean_exp = log_mean_exp(size, value, f.tau);
   }
   if constexpr (F::traits.has_token_mean)
-    moments.token_mean = weighted_mean(size, value, [&](int64_t i) { return row_tokens_[members[i]]; });
+    moments.token_mean = weighted_mean(size, value, [&](int64_t i) { return batch_.row_tokens[members[i]]; });
   if constexpr (F::traits.has_second) moments.second = second_largest(size, value);
   moments.batch_rewarded = batch_rewarded_;
   const GroupRule rule = f.rule(moments);
@@ -328,7 +339,7 @@ void AdvantageEvaluation::score_named_rewards(const F& f, int64_t group) {
 void AdvantageEvaluation::whiten_scores() {
   const int64_t rows = batch_.tokens.layout.rows;
   Spread all;
-  for (int64_t row = 0; row < rows; ++row) all.add({row_tokens_[row], unwhitened_[row], 0});
+  for (int64_t row = 0; row < rows; ++row) all.add({batch_.row_tokens[row], unwhitened_[row], 0});
   const Whitening whitening = all.whitening(kVerlTokens);
   for (int64_t row = 0; row < rows; ++row)
     outputs_.scores[row] = static_cast<float>(whitening.whiten(unwhitened_[row]));
@@ -365,13 +376,22 @@ void AdvantageEvaluation::count_repeats() {
 }
 
 int64_t AdvantageEvaluation::next_recurrence_phase() {
-  if (phase_ == 1) return chunks();
-  if (collect_not_finite() || !whitened_ || phase_ > 2) return 0;
-  Spread all;
-  for (const Spread& row : spreads_) all.add(row);
-  const Whitening whitening = all.whitening(whitening_tokens_);
-  pass_.shift = whitening.shift();
-  pass_.scale = whitening.scale;
+  if (measured_ && phase_ == 1) {
+    std::fill_n(outputs_.spreads, batch_.tokens.layout.rows, Spread{});
+    return chunks();
+  }
+  if (collect_not_finite() || phase_ > (measured_ ? 2 : 1) || !outputs_.advantages) return 0;
+  if (whitened_) {
+    Spread all;
+    if (measured_) {
+      add_spreads(outputs_.spreads, batch_.tokens.layout.rows, &all);
+    } else {
+      all = *batch_.spread;
+    }
+    const Whitening whitening = all.whitening(whitening_tokens_);
+    pass_.shift = whitening.shift();
+    pass_.scale = whitening.scale;
+  }
   return chunks();
 }
 

@@ -12,6 +12,9 @@
 
 namespace policy_loss::cpu {
 
+// Adds the spreads of `rows` rows to *total, in order.
+void add_spreads(const Spread* spreads, int64_t rows, Spread* total);
+
 class AdvantageEvaluation : public Task {
  public:
   AdvantageEvaluation(AdvantageFunction function, const AdvantageBatch& batch,
@@ -53,8 +56,8 @@ class AdvantageEvaluation : public Task {
   void score_named_rewards(const F& f, int64_t group);
   void whiten_scores();
 
-  // The phases of a recurrence: if the advantages will be whitened, the first phase measures their mean and
-  // deviation. The last phase writes the advantages.
+  // The phases of a recurrence: unless the batch says how the advantages spread, the first phase measures it
+  // if they will be whitened. The last phase writes the advantages.
   int64_t next_recurrence_phase();
 
   void finish_distillation();
@@ -77,11 +80,12 @@ class AdvantageEvaluation : public Task {
   int phase_ = 0;
   AdvantagePass pass_{};
   bool whitened_ = false;
+  bool measured_ = false;  // whether the first phase of a recurrence measures
   double whitening_tokens_ = 0;
   bool needs_statistics_ = false;
   std::vector<Chunk> chunks_;
   std::vector<NonFiniteValue> bad_;     // per chunk, or per group if the function has a baseline per token
-  std::vector<Spread> spreads_;         // per row; recurrences only
+  std::vector<Spread> spreads_;         // per row; recurrences that are measured only
   std::vector<double> parts_;           // two per chunk; distillation only
   std::vector<double> row_sums_;        // two per row; distillation only
   std::vector<double> row_statistics_;  // per row

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #if defined(__linux__)
+#include <sched.h>
 #include <sys/resource.h>
 #endif
 
@@ -29,12 +30,74 @@ void pause() {
 #endif
 }
 
+// Returns the processor that the thread runs on, or 0 if the system does not tell.
+int processor() {
+#if defined(__linux__)
+  return std::max(0, sched_getcpu());
+#else
+  return 0;
+#endif
+}
+
+int processors() {
+  static const int found = std::max(1u, std::thread::hardware_concurrency());
+  return found;
+}
+
+// bench/simulate-cores.ts shows what these numbers are good for.
+constexpr int kThreadsOfRun = 4;  // that share a counter
+constexpr int kPiecesOfRun = 4;   // at least
+constexpr int kWokenByCaller = 8;
+constexpr int kWokenByWorker = 2;
+
 }  // namespace
 
+void Task::make_runs(int threads) {
+  most_runs_ = std::max(1, threads / kThreadsOfRun);
+  if (most_runs_ == 1) return;
+  several_ = std::make_unique<Run[]>(most_runs_);
+  runs_ = several_.get();
+}
+
+int Task::runs_in(uint64_t phase) const {
+  return static_cast<int>(std::clamp<int64_t>(pieces_[phase] / kPiecesOfRun, 1, most_runs_));
+}
+
+void Task::begin_phase(uint64_t phase, int64_t pieces) {
+  pieces_[phase] = pieces;
+  unfinished_.store(pieces);
+  // The first run tells which phase it is, so it comes last.
+  for (int run = runs_in(phase) - 1; run >= 0; --run)
+    runs_[run].next.store(phase << kPhaseShift | static_cast<uint64_t>(run > 0 ? end_of(phase, run - 1) : 0));
+}
+
 bool Task::has_pieces_left() const {
-  const uint64_t next = next_.load();
-  const int64_t piece = static_cast<int64_t>(next & ((1ull << kPhaseShift) - 1));
-  return piece < pieces_[next >> kPhaseShift];
+  for (int run = runs_in(phase()) - 1; run >= 0; --run)
+    if (has_pieces_left(run)) return true;
+  return false;
+}
+
+bool Task::has_pieces_left(int run) const {
+  const uint64_t next = runs_[run].next.load();
+  const uint64_t phase = next >> kPhaseShift;
+  return run < runs_in(phase) && piece_of(next) < end_of(phase, run);
+}
+
+int64_t Task::run_pieces() {
+  int64_t done = 0;
+  const int runs = runs_in(phase());
+  const int first = runs == 1 ? 0 : processor() % processors() * runs / processors();
+  for (int i = 0; i < runs; ++i) {
+    const int run = (first + i) % runs;
+    // Looks before it takes, because looking does not take the cache line away from another processor.
+    while (has_pieces_left(run)) {
+      const uint64_t taken = runs_[run].next.fetch_add(1);
+      if (piece_of(taken) >= end_of(taken >> kPhaseShift, run)) break;
+      this->run(piece_of(taken));
+      ++done;
+    }
+  }
+  return done;
 }
 
 bool Task::soon_has_pieces() const {
@@ -99,7 +162,7 @@ void Pool::run(std::shared_ptr<Task> task) {
 }
 
 bool Pool::advance(const std::shared_ptr<Task>& task) {
-  const uint64_t phase = (task->next_.load() >> Task::kPhaseShift) + 1;
+  const uint64_t phase = task->phase() + 1;
   const int64_t pieces = task->next_phase();
   if (pieces == 0) {
     task->done();
@@ -108,18 +171,30 @@ bool Pool::advance(const std::shared_ptr<Task>& task) {
     progress_.notify_all();
     return true;
   }
-  task->pieces_[phase] = pieces;
-  task->unfinished_.store(pieces);
-  std::lock_guard lock(mutex_);
-  start_workers(pieces);
-  tasks_.push_back(task);
-  // Nothing may fail from here on: other threads now take pieces of the task, so the caller must stay and
-  // wait for them.
-  task->next_.store(phase << Task::kPhaseShift);
   const int64_t helpers = std::min<int64_t>(pieces, limit_);
-  for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
+  bool has_workers;
+  int wakes;
+  {
+    std::lock_guard lock(mutex_);
+    start_workers(pieces);
+    if (phase == 1) task->make_runs(limit_);
+    tasks_.push_back(task);
+    has_workers = !workers_.empty();
+    to_wake_ = static_cast<int>(std::min<int64_t>(to_wake_ + helpers, limit_));
+    // Nothing may fail from here on: other threads now take pieces of the task, so the caller must stay and
+    // wait for them.
+    task->begin_phase(phase, pieces);
+    wakes = take_wakes(kWokenByCaller);
+  }
+  for (int i = 0; i < wakes; ++i) wake_.notify_one();
   progress_.notify_all();
-  return !workers_.empty();
+  return has_workers;
+}
+
+int Pool::take_wakes(int most) {
+  const int taken = std::min(most, to_wake_);
+  to_wake_ -= taken;
+  return taken;
 }
 
 // Starts worker threads when they are first needed. If the system refuses to start one, the existing threads
@@ -134,14 +209,9 @@ void Pool::start_workers(int64_t pieces) {
 }
 
 void Pool::work(const std::shared_ptr<Task>& task) {
-  while (true) {
-    const uint64_t taken = task->next_.fetch_add(1);
-    const uint64_t phase = taken >> Task::kPhaseShift;
-    const int64_t piece = static_cast<int64_t>(taken & ((1ull << Task::kPhaseShift) - 1));
-    if (piece >= task->pieces_[phase]) return;
-    task->run(piece);
-    if (task->unfinished_.fetch_sub(1) == 1) advance(task);
-  }
+  // A phase cannot end before a thread that ran pieces of it has told so.
+  while (const int64_t done = task->run_pieces())
+    if (task->unfinished_.fetch_sub(done) == done) advance(task);
 }
 
 void Pool::drop_exhausted(const std::shared_ptr<Task>& task) {
@@ -155,7 +225,9 @@ void Pool::worker() {
     wake_.wait(lock, [this] { return !tasks_.empty() && working_ < limit_; });
     std::shared_ptr<Task> task = tasks_.front();
     ++working_;
+    const int wakes = take_wakes(kWokenByWorker);
     lock.unlock();
+    for (int i = 0; i < wakes; ++i) wake_.notify_one();
     do work(task);
     while (task->soon_has_pieces());
     lock.lock();

@@ -31,16 +31,38 @@ class Task {
   friend class Pool;
   static constexpr int kPhaseShift = 48;
 
-  // The number of the phase in the high bits, and the index of the next piece in the low bits. So one atomic
-  // operation takes a piece and tells which phase it belongs to.
-  std::atomic<uint64_t> next_{0};
-  std::atomic<int64_t> unfinished_{0};
-  int64_t pieces_[kMaxPhases + 1] = {};  // per phase; written before the phase begins
-  std::atomic<bool> finished_{false};    // written under the pool's mutex
+  // The pieces of a phase are divided into runs of neighbours, each with a counter in a cache line of its
+  // own. The threads of a processor begin with the same run in each phase and each call. So few threads share
+  // a counter, and a processor mostly reads and writes the same part of the caller's memory.
+  struct alignas(64) Run {
+    // The number of the phase in the high bits, and the index of the next piece in the low bits. So one
+    // atomic operation takes a piece and tells which phase it belongs to.
+    std::atomic<uint64_t> next{0};
+  };
 
+  // Makes as many runs as are useful for a number of threads. Must be called before the first phase.
+  void make_runs(int threads);
+  void begin_phase(uint64_t phase, int64_t pieces);
+  uint64_t phase() const { return runs_[0].next.load() >> kPhaseShift; }
+  // Returns the number of runs that a phase has; fewer if it has few pieces.
+  int runs_in(uint64_t phase) const;
+  // Returns the index of the piece after a run's last one.
+  int64_t end_of(uint64_t phase, int run) const { return pieces_[phase] * (run + 1) / runs_in(phase); }
+  static int64_t piece_of(uint64_t next) { return static_cast<int64_t>(next & ((1ull << kPhaseShift) - 1)); }
+  // Runs pieces of the current phase until none is left to take. Returns how many it ran.
+  int64_t run_pieces();
   bool has_pieces_left() const;
+  bool has_pieces_left(int run) const;
   // Waits for a moment in a loop. Returns whether the next phase has begun, so that there are pieces to take.
   bool soon_has_pieces() const;
+
+  Run only_;
+  std::unique_ptr<Run[]> several_;
+  Run* runs_ = &only_;
+  int most_runs_ = 1;
+  alignas(64) std::atomic<int64_t> unfinished_{0};
+  int64_t pieces_[kMaxPhases + 1] = {};  // per phase; written before the phase begins
+  std::atomic<bool> finished_{false};    // written under the pool's mutex
 };
 
 class Pool {
@@ -65,6 +87,9 @@ class Pool {
   // Takes and runs pieces of the task until none is left.
   void work(const std::shared_ptr<Task>& task);
   void start_workers(int64_t pieces);
+  // Returns how many threads the calling thread must wake, at most `most`. The mutex must be locked, but not
+  // while it wakes them.
+  int take_wakes(int most);
   // Begins the next phase of the task, or ends the task. Returns false if the phase has pieces but the pool
   // has no threads to run them.
   bool advance(const std::shared_ptr<Task>& task);
@@ -78,6 +103,7 @@ class Pool {
   std::vector<std::thread> workers_;
   int limit_ = 1;
   int working_ = 0;  // threads that run pieces, including callers of run()
+  int to_wake_ = 0;  // threads that others are to wake before they begin to work
 };
 
 }  // namespace policy_loss::cpu

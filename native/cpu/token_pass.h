@@ -53,8 +53,8 @@ class TokenPassOfChunk {
       }
       start_row(row, first, last);
       for (int64_t at = first; at < last; at += tile_size_) {
-        const int n = static_cast<int>(last - at < tile_size_ ? last - at : tile_size_);
-        compute_tile(at, n);
+        const int n = size_of_tile(at, last);
+        compute_tile(at, n, last);
         if (ends_sum(at + n, last, kSumTokens)) take_sums();
         if (ends_sum(at + n, last, kChunkTokens)) add_sums();
       }
@@ -81,6 +81,15 @@ class TokenPassOfChunk {
 
   void clear(float* grad, int64_t first, int64_t last) const {
     if (grad) memset(grad + begin_ + first, 0, (last - first) * sizeof(float));
+  }
+
+  // Returns whether the next tile, which begins at `at`, has no unmasked tokens or does not exist.
+  bool is_masked(int64_t at, int64_t last) const {
+    return at == last || unmasked_length(reader_.mask(at), size_of_tile(at, last)) == 0;
+  }
+
+  int size_of_tile(int64_t at, int64_t last) const {
+    return static_cast<int>(last - at < tile_size_ ? last - at : tile_size_);
   }
 
   // Begins a row: computes its weights and the statistics that the loss needs.
@@ -141,8 +150,12 @@ class TokenPassOfChunk {
     row_sums_ = {};
   }
 
-  void compute_tile(int64_t at, int n) {
-    const int length = unmasked_length(reader_.mask(at), n);
+  // Computes the tokens [at, at + n) of a row that ends at `last`, or whose part does. Leaves out the masked
+  // tokens at the end if many more follow. If only few did, leaving them out would cost more than computing
+  // them, because the processor would no longer prefetch the columns.
+  void compute_tile(int64_t at, int n, int64_t last) {
+    int length = unmasked_length(reader_.mask(at), n);
+    if (0 < length && length < n && !is_masked(at + n, last)) length = n;
     reader_.tiles(at, length, mask_use_, [&](const TileColumns& in, int padded, int64_t position, int real) {
       compute_piece(in, padded, position, real);
     });

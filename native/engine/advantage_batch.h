@@ -8,6 +8,8 @@
 
 namespace policy_loss {
 
+struct Spread;  // in advantage/recurrence.h
+
 enum class AdvantageShape : int { kGroup, kRecurrence, kDistill, kBaseline };
 
 // The batch of an advantage function. It does not own its arrays.
@@ -20,8 +22,12 @@ struct AdvantageBatch {
   const double* named_rewards = nullptr;
   const double* reward_weights = nullptr;
   int64_t named = 0;
-  const int32_t* groups = nullptr;  // per row; rows with equal numbers form a group
-  const int32_t* runs = nullptr;    // per row; rows of a group with equal numbers form a run
+  const int32_t* groups = nullptr;     // per row; rows with equal numbers form a group
+  const int32_t* runs = nullptr;       // per row; rows of a group with equal numbers form a run
+  const double* row_tokens = nullptr;  // per row, the unmasked tokens that it stands for; null: its own
+  // If the batch is a part of a larger one: the sum of the spreads of all rows of the larger one, by which a
+  // recurrence whitens. Null: the batch is complete.
+  const Spread* spread = nullptr;
 };
 
 // The inputs of advantage functions in which NaN or Infinity is an error. binding.d.ts documents what each

@@ -34,6 +34,7 @@ struct AdvantageOutputs {
   float* returns = nullptr;     // per token; recurrences and functions with a baseline per token only
   float* scores = nullptr;      // per row; group functions only
   uint32_t* repeats = nullptr;  // per row, how often it counts; 0: dropped; group functions only
+  Spread* spreads = nullptr;    // per row; recurrences that whiten and measure the batch only
   double* values = nullptr;     // the metrics, in the order of advantage_value_names()
 };
 

@@ -11,7 +11,7 @@ namespace {
 // The results that a call is to compute. `shift` is the number of elements by which their memory is
 // misaligned (see Array).
 struct Wanted {
-  bool advantages, returns, scores, repeats;
+  bool advantages, returns, scores, repeats, spreads;
   uint64_t seed;
   int shift;
 };
@@ -30,6 +30,7 @@ struct Outcome {
   Array<float> advantages, returns, scores;
   Array<uint32_t> repeats;
   Array<double> values;
+  Array<Spread> spreads;
   NonFiniteValue not_finite;
 
   bool is_finite() const { return not_finite.input == NonFiniteInput::kNone; }
@@ -37,7 +38,7 @@ struct Outcome {
     if (not_finite.input != other.not_finite.input || not_finite.row != other.not_finite.row) return false;
     return !is_finite() || (advantages.same_bits(other.advantages) && returns.same_bits(other.returns) &&
                             scores.same_bits(other.scores) && repeats.same_bits(other.repeats) &&
-                            values.same_bits(other.values));
+                            values.same_bits(other.values) && spreads.same_bits(other.spreads));
   }
 };
 
@@ -55,6 +56,7 @@ Outcome compute(const Call& call, Where where, const int32_t* abort) {
   want(wanted.returns, call.batch.tokens, &result.returns, &outputs.returns);
   want(wanted.scores, rows, &result.scores, &outputs.scores);
   want(wanted.repeats, rows, &result.repeats, &outputs.repeats);
+  want(wanted.spreads, rows, &result.spreads, &outputs.spreads);
   want(true, static_cast<int64_t>(advantage_value_names(call.function).size()), &result.values,
        &outputs.values);
   double row = -1;
@@ -126,6 +128,7 @@ void read_wanted(Bytes& in, Random& random, const AdvantageInfo& info, Wanted* w
   const bool has_returns =
       info.shape == AdvantageShape::kRecurrence || info.shape == AdvantageShape::kBaseline;
   wanted->returns = has_returns && (bits & 8) != 0;
+  wanted->spreads = info.shape == AdvantageShape::kRecurrence && info.name != "remax";
   wanted->shift = bits >> 4;
   wanted->seed = random.next();
 }
@@ -143,6 +146,36 @@ void check(const Call& call, const AdvantageInfo& info, Values values, const Out
   for (int64_t i = 0; i < call.batch.tokens; ++i)
     require(call.batch.mask[i] != 0 || float32_bits(outcome.advantages[i]) == 0,
             "no advantage under the mask");
+}
+
+// Requires that numbers of tokens, or the spread over all rows, do the same if they are given as if they are
+// measured.
+void check_given(Call* call, const Outcome& expected) {
+  const Layout& layout = call->batch.view.layout;
+  const AdvantageBatch inputs = call->inputs;
+  const Wanted wanted = call->wanted;
+  const int64_t rows = layout.rows;
+  Array<double> row_tokens(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    row_tokens[row] = 0;
+    for (int64_t i = 0; i < layout.length(row); ++i)
+      row_tokens[row] += call->batch.mask[layout.begin(row) + i] != 0 ? 1 : 0;
+  }
+  call->inputs.row_tokens = row_tokens.data();
+  Spread all;
+  if (wanted.spreads && expected.is_finite()) {
+    cpu::add_spreads(expected.spreads.data(), rows, &all);
+    call->inputs.spread = &all;
+  }
+  call->wanted.spreads = false;
+  const Outcome given = compute(*call, kHere, nullptr);
+  call->inputs = inputs;
+  call->wanted = wanted;
+  require(given.is_finite() == expected.is_finite(), "a part is as finite as the whole");
+  if (!expected.is_finite()) return;
+  require(given.advantages.same_bits(expected.advantages) && given.returns.same_bits(expected.returns) &&
+              given.scores.same_bits(expected.scores) && given.values.same_bits(expected.values),
+          "given spreads and tokens do the same as measured ones");
 }
 
 }  // namespace
@@ -176,6 +209,7 @@ void fuzz_advantages(Bytes& in) {
   for (const Where where : {kOneThread, kTwoThreads})
     require(at(where).same_bits(expected), "the same bits on the pool's threads");
   check(call, info, values, expected);
+  check_given(&call, expected);
 
   // Sums of rewards and recurrences include the values of masked tokens, as in the implementations that they
   // follow. So these values are not disturbed, except the rewards of functions that ignore them.

@@ -136,7 +136,8 @@ void read_column(Bytes& in, Random& random, Values values, int column, const Col
       continue;
     }
     float x = static_cast<float>(low < 0 && high > 0 ? random.between(low, high) * spread
-                                                     : (high == 0 ? low : high) * random.unit() * spread);
+                                 : high == 0         ? low * random.unit() * spread
+                                                     : low + (high - low) * random.unit() * spread);
     if (is_near) {
       float center;
       std::memcpy(&center, &near->wide[form.near_column][i], sizeof center);
@@ -145,6 +146,7 @@ void read_column(Bytes& in, Random& random, Values values, int column, const Col
       if (x > high) x = static_cast<float>(high);
     }
     if (random.below(specials) == 0) x = special(random, low, high);
+    if (low > 0 && x < low) x = static_cast<float>(low);
     batch->set_bits(column, i, bits_of(x, view.dtype));
   }
 }

@@ -87,7 +87,8 @@ class Writer {
       return encode(Kind::kRowValue, readable_rows_[in_.below(static_cast<int>(readable_rows_.size()))]);
     if (choice == 1 && readable_batch_ > 0) return encode(Kind::kBatchValue, in_.below(readable_batch_));
     if (choice == 2 && has_rows) return encode(Kind::kRowInput, in_.below(program::kRowInputs));
-    if (choice == 3 && kind_ == Op::k_row && in_.flag()) return encode(Kind::kColumn, in_.below(kColumns));
+    if (choice == 3 && kind_ == Op::k_row && in_.flag())
+      return encode(Kind::kColumn, in_.below(program::kMaxProgramColumns));
     return encode(Kind::kConstant, in_.below(kConstantCount));
   }
   int operand() { return kind_ == Op::k_tokens && in_.below(3) > 0 ? operand_of_token() : operand_of_row(); }

@@ -47,6 +47,7 @@ describe('parts of a plan', () => {
       }),
     ),
     objectiveSubject(ALGORITHM_TYPE.get('grpo').objective({ policy_loss_fn: 'mix' })),
+    objectiveSubject(ALGORITHM_TYPE.get('ppo').objective({})),
   ];
   const planning = { shardSize: 8000, compares: true };
   let input: string;
@@ -251,6 +252,29 @@ describe('parts of a plan', () => {
       forge('compute-00001.part', (data) => ({ ...data, products }));
       await fails(merge(), /compute-00001\.part: products: expected /);
     }
+  });
+
+  it('are an error if their spreads belong to other rows, or are not there', async () => {
+    const forgeSpreads = (change: (spreads: Float64Array) => unknown) =>
+      forge('whole.part', ({ counts }) => {
+        const { spreads } = counts as { spreads: Record<string, string> };
+        const [key] = Object.keys(spreads);
+        const numbers = new Float64Array(new Uint8Array(Buffer.from(spreads[key!]!, 'base64')).buffer);
+        change(numbers);
+        spreads[key!] = Buffer.from(numbers.buffer).toString('base64');
+      });
+    forgeSpreads((numbers) => numbers[0]!++);
+    await fails(compute(), /whole\.part: counts\.spreads\..*: expected a row of \d+ tokens, got \d+/);
+    // Hostile means give other advantages, but no harm.
+    forgeSpreads((numbers) => numbers.fill(Number.NaN, 1, 3));
+    await compute();
+    forge('whole.part', ({ counts }) => {
+      (counts as Json).spreads = {};
+    });
+    await fails(
+      compute(),
+      /rows\.jsonl, line 1: expected rows with the same columns as when they were counted/,
+    );
   });
 
   it('are not computed if a file has changed since the plan', async () => {

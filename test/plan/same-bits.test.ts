@@ -7,42 +7,14 @@ import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
 import { ByteWriter, ParquetWriter } from 'hyparquet-writer';
 import { ALGORITHM_TYPE, type ObjectiveConfig } from '../../lib/index.js';
-import { evaluateFiles, lossSubject, objectiveSubject, type Subject } from '../../lib/parts/index.js';
+import { evaluateFiles, lossSubject, objectiveSubject } from '../../lib/parts/index.js';
 import { writeGradients } from '../../lib/rollouts/index.js';
 import { Files } from '../cli/support.js';
-import { type Columns, drawRows, lossesInParts, metricsOfParts } from '../support/rollout-rows.js';
-import { type Planning, planned, settingsOf } from './support.js';
-
-/** Asserts that shards of a size give the same results as all rows in one process. Returns the number of shards. */
-async function assertSame(
-  files: Files,
-  inputs: readonly string[],
-  subjects: readonly Subject[],
-  planning: Planning,
-): Promise<number> {
-  const whole = await evaluateFiles(inputs, subjects, settingsOf({ ...planning, batchTokens: 2 ** 24 }));
-  assert.equal(whole.parts, 1);
-  const merged = await planned(files.directory, inputs, subjects, planning);
-  assert.deepEqual([merged.rows, merged.tokens, merged.skipped], [whole.rows, whole.tokens, whole.skipped]);
-  assert.deepEqual(merged.cosines, whole.cosines);
-  assert.equal(merged.cosines !== undefined, planning.compares === true);
-  whole.subjects.forEach((expected, i) => {
-    const { metrics, ...actual } = merged.subjects[i]!;
-    const what = `${expected.subject.name} in ${merged.shards} shards`;
-    const { metrics: all, ...others } = expected;
-    const names = merged.shards > 1 ? metricsOfParts(expected) : Object.keys(all);
-    assert.deepEqual(actual, others, what);
-    assert.deepEqual(Object.keys(metrics), names, what);
-    for (const name of names) assert.ok(Object.is(metrics[name], all[name]), `${what}: ${name}`);
-  });
-  return merged.shards;
-}
+import { type Columns, drawRows, lossesInParts } from '../support/rollout-rows.js';
+import { assertSame, planned, settingsOf } from './support.js';
 
 const algorithm = (name: string, config: ObjectiveConfig = {}, seed?: number) =>
   objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
-
-/** Algorithms that whiten their advantages over all rows, so that they cannot compute them in parts. */
-const WHITENED = ['ppo', 'reinforceplusplus'];
 
 /** Writes rows as Parquet with row groups of the given number of rows. */
 function parquet(rows: readonly Columns[], rowGroupSize: number): Uint8Array {
@@ -89,9 +61,9 @@ describe('plan, run and merge', () => {
   });
 
   it('give the bits of evaluate for every algorithm', async () => {
-    const subjects = ALGORITHM_TYPE.names()
-      .filter((name) => !WHITENED.includes(name))
-      .map((name) => algorithm(name, { entropy_loss_fn_args: { entropy_coef: 0.01 } }));
+    const subjects = ALGORITHM_TYPE.names().map((name) =>
+      algorithm(name, { entropy_loss_fn_args: { entropy_coef: 0.01 } }),
+    );
     const inputs = [draw(4, 50), draw(5, 32)];
     for (const shardSize of [1, 7000, 2 ** 30])
       await assertSame(files, inputs, subjects, { shardSize, batchTokens: 40 });

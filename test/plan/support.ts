@@ -1,9 +1,11 @@
 /** Helpers for tests of plans: they plan, run and merge with the library, as several workers would. */
+import assert from 'node:assert/strict';
 import { mkdtempSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   cutIntoShards,
   type EvaluationSettings,
+  evaluateFiles,
   makePlan,
   mergePlan,
   type Plan,
@@ -13,7 +15,9 @@ import {
   type Subject,
   writePlan,
 } from '../../lib/parts/index.js';
+import type { Files } from '../cli/support.js';
 import { generator } from '../support/random.js';
+import { metricsOfParts } from '../support/rollout-rows.js';
 
 /** How to plan and run. */
 export interface Planning {
@@ -104,4 +108,29 @@ export async function planned<S extends Subject>(
   const plan = await planOf(folder, files, subjects, planning);
   const parts = await runAll(folder, plan, subjects, planning);
   return { ...(await mergePlan(plan, subjects, [parts])), shards: plan.shards.length, plan, folder: parts };
+}
+
+/** Asserts that shards of a size give the same results as all rows in one process. Returns the number of shards. */
+export async function assertSame(
+  files: Files,
+  inputs: readonly string[],
+  subjects: readonly Subject[],
+  planning: Planning,
+): Promise<number> {
+  const whole = await evaluateFiles(inputs, subjects, settingsOf({ ...planning, batchTokens: 2 ** 24 }));
+  assert.equal(whole.parts, 1);
+  const merged = await planned(files.directory, inputs, subjects, planning);
+  assert.deepEqual([merged.rows, merged.tokens, merged.skipped], [whole.rows, whole.tokens, whole.skipped]);
+  assert.deepEqual(merged.cosines, whole.cosines);
+  assert.equal(merged.cosines !== undefined, planning.compares === true);
+  whole.subjects.forEach((expected, i) => {
+    const { metrics, ...actual } = merged.subjects[i]!;
+    const what = `${expected.subject.name} in ${merged.shards} shards`;
+    const { metrics: all, ...others } = expected;
+    const names = merged.shards > 1 ? metricsOfParts(expected) : Object.keys(all);
+    assert.deepEqual(actual, others, what);
+    assert.deepEqual(Object.keys(metrics), names, what);
+    for (const name of names) assert.ok(Object.is(metrics[name], all[name]), `${what}: ${name}`);
+  });
+  return merged.shards;
 }

@@ -83,13 +83,13 @@ export interface AdvantageDeclaration extends FunctionDeclaration {
    */
   readonly readsMasked?: true;
   /**
-   * true if advantages are whitened (shifted and scaled) over all tokens of the batch. The batch can then not be
-   * computed in parts.
+   * true if advantages are whitened (shifted and scaled) over all tokens of the batch. A call then needs the whole
+   * batch. Files can be computed in parts, because all their rows are measured before any of them is computed.
    */
   readonly whitens?: true;
   /**
-   * true if a row's advantages depend on the tokens of other rows, and not only on the rewards of these rows. The batch
-   * can then not be computed in parts.
+   * true if a row's advantages depend on single tokens of other rows, and not only on the rewards of these rows and the
+   * number of their tokens. Files can then not be computed in parts either.
    */
   readonly comparesTokens?: true;
   /** Inputs that are read if the batch has them. */
@@ -133,6 +133,12 @@ export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
   readonly comparesTokens: boolean | undefined;
   readonly inputs: readonly AdvantageInput[];
 }
+
+/** @internal The length of a NativeSpread; see binding.d.ts. */
+export const SPREAD_LENGTH = 3;
+
+/** @internal How a batch stands for a larger one; see NativeAdvantageBatch in binding.d.ts. */
+export type AdvantagePart = Pick<NativeAdvantageBatch, 'rowTokens' | 'spread'>;
 
 interface AdvantageSource extends Omit<Input, 'step'> {
   /** The batch that the caller passed; undefined if it is on a device. */
@@ -239,19 +245,35 @@ export abstract class AdvantageFn {
    * @param perToken true for a loss that also reads the advantages of masked tokens, which are 0. One value per row
    * cannot express this, so the result always has one value per token.
    * @param conversions a cache of converted inputs that is shared with the loss's reader.
+   * @param part how the batch stands for a larger one, if it does.
    */
   async computeFor(
     batch: Batch,
     options: AdvantageComputeOptions | undefined,
     perToken: boolean,
     conversions?: Conversions,
+    part?: AdvantagePart,
   ): Promise<{ computed: ComputedAdvantages; metrics: Metrics }> {
     const seed = this.#seed(options);
     const signal = options?.signal;
     return finishInTurns(this.#read(batch, undefined, conversions), signal, async (input) => {
+      Object.assign(input.native, part);
       const call = this.#call(input.layout, seed, perToken ? 'tokens' : 'rows');
       await this.#run(input, call, signal);
       return this.#computed(call);
+    });
+  }
+
+  /**
+   * @internal Measures how the advantages of each row spread before they are whitened. Only for functions that whiten
+   * and give each token an advantage of its own.
+   * @returns a NativeSpread (see binding.d.ts) of each row, of SPREAD_LENGTH numbers.
+   */
+  async spreadsOf(batch: Batch): Promise<Float64Array> {
+    return finishInTurns(this.#read(batch, undefined), undefined, async (input) => {
+      const call = this.#call(input.layout, 0, 'spreads');
+      await this.#run(input, call, undefined);
+      return call.spreads!;
     });
   }
 
@@ -349,15 +371,22 @@ export abstract class AdvantageFn {
 
   // Creates the arrays that receive the results of a native call. `wanted` selects the results. 'all': the advantages
   // and the returns, one per token. 'tokens': only the advantages, one per token. 'rows': only the advantages, one per
-  // row if the function gives all tokens of a row the same one, otherwise one per token.
-  #call({ rows, tokens }: Layout, seed: number, wanted: 'all' | 'tokens' | 'rows'): NativeAdvantageCall {
+  // row if the function gives all tokens of a row the same one, otherwise one per token. 'spreads': no advantages, but
+  // the spread of each row.
+  #call(
+    { rows, tokens }: Layout,
+    seed: number,
+    wanted: 'all' | 'tokens' | 'rows' | 'spreads',
+  ): NativeAdvantageCall {
     const { perRow, drops, returns } = this.definition;
     const scoresOnly = wanted === 'rows' && perRow;
+    const spreadsOnly = wanted === 'spreads';
     return allocate(`the advantages of ${tokens} tokens`, () => {
       return {
-        advantages: scoresOnly ? undefined : new Float32Array(tokens),
+        advantages: scoresOnly || spreadsOnly ? undefined : new Float32Array(tokens),
         returns: returns && wanted === 'all' ? new Float32Array(tokens) : undefined,
         scores: scoresOnly ? new Float32Array(rows) : undefined,
+        spreads: spreadsOnly ? new Float64Array(SPREAD_LENGTH * rows) : undefined,
         repeats: drops ? new Uint32Array(rows) : undefined,
         values: new Float64Array(this.#names.length),
         notFiniteRow: new Float64Array(1),

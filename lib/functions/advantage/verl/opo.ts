@@ -6,7 +6,6 @@ import { FINITE_REWARDS, OF_ROW_REWARDS, ROW_REWARD } from './rewards.js';
 export class VerlOPOAdvantageFn extends advantageClass({
   name: 'verl/opo',
   ...OF_ROW_REWARDS,
-  comparesTokens: true,
   summary: "R − mean of the group, weighted by the rows' tokens",
   details: [
     ...ROW_REWARD,
