@@ -1,5 +1,6 @@
 // The commands that need the native module, which is all of them except `build`.
 import type { Command } from 'commander';
+import { addCancel } from './cancel.js';
 import { addCompare } from './compare.js';
 import { addDevices } from './devices.js';
 import { addDiff } from './diff.js';
@@ -47,6 +48,7 @@ export async function addCommands(program: Command, words: readonly string[]): P
   addMerge(program);
   addWorker(program);
   addJoin(program);
+  addCancel(program);
   addDoctor(program);
   addIdentify(program);
   addLogprobs(program);

@@ -5,17 +5,12 @@ import {
   type AlgorithmFunctions,
   evaluateFiles,
   type FilesEvaluation,
-  type PartWatcher,
   type SubjectEvaluation,
 } from '../parts/index.js';
 import { type Cell, countsOf, csv, type Printable, readable, styled, table } from './output.js';
+import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from './queue-run.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
-import {
-  type RolloutsOptions,
-  type RolloutsRun,
-  rolloutsCommand,
-  runOnRollouts,
-} from './rollouts-command.js';
+import { rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubjects } from './typed-subjects.js';
 import { CHOICES_WITH_VALUES } from './words.js';
 
@@ -68,31 +63,30 @@ export function addCompare(program: Command, words: readonly string[]): readonly
     description:
       'Computes several policy losses and algorithms on the same rollout files. Prints their losses, gradient norms, ' +
       'clipped fractions and metrics side by side, and the cosines between their gradients.',
-    options: [REPORT_OPTION()],
+    options: [REPORT_OPTION(), ...submittingOptions()],
     help: HELP,
     examples: EXAMPLES,
   });
   if (words[0] !== command.name()) return words;
-  const { subjects: typed, rest } = typedSubjects(command, words.slice(1), true);
+  const { subjects: typed, rest } = typedSubjects(command, words.slice(1), 'two or more');
   if (typed.length === 1)
     throw new LossError('ERR_INVALID_OPTION', {
       expected: `two or more of ${CHOICES_WITH_VALUES}`,
       received: `only ${typed[0]!.choice} ${typed[0]!.name}`,
       hint: "Use 'policy-loss evaluate' for one",
     });
-  command.action(async (patterns: string[], options: RolloutsOptions) => {
+  command.action(async (patterns: string[], options: SubmittingOptions) => {
+    if (isSubmitted(options)) {
+      await computeOnQueue(patterns, options, typed, command, printable, { compares: true });
+      return;
+    }
     const subjects = await Promise.all(typed.map((one) => makeSubject(one, command)));
     const report = await reportOn(subjects, options.report);
     await runOnRollouts(patterns, options, typed, report?.wanted ?? {}, async (run) => {
-      const products = new Products(subjects.length);
-      const reporter = report?.watcher(run.files);
-      const watch: PartWatcher = async (part, results) => {
-        products.add(results.map(({ grad }) => grad));
-        await reporter?.(part, results);
-      };
-      const result = await evaluateFiles(run.files, subjects, run.settings, watch);
+      const settings = { ...run.settings, compares: true };
+      const result = await evaluateFiles(run.files, subjects, settings, report?.watcher(run.files));
       await report?.write(result.subjects);
-      return printable(result, products.cosines, run);
+      return printable(result, run.skipped);
     });
   });
   return [command.name(), ...rest];
@@ -108,59 +102,27 @@ const EXAMPLES = [
   'compare rollouts.parquet --loss ppo --clip-range 0.1 --loss ppo --clip-range 0.3',
   'compare rollouts.jsonl --loss-agg-mode token-mean --loss ppo --loss cispo --loss sapo --csv',
   "compare 'rollouts-*.jsonl' --algorithm grpo --algorithm rloo --config trinity.yaml --report out.html",
+  "compare 'rollouts/*.jsonl' --loss ppo --loss gspo --queue redis://host:6379 --parts /shared/parts",
   "compare rollouts.jsonl --loss ppo --loss-expr 'squared: -A*r + beta*square(d)' --set beta=0.1",
 ];
 
-/** Sums the dot products of all pairs of gradients over the parts of the rollouts. */
-class Products {
-  readonly #size: number;
-  readonly #sums: Float64Array;
-
-  constructor(size: number) {
-    this.#size = size;
-    this.#sums = new Float64Array(size * size);
-  }
-
-  add(gradients: readonly Float32Array[]): void {
-    gradients.forEach((a, i) => {
-      for (let j = i; j < this.#size; j++) {
-        const b = gradients[j]!;
-        let sum = 0;
-        for (let t = 0; t < a.length; t++) sum += a[t]! * b[t]!;
-        this.#sums[i * this.#size + j]! += sum;
-      }
-    });
-  }
-
-  get cosines(): (number | null)[][] {
-    const all = Array.from({ length: this.#size }, (_, i) => i);
-    const product = (i: number, j: number) => this.#sums[Math.min(i, j) * this.#size + Math.max(i, j)]!;
-    return all.map((i) =>
-      all.map((j) => {
-        const norms = Math.sqrt(product(i, i)) * Math.sqrt(product(j, j));
-        if (norms === 0) return null;
-        return i === j && norms > 0 ? 1 : Math.min(Math.max(product(i, j) / norms, -1), 1);
-      }),
-    );
-  }
-}
-
-function printable(
-  result: FilesEvaluation<TitledSubject>,
-  cosines: (number | null)[][],
-  run: RolloutsRun,
+/**
+ * Returns the result of `compare` in its printed forms.
+ * @param skipped the number of invalid rows that were skipped; undefined without --skip-bad-rows.
+ */
+export function printable(
+  { subjects, cosines, rows, tokens, parts }: FilesEvaluation<TitledSubject>,
+  skipped: number | undefined,
 ): Printable {
-  const { rows, tokens, parts } = result;
-  const { skipped } = run;
   const comparison: Comparison = {
-    subjects: result.subjects.map(comparedSubject),
-    cosines,
+    subjects: subjects.map(comparedSubject),
+    cosines: cosines!,
     rows,
     tokens,
     ...(parts > 1 && { batches: parts }),
     ...(skipped !== undefined && { skipped }),
   };
-  const titles = distinct(result.subjects.map(({ subject }) => subject.title));
+  const titles = distinct(subjects.map(({ subject }) => subject.title));
   return {
     json: () => comparison,
     csv: () => inCsv(comparison, titles),

@@ -74,7 +74,7 @@ export function addDiff(program: Command, words: readonly string[]): readonly st
   // Losses are optional here. Without any, commander alone parses the arguments.
   const named = flagsIn(words).some((flag) => CHOICES.some((choice) => choice === flag));
   const { subjects: typed, rest } = named
-    ? typedSubjects(command, words.slice(1), true)
+    ? typedSubjects(command, words.slice(1), 'one or more')
     : { subjects: [] as TypedSubject[], rest: words.slice(1) };
   command.action(async (a: string, b: string, options: DiffOptions) => {
     const subjects = await Promise.all(typed.map((one) => makeSubject(one, command)));

@@ -70,7 +70,9 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
   for (const option of typed?.options ?? []) command.addOption(option);
   command.action(async (patterns: string[], options: EvaluateOptions) => {
     if (isSubmitted(options)) {
-      await computeOnQueue(patterns, options, [typed!], command, printable);
+      await computeOnQueue(patterns, options, [typed!], command, (merged, skipped, quiet) =>
+        printable(merged, skipped, quiet),
+      );
       return;
     }
     const subject = await makeSubject(typed!, command);

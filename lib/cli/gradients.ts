@@ -1,23 +1,34 @@
 // `policy-loss gradients`: writes ∂loss/∂logprob of every token to a file, together with the ids of the rows.
 import { type Command, Option } from 'commander';
-import { evaluateFiles, type SubjectEvaluation } from '../parts/index.js';
+import { evaluateFiles, type FilesEvaluation, type SubjectEvaluation } from '../parts/index.js';
 import { type GradientWriter, writeGradients } from '../rollouts/index.js';
-import { csv, twoColumns } from './output.js';
-import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
+import { endingOf, type WrittenFiles } from './gradient-files.js';
+import { csv, type Printable, twoColumns } from './output.js';
+import {
+  computeOnQueue,
+  isSubmitted,
+  type Show,
+  type SubmittingOptions,
+  submittingOptions,
+} from './queue-run.js';
+import { rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss gradients`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface WrittenGradients {
   /** The name of the policy loss or algorithm. */
   name: string;
-  file: string;
+  /** The written file; absent with --queue. */
+  file?: string;
+  /** With --queue, the written files: one for each shard that has rows, in the order of the rows. */
+  files?: string[];
   loss: number;
   /** The Euclidean norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
   rows: number;
   /** The number of unmasked tokens in all rows. */
   tokens: number;
-  /** The size of the written file in bytes. */
+  /** The size of the written file or files in bytes. */
   bytes: number;
   /** The number of invalid rows that were skipped; absent without --skip-bad-rows. */
   skipped?: number;
@@ -39,7 +50,7 @@ export function writingOptions(): Option[] {
   ];
 }
 
-interface GradientsOptions extends RolloutsOptions, WritingOptions {
+interface GradientsOptions extends SubmittingOptions, WritingOptions {
   out: string;
 }
 
@@ -62,6 +73,7 @@ export function addGradients(program: Command, words: readonly string[]): readon
         'the file to write: .safetensors, .parquet, .jsonl or .jsonl.gz',
       ).makeOptionMandatory(),
       ...writingOptions(),
+      ...submittingOptions(),
     ],
     help: HELP,
     examples: EXAMPLES,
@@ -70,6 +82,12 @@ export function addGradients(program: Command, words: readonly string[]): readon
   const { typed, left } = typedSubject(command, words);
   for (const option of typed?.options ?? []) command.addOption(option);
   command.action(async (patterns: string[], options: GradientsOptions) => {
+    if (isSubmitted(options)) {
+      const gradients = endingOf(options.out);
+      const show: Show = (merged, skipped, _, files) => printableFiles(merged, skipped, files!);
+      await computeOnQueue(patterns, options, [typed!], command, show, { gradients });
+      return;
+    }
     const subject = await makeSubject(typed!, command);
     const { out, ids, padded } = options;
     await runOnRollouts(patterns, options, [typed!], { keep: ids }, async (run) => {
@@ -79,23 +97,7 @@ export function addGradients(program: Command, words: readonly string[]): readon
           await writer.add(part, given!.grad, given!.gradEntropy);
         });
         const { bytes } = await writer.close();
-        const [{ loss, gradNorm }] = result.subjects as [SubjectEvaluation<TitledSubject>];
-        const { skipped } = run;
-        const written: WrittenGradients = {
-          name: subject.name,
-          file: out,
-          loss,
-          gradNorm,
-          rows: result.rows,
-          tokens: result.tokens,
-          bytes,
-          ...(skipped !== undefined && { skipped }),
-        };
-        return {
-          json: () => written,
-          csv: () => csv(Object.keys(written), [Object.values(written)]),
-          text: () => describe(written),
-        };
+        return printable(result, run.skipped, { file: out }, bytes);
       } finally {
         await writer.abort();
       }
@@ -106,15 +108,69 @@ export function addGradients(program: Command, words: readonly string[]): readon
 
 const HELP = `\
 The file has one row per rollout, in the same order. A row has the rollout's ids, and grad, one number per token (0 for
-masked tokens). Tensors and Parquet files store float32; JSON lines have all digits.`;
+masked tokens). Tensors and Parquet files store float32; JSON lines have all digits.
+
+With --queue, each shard has a file of its own: for --out gradients.parquet, the first one is gradients-00000.parquet. In
+the order of their numbers, they have the rows of the one file.`;
 
 const EXAMPLES = [
   'gradients rollouts.jsonl --loss ppo --out gradients.safetensors',
   'gradients rollouts.parquet --algorithm grpo --ids uid,task_id --out gradients.parquet',
   'gradients rollouts.jsonl --loss gspo --out gradients.jsonl.gz --quiet',
+  "gradients 'rollouts/*.jsonl' --loss ppo --out gradients.parquet --queue redis://host:6379 --parts /shared/parts",
 ];
 
-function describe({ name, file, loss, gradNorm, rows, tokens, bytes, skipped }: WrittenGradients): string {
+/**
+ * Returns the result of `gradients --queue` in its printed forms.
+ * @param skipped the number of invalid rows that were skipped; undefined without --skip-bad-rows.
+ */
+export function printableFiles(
+  merged: FilesEvaluation<TitledSubject>,
+  skipped: number | undefined,
+  { files, bytes }: WrittenFiles,
+): Printable {
+  return printable(merged, skipped, { files }, bytes);
+}
+
+function printable(
+  { subjects, rows, tokens }: FilesEvaluation<TitledSubject>,
+  skipped: number | undefined,
+  to: Pick<WrittenGradients, 'file' | 'files'>,
+  bytes: number,
+): Printable {
+  const [{ subject, loss, gradNorm }] = subjects as [SubjectEvaluation<TitledSubject>];
+  const written: WrittenGradients = {
+    name: subject.name,
+    ...to,
+    loss,
+    gradNorm,
+    rows,
+    tokens,
+    bytes,
+    ...(skipped !== undefined && { skipped }),
+  };
+  return {
+    json: () => written,
+    csv() {
+      const { files, ...cells } = written;
+      const all = { ...cells, ...(files && { files: files.join(' ') }) };
+      return csv(Object.keys(all), [Object.values(all)]);
+    },
+    text: () => describe(written),
+  };
+}
+
+function describe({
+  name,
+  file,
+  files,
+  loss,
+  gradNorm,
+  rows,
+  tokens,
+  bytes,
+  skipped,
+}: WrittenGradients): string {
   return twoColumns([
     ['function', name],
     ['loss', loss],
@@ -123,6 +179,7 @@ function describe({ name, file, loss, gradNorm, rows, tokens, bytes, skipped }: 
     ['tokens', String(tokens)],
     ...(skipped === undefined ? [] : [['rows skipped', String(skipped)] as const]),
     ['bytes', String(bytes)],
-    ['file', file],
+    ...(file === undefined ? [] : [['file', file] as const]),
+    ...(files ?? []).map((each, i) => [i === 0 ? 'files' : '', each] as const),
   ]);
 }

@@ -1,41 +1,42 @@
 // `policy-loss join`: returns to a run on a queue.
-import type { Command } from 'commander';
+import { type Command, Option } from 'commander';
 import { version } from './about.js';
-import { printable as evaluated } from './evaluate.js';
 import { helpAfter } from './help.js';
 import { type OutputOptions, print } from './output.js';
 import { refuseInputs } from './output-file.js';
 import { plannedSubjects } from './plan.js';
+import { showFor } from './planned-result.js';
 import { PARTS_OPTION, QUEUE_OPTION, type QueueOptions, requiredQueue } from './queue-options.js';
 import { connect, runPlan } from './queue-run.js';
 import { REPORT_OPTION } from './report-file.js';
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
-import { printable as swept } from './sweep.js';
 
 interface JoinOptions extends OutputOptions, Required<QueueOptions> {
   quiet?: boolean;
   report?: string;
+  out?: string;
 }
 
 /** Adds the command `join` to the command-line program. */
 export function addJoin(program: Command): void {
   const command = program
     .command('join')
-    .summary("return to a run of 'evaluate --queue' or 'sweep --queue'")
+    .summary("return to a run of 'evaluate --queue' or another command")
     .description(
-      "Returns to a run that 'policy-loss evaluate --queue' or 'policy-loss sweep --queue' has submitted. Waits for its " +
-        'end, and prints its result.',
+      "Returns to a run that 'policy-loss evaluate --queue' or another command with --queue has submitted. Waits for " +
+        'its end, and prints its result.',
     )
     .argument('<run>', 'the name of the run');
   for (const option of [
     QUEUE_OPTION().makeOptionMandatory(),
     PARTS_OPTION().makeOptionMandatory(),
     REPORT_OPTION(),
+    new Option('-o, --out <file>', "the name of the files to write, for a run of 'gradients --queue'"),
     ...OUTPUT_OPTIONS(),
   ])
     command.addOption(option);
   command.addHelpText('after', helpAfter(EXAMPLES));
-  command.action(async (name: string, { quiet = false, report, ...options }: JoinOptions) => {
+  command.action(async (name: string, { quiet = false, report, out, ...options }: JoinOptions) => {
     const { queue, parts } = requiredQueue(options);
     const { planFile, storedPlan } = await import('../cluster/index.js');
     const plan = await storedPlan(parts, name, version);
@@ -44,9 +45,8 @@ export function addJoin(program: Command): void {
       plan.files.map(({ file }) => file),
     );
     const subjects = await plannedSubjects(planFile(parts, name), plan, program);
-    const show = subjects.length > 1 ? swept : evaluated;
     const { result, end } = await runPlan(plan, subjects, {
-      ...{ address: await connect(queue), parts, quiet, show, report },
+      ...{ address: await connect(queue), parts, quiet, show: showFor(plan), report, out },
       submits: false,
     });
     await print(options, result);

@@ -31,6 +31,7 @@ import {
   type TitledSubject,
   type TypedSubject,
   typedSubject,
+  typedSubjects,
 } from './typed-subjects.js';
 import { wordsOf } from './words.js';
 
@@ -40,7 +41,7 @@ export interface Planned {
   file: string;
   /** The SHA-256 that tells which plan a part belongs to. */
   hash: string;
-  /** The name of the policy loss or algorithm. */
+  /** The name of the policy loss or algorithm. If there are several, their names, separated by commas. */
   name: string;
   files: number;
   /** The size of all files. */
@@ -68,31 +69,35 @@ const SHARD_BYTES = 2 ** 28;
  * Adds the command `plan` to the command-line program.
  * @param words the arguments of the command line.
  * @returns the arguments that commander must parse.
- * @throws LossError if the arguments name an unknown loss, algorithm or option, or not exactly one loss or algorithm.
+ * @throws LossError if the arguments name an unknown loss, algorithm or option, or no loss and no algorithm.
  */
 export function addPlan(program: Command, words: readonly string[]): readonly string[] {
   const command = planCommand(program);
   if (words[0] !== command.name()) return words;
-  const { typed, left } = typedSubject(command, words);
-  for (const option of typed?.options ?? []) command.addOption(option);
+  const { subjects: typed, rest } = typedSubjects(command, words.slice(1), 'one or more');
+  if (typed.length === 1) for (const option of typed[0]!.options) command.addOption(option);
   command.action(async (patterns: string[], options: PlanOptions) => {
-    const config = typed!.choice === '--config' ? await readConfiguration(typed!.name) : undefined;
-    const subject = await makeSubject({ ...typed!, config }, command);
+    const planned = await plannedFrom(typed, command);
     // The plan may be for another machine, so its device need not be one of this machine.
     const { device = 'cpu', ...here } = options;
     checkDevice(device);
     const { gradients, forReport = false } = options;
-    const wanted = plannedColumns({ ...(gradients && { gradients: { ids: options.ids } }), forReport });
-    await runOnRollouts(patterns, here, [typed!], wanted, async (run) => {
-      const plan = await planSubjects(run, [{ typed: { ...typed!, config }, subject }], {
-        ...options,
-        device,
+    const compares = planned.length > 1;
+    if (compares && gradients)
+      throw new LossError('ERR_INVALID_OPTION', {
+        option: 'gradients',
+        expected: 'exactly one loss or algorithm, whose gradients to write',
+        received: String(planned.length),
       });
+    const wanted = plannedColumns({ ...(gradients && { gradients: { ids: options.ids } }), forReport });
+    await runOnRollouts(patterns, here, typed, wanted, async (run) => {
+      const plan = await planSubjects(run, planned, { ...options, device, ...(compares && { compares }) });
       await writePlan(options.out, plan);
-      return printable(options.out, subject, plan);
+      const names = planned.map(({ subject }) => subject.name);
+      return printable(options.out, names.join(', '), plan);
     });
   });
-  return left;
+  return [command.name(), ...rest];
 }
 
 function planCommand(program: Command): Command {
@@ -130,12 +135,14 @@ JSON lines are cut at the ends of lines and Parquet files at row groups. Compres
 The files are read once, for the SHA-256 of each piece, so that 'run' notices if one has changed. Their names are kept
 as they are given: a relative name is relative to the folder in which 'run' is called.
 
-The options of a loss or an algorithm are those of 'policy-loss evaluate'. A plan has no code: a loss from --loss-file
+The options of a loss or an algorithm are those of 'policy-loss evaluate'. If there are several, the plan is for
+'policy-loss compare', and 'merge' prints what that would print. A plan has no code: a loss from --loss-file
 is named, and 'run' and 'merge' need the same --loss-file.`;
 
 const EXAMPLES = [
   "plan 'rollouts/*.jsonl' --algorithm grpo --out plan.json",
   'plan rollouts.parquet --loss ppo --clip-range 0.3 --shard-size 64M --out plan.json',
+  'plan rollouts/ --loss ppo --loss gspo --out plan.json',
   'plan rollouts/ --loss gspo --gradients parquet --ids uid --out plan.json',
 ];
 
@@ -166,6 +173,21 @@ export interface PlannedSubject {
   subject: TitledSubject;
 }
 
+/** Makes the losses and algorithms that the command line names, and reads their configurations. */
+export function plannedFrom(typed: readonly TypedSubject[], command: Command): Promise<PlannedSubject[]> {
+  return Promise.all(
+    typed.map(async (one) => {
+      const config = one.choice === '--config' ? await readConfiguration(one.name) : undefined;
+      const whole = { ...one, config };
+      return { typed: whole, subject: await makeSubject(whole, command) };
+    }),
+  );
+}
+
+/** How to plan, and what the plan has in addition to the options. */
+type WholePlanningOptions = PlanningOptions &
+  Partial<PlanOptions> & { device: string } & Pick<PlannedConfiguration, 'compares'>;
+
 /**
  * Plans the computation of losses and algorithms.
  * @throws LossError about the files or the losses and algorithms.
@@ -173,16 +195,13 @@ export interface PlannedSubject {
 export function planSubjects(
   run: RolloutsRun,
   planned: readonly PlannedSubject[],
-  options: PlanningOptions & Partial<PlanOptions> & { device: string },
+  options: WholePlanningOptions,
 ): Promise<Plan> {
   const subjects = planned.map(({ subject }) => subject);
   return planFor(run, subjects, options.shardSize, configurationOf(planned.map(plannedFunction), options));
 }
 
-function configurationOf(
-  functions: PlannedFunction[],
-  options: PlanningOptions & Partial<PlanOptions> & { device: string },
-) {
+function configurationOf(functions: PlannedFunction[], options: WholePlanningOptions) {
   const {
     column = {},
     backend,
@@ -192,6 +211,7 @@ function configurationOf(
     ids = [],
     padded = false,
     forReport,
+    compares,
   } = options;
   const { maxRowTokens, maxRows, batchTokens, device } = options;
   return {
@@ -199,6 +219,7 @@ function configurationOf(
     ...{ column, backend, skipBadRows, strict, maxRowTokens, maxRows, batchTokens, device },
     ...(gradients && { gradients: { ending: gradients, ids, padded } }),
     ...(forReport && { forReport }),
+    ...(compares && { compares }),
   } satisfies PlannedConfiguration;
 }
 
@@ -247,7 +268,6 @@ async function planFor(
   throw new Error('a stream of rollouts has at least one part');
 }
 
-/** Returns what a plan states of a loss or algorithm. */
 /** Returns a loss or an algorithm as a plan has it. */
 export function plannedFunction({
   typed: { choice, name, typed, config },
@@ -302,7 +322,7 @@ export async function plannedSubjects(
   );
 }
 
-function printable(file: string, { name }: Subject, { hash, files, shards }: Plan): Printable {
+function printable(file: string, name: string, { hash, files, shards }: Plan): Printable {
   const planned: Planned = {
     file,
     hash,

@@ -3,11 +3,15 @@ import type { Command } from 'commander';
 import type { QueueAddress, RunProgress, SubmittedRun } from '../cluster/index.js';
 import { type FilesEvaluation, mergePlan, type Plan } from '../parts/index.js';
 import { describeFailure } from '../rollouts/source.js';
+import { type GradientEnding, GradientFiles, type WrittenFiles } from './gradient-files.js';
+import type { WritingOptions } from './gradients.js';
 import { type Printable, ProgressBar } from './output.js';
+import { refuseInputs } from './output-file.js';
 import {
   checkDevice,
   type PlanningOptions,
   plannedColumns,
+  plannedFrom,
   plannedFunction,
   planSubjects,
   SHARD_SIZE_OPTION,
@@ -22,7 +26,7 @@ import {
 import { checkWritable, reportOnParts } from './report-file.js';
 import { runOnRollouts } from './rollouts-command.js';
 import { note } from './streams.js';
-import { makeSubject, readConfiguration, type TitledSubject, type TypedSubject } from './typed-subjects.js';
+import type { TitledSubject, TypedSubject } from './typed-subjects.js';
 
 /** The values of the options of a command that can use a queue. */
 export interface SubmittingOptions extends PlanningOptions, QueueOptions {}
@@ -35,29 +39,35 @@ export function isSubmitted({ queue, parts }: QueueOptions): boolean {
   return queue !== undefined || parts !== undefined;
 }
 
-/** Returns a merged result in its printed forms. */
+/**
+ * Returns a merged result in its printed forms.
+ * @param gradients the files of gradients that were written; undefined for a run without gradients.
+ */
 export type Show = (
   merged: FilesEvaluation<TitledSubject>,
   skipped: number | undefined,
   quiet: boolean,
+  gradients: WrittenFiles | undefined,
 ) => Printable;
+
+/** What the plan of a command has in addition to the options. */
+interface Wanted {
+  compares?: boolean;
+  /** The ending of the files of gradients. */
+  gradients?: GradientEnding;
+}
 
 /** Computes losses and algorithms by the workers of a queue, and prints the result. */
 export async function computeOnQueue(
   patterns: readonly string[],
-  options: SubmittingOptions,
+  options: SubmittingOptions & Partial<WritingOptions>,
   typed: readonly TypedSubject[],
   command: Command,
   show: Show,
+  wanted: Wanted = {},
 ): Promise<void> {
   const { queue, parts } = requiredQueue(options);
-  const planned = await Promise.all(
-    typed.map(async (one) => {
-      const config = one.choice === '--config' ? await readConfiguration(one.name) : undefined;
-      const whole = { ...one, config };
-      return { typed: whole, subject: await makeSubject(whole, command) };
-    }),
-  );
+  const planned = await plannedFrom(typed, command);
   const { device = 'cpu', ...here } = options;
   checkDevice(device);
   // Finds what would fail only after all files are read.
@@ -67,13 +77,15 @@ export async function computeOnQueue(
   const quiet = options.quiet === true;
   let end = async () => {};
   const forReport = options.report !== undefined;
-  await runOnRollouts(patterns, here, typed, plannedColumns({ forReport }), async (run) => {
+  const { ids = [], out } = options;
+  const columns = plannedColumns({ ...(wanted.gradients && { gradients: { ids } }), forReport });
+  await runOnRollouts(patterns, here, typed, columns, async (run) => {
     // Finds a wrong URL before all files are read.
     const address = await connect(queue);
-    const plan = await planSubjects(run, planned, { ...options, device, forReport });
+    const plan = await planSubjects(run, planned, { ...options, ...wanted, device, forReport });
     const subjects = planned.map(({ subject }) => subject);
     const submitted = await runPlan(plan, subjects, {
-      ...{ address, parts, quiet, show, report: options.report },
+      ...{ address, parts, quiet, show, report: options.report, out },
       submits: true,
     });
     end = submitted.end;
@@ -101,6 +113,8 @@ export interface RunPlanOptions {
   show: Show;
   /** The file of a report to write. The plan must be for a report. */
   report: string | undefined;
+  /** The name of the files of gradients, without the numbers of shards. Given if and only if the plan has gradients. */
+  out?: string | undefined;
 }
 
 /**
@@ -110,10 +124,15 @@ export interface RunPlanOptions {
 export async function runPlan(
   plan: Plan,
   subjects: readonly TitledSubject[],
-  { address, parts, quiet, submits, show, report }: RunPlanOptions,
+  { address, parts, quiet, submits, show, report, out }: RunPlanOptions,
 ): Promise<{ result: Printable; end: () => Promise<void> }> {
-  const { runFolder, SubmittedRun } = await import('../cluster/index.js');
+  const { cancelledError, runFolder, SubmittedRun } = await import('../cluster/index.js');
   const onError = connectionErrors(address.shown);
+  const gradients = await GradientFiles.of(plan, out);
+  refuseInputs(
+    (gradients?.names ?? []).map((name) => ['--out', name]),
+    plan.files.map(({ file }) => file),
+  );
   const ended = async (run: SubmittedRun): Promise<Printable> => {
     const page = await reportOnParts(plan, subjects, report);
     const shown = new ShownProgress(quiet);
@@ -128,7 +147,8 @@ export async function runPlan(
     }
     const merged = await mergePlan(plan, subjects, [runFolder(parts, run.id)], page?.add);
     await page?.write(merged.subjects);
-    return show(merged, plan.configuration.skipBadRows ? merged.skipped : undefined, quiet);
+    const written = await gradients?.place(runFolder(parts, run.id));
+    return show(merged, plan.configuration.skipBadRows ? merged.skipped : undefined, quiet, written);
   };
   const run = await SubmittedRun.of(plan, { address, parts, onError, follows: true });
   try {
@@ -137,6 +157,8 @@ export async function runPlan(
       try {
         return { result: await ended(run), end: () => removeRun(plan, address, parts) };
       } catch (error) {
+        // Perhaps while its parts were merged.
+        if (await run.isCancelled()) throw cancelledError(run.id);
         // Another submitter may have had the result of this run just before this one followed it.
         if (!submits || !(await run.isRemoved())) throw error;
       }

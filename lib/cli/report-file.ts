@@ -75,12 +75,16 @@ export async function collectorFor(
   subjects: number,
 ): Promise<(() => Collector) | undefined> {
   if (!forReport) return undefined;
-  const { StatisticsCollector, statisticsToJson } = await import('./report/index.js');
+  const { RowMeasurer, StatisticsCollector, statisticsToJson } = await import('./report/index.js');
   return () => {
     const collector = new StatisticsCollector(subjects);
+    const measurer = new RowMeasurer();
     return {
-      watch: (part, results) => collector.add(part, results),
-      collected: () => statisticsToJson(collector.statistics),
+      watch(part, results) {
+        collector.add(part, results);
+        measurer.add(part);
+      },
+      collected: () => ({ ...statisticsToJson(collector.statistics), doctor: measurer.toJson() }),
     };
   };
 }
@@ -111,17 +115,15 @@ export async function reportOnParts(
       received: 'one without what a report needs',
     });
   await checkWritable(file);
-  const { mergeStatistics, noStatistics, renderPage, statisticsFrom } = await import('./report/index.js');
-  const statistics = noStatistics(subjects.length);
+  const { MergedReportBuilder } = await import('./report/index.js');
+  const info = infoOf(
+    subjects,
+    files.map(({ file }) => file),
+  );
+  const builder = new MergedReportBuilder(info, configuration.maxRows);
   return {
-    add: (collected) => mergeStatistics(statistics, statisticsFrom(collected, subjects.length)),
-    async write(results) {
-      const info = infoOf(
-        subjects,
-        files.map(({ file }) => file),
-      );
-      await writePage(file, renderPage(info, statistics, results.map(resultOf)));
-    },
+    add: (collected) => builder.add(collected),
+    write: (results) => writePage(file, builder.finish(results.map(resultOf))),
   };
 }
 

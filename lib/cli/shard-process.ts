@@ -40,8 +40,12 @@ const tasks = new ShardTasks({
   },
 });
 
-/** Runs a job. Its error names options as the command line does. */
-export default async function run({ data }: { data: unknown }) {
+/**
+ * Runs a job. Its error names options as the command line does.
+ * @param signal aborted when the run is cancelled. The process then ends, so that nothing goes on in it.
+ */
+export default async function run({ data }: { data: unknown }, _token?: string, signal?: AbortSignal) {
+  signal?.addEventListener('abort', () => process.exit(1));
   try {
     return await tasks.run(data);
   } catch (error) {

@@ -60,18 +60,18 @@ export interface TypedSubjects {
 /**
  * Separates the subjects (losses and algorithms with their options) from the other arguments of a command.
  * @param words the arguments after the command's name.
- * @param several whether the command accepts more than one subject.
+ * @param accepted how many subjects the command accepts. A command that needs two must check that there are two.
  * @param oneOf returns one of the values that an argument lists. Only commands that accept lists of values need it.
  * @throws LossError for unknown names and options, for a missing subject, and for too many subjects.
  */
 export function typedSubjects(
   command: Command,
   words: readonly string[],
-  several: boolean,
+  accepted: 'exactly one' | 'one or more' | 'two or more',
   oneOf: (word: string) => string = (word) => word,
 ): TypedSubjects {
   const { shared, subjects, operands } = divide(words.map(asFile));
-  if (!several && subjects.length > 1)
+  if (accepted === 'exactly one' && subjects.length > 1)
     throw new LossError('ERR_INVALID_OPTION', {
       expected: `exactly one of ${listed(CHOICES, 'or')}`,
       received: listed(
@@ -85,7 +85,7 @@ export function typedSubjects(
   if (subjects.length === 0) {
     if (unnamed || asksForHelp(words)) return { subjects: [], rest: [...words] };
     throw new LossError('ERR_INVALID_OPTION', {
-      expected: `${several ? 'two or more' : 'exactly one'} of ${CHOICES_WITH_VALUES}`,
+      expected: `${accepted} of ${CHOICES_WITH_VALUES}`,
       received: 'none',
       hint: `'policy-loss ${command.name()} --help' shows examples`,
     });
@@ -124,7 +124,7 @@ export function typedSubject(
   words: readonly string[],
   oneOf?: (word: string) => string,
 ): { typed: TypedSubject | undefined; left: string[] } {
-  const { subjects, rest } = typedSubjects(command, words.slice(1), false, oneOf);
+  const { subjects, rest } = typedSubjects(command, words.slice(1), 'exactly one', oneOf);
   return { typed: subjects[0], left: [command.name(), ...rest] };
 }
 

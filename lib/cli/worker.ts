@@ -70,6 +70,8 @@ export function addWorker(program: Command): void {
         environment: { ...environmentWithoutQueue(), [PARTS_VARIABLE]: parts },
         onDone: ({ run, phase, shard }, { rows, tokens }) =>
           tell(`run ${run}: ${phase} ${shard}: ${rows} rows, ${tokens} tokens`),
+        onStopped: ({ run, phase, shard }) =>
+          tell(`run ${run}: ${phase} ${shard} stopped, because the run is cancelled`),
         onFailed(job, tries, reason) {
           const what = job ? `run ${job.run}: ${job.phase} ${job.shard}` : 'a job that is not valid';
           note(`${what} failed, try ${tries}: ${reason}`);

@@ -1,6 +1,6 @@
 // The jobs of a run. A run is a plan that a queue works on. It has one job in the queue of runs, whose children in the
 // queue of shards are the phases of the shards. The jobs have no data but these names: the plan and the parts are files.
-import type { JobsOptions } from 'bullmq';
+import type { Job, JobsOptions, JobType, Queue } from 'bullmq';
 import { Fields } from '../parts/fields.js';
 import { PHASES, type Phase, type Plan } from '../parts/index.js';
 
@@ -95,7 +95,25 @@ function runFrom(fields: Fields): string {
   return run;
 }
 
-const WEEK_SECONDS = 7 * 24 * 3600;
+/** Returns the ids of a run's jobs in the queue of shards that are in one of the given states. */
+export async function shardsOf(run: string, shards: Queue, states: JobType[]): Promise<string[]> {
+  const ids = await shards.getRanges(states, 0, -1);
+  return ids.filter((id) => shardOf(id, run) !== undefined);
+}
+
+/** Removes a run's job with those of its shards. Returns false if a worker holds one of them. */
+export async function removeUnlocked(job: Job): Promise<boolean> {
+  try {
+    await job.remove({ removeChildren: true });
+    return true;
+  } catch (error) {
+    if (!/locked/.test((error as Error).message)) throw error;
+    return false;
+  }
+}
+
+/** How long finished jobs and marks are kept that nobody asks for. */
+export const WEEK_SECONDS = 7 * 24 * 3600;
 
 /**
  * The options that all jobs have. A job that fails is tried five times. Finished jobs are removed with their run, or

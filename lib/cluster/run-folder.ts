@@ -22,17 +22,25 @@ export async function storePlan(parts: string, plan: Plan): Promise<void> {
 }
 
 /**
- * Reads the plan of a run.
- * @param program the version of this package.
- * @throws LossError `ERR_INVALID_INPUT` if the plan is missing or invalid.
+ * Checks the name of a run.
+ * @throws LossError `ERR_INVALID_INPUT`
  */
-export async function storedPlan(parts: string, run: string, program: string): Promise<Plan> {
+export function checkRun(run: string): void {
   if (!isRun(run))
     throw new LossError('ERR_INVALID_INPUT', {
       at: run,
       expected: 'the name of a run, which is 16 hexadecimal digits',
       received: 'another text',
     });
+}
+
+/**
+ * Reads the plan of a run.
+ * @param program the version of this package.
+ * @throws LossError `ERR_INVALID_INPUT` if the plan is missing or invalid.
+ */
+export async function storedPlan(parts: string, run: string, program: string): Promise<Plan> {
+  checkRun(run);
   const file = planFile(parts, run);
   const plan = await readPlan(file, program);
   if (runOf(plan) !== run)

@@ -5,7 +5,18 @@ import type { Job, Queue, QueueEvents } from 'bullmq';
 import { LossError } from '../index.js';
 import type { Plan } from '../parts/index.js';
 import type { QueueAddress } from './address.js';
-import { jobOptions, RUNS, type RunJob, runId, runOf, SHARDS, shardOf } from './jobs.js';
+import { cancelledError, isCancelled, removeCancelled, removeMark } from './cancel.js';
+import {
+  jobOptions,
+  RUNS,
+  type RunJob,
+  removeUnlocked,
+  runId,
+  runOf,
+  SHARDS,
+  shardOf,
+  shardsOf,
+} from './jobs.js';
 import { bullmq } from './peers.js';
 import { checkNoCode, planFile, removeRunFolder, storePlan } from './run-folder.js';
 import { type RunProgress, RunWatch } from './run-watch.js';
@@ -70,9 +81,13 @@ export class SubmittedRun {
 
   /**
    * Submits the run, unless it is in progress. A run that has ended begins again, but shards that have parts are not
-   * computed again.
+   * computed again. A run that is cancelled begins again when its shards have stopped.
    */
   async submit(): Promise<void> {
+    if (await this.isCancelled()) {
+      await removeCancelled(this.id, this.#runs, this.#shards);
+      await removeMark(this.#runs, this.id);
+    }
     await storePlan(this.#parts, this.#plan);
     if ((await this.#job())?.finishedOn !== undefined) await this.#removeJobs();
     await this.#add();
@@ -81,13 +96,16 @@ export class SubmittedRun {
   /**
    * Waits until the run has ended. A run that the queue does not know, because it has lost its data, is submitted again.
    * @param onProgress called about twice per second.
-   * @throws LossError `ERR_INVALID_INPUT` if a shard has failed for good, or if the run was removed; see isRemoved().
+   * @throws LossError `ERR_INVALID_INPUT` if a shard has failed for good, or if the run was cancelled or removed; see
+   * isRemoved().
    */
   async follow(onProgress: (progress: RunProgress) => void): Promise<void> {
     for (let first = true; ; first = false) {
       // The state comes first, so that the progress of a run that has ended is complete.
       const state = await this.#runs.getJobState(runId(this.id));
       const job = await this.#job();
+      // The run is cancelled before its job is removed or its shards fail.
+      if (await this.isCancelled()) throw cancelledError(this.id);
       if (!job) {
         if (await this.isRemoved()) throw this.#removedError();
         await this.#add();
@@ -114,6 +132,11 @@ export class SubmittedRun {
       () => false,
       () => true,
     );
+  }
+
+  /** Returns whether somebody has cancelled the run since it was submitted. */
+  isCancelled(): Promise<boolean> {
+    return isCancelled(this.#runs, this.id);
   }
 
   /** Disconnects from the queue. The run goes on. */
@@ -149,8 +172,8 @@ export class SubmittedRun {
 
   /** Removes the jobs of shards that were left without their run. The queue would not run one again that has failed. */
   async #removeStrays(): Promise<void> {
-    const ids = await this.#shards.getRanges(['completed', 'failed'], 0, -1);
-    for (const id of ids) if (shardOf(id, this.id)) await this.#shards.remove(id);
+    const ids = await shardsOf(this.id, this.#shards, ['completed', 'failed']);
+    for (const id of ids) await this.#shards.remove(id);
   }
 
   #removedError(): LossError {
@@ -169,12 +192,7 @@ export class SubmittedRun {
     for (;;) {
       const job = await this.#job();
       if (job?.finishedOn === undefined) return;
-      try {
-        await job.remove({ removeChildren: true });
-      } catch (error) {
-        if (!/locked/.test((error as Error).message)) throw error;
-        await sleep(POLL_MS);
-      }
+      if (!(await removeUnlocked(job))) await sleep(POLL_MS);
     }
   }
 

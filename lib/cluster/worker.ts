@@ -2,6 +2,8 @@
 // computed in processes of their own, so that the worker always answers the queue.
 import type { Job, Queue } from 'bullmq';
 import type { QueueAddress } from './address.js';
+import { cancelledError, isCancelled } from './cancel.js';
+import { CancelWatch } from './cancel-watch.js';
 import {
   jobOptions,
   jobsIn,
@@ -35,6 +37,8 @@ export interface WorkerOptions {
   /** The environment of the processes. */
   environment: NodeJS.ProcessEnv;
   onDone: (job: ShardJob, done: ShardDone) => void;
+  /** Called when a shard was stopped because its run is cancelled. */
+  onStopped: (job: ShardJob) => void;
   /**
    * @param job undefined if it is not a valid job.
    * @param tries the number of tries so far.
@@ -50,7 +54,7 @@ const MAX_STALLED = 5;
 /** Starts a worker. It ends when the result's close() is called, after the shards in progress. */
 export async function startWorker(options: WorkerOptions): Promise<{ close(): Promise<void> }> {
   const { address, lockMs, onError } = options;
-  const { Queue, Worker, WaitingChildrenError } = await bullmq();
+  const { Queue, Worker, WaitingChildrenError, UnrecoverableError } = await bullmq();
   const { connection } = address;
   const common = {
     connection,
@@ -65,11 +69,17 @@ export async function startWorker(options: WorkerOptions): Promise<{ close(): Pr
     concurrency: options.concurrency,
     workerForkOptions: { env: options.environment },
   });
+  const watch = new CancelWatch(shards, shardsQueue, options.concurrency, onError);
   shards.on('completed', ({ data }, done) => options.onDone(data, done));
   shards.on('failed', (job, { message }) => {
-    if (job) options.onFailed(validOrNone(job.data), job.attemptsMade, message);
+    if (!job) return;
+    const shard = validOrNone(job.data);
+    if (shard && watch.hasStopped(job.id!)) options.onStopped(shard);
+    else options.onFailed(shard, job.attemptsMade, message);
   });
   const advance = async (job: Job, token?: string) => {
+    const { run } = runJobFrom(job.data);
+    if (await isCancelled(shardsQueue, run)) throw new UnrecoverableError(cancelledError(run).message);
     if (!(await advanceRun(job, token!, shardsQueue, options))) throw new WaitingChildrenError();
   };
   const runs = new Worker(RUNS, advance, common);
@@ -83,6 +93,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ close(): Pr
   return {
     async close() {
       await Promise.all([shards.close(), runs.close()]);
+      watch.close();
       await shardsQueue.close();
     },
   };

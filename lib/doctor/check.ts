@@ -25,13 +25,20 @@ export interface Outcome {
   rows?: RowSet | undefined;
 }
 
-/** Examines the rows of a dump, one after another. */
+/** Examines the rows of a dump, one after another, by what was measured of each. */
 export interface Examiner {
-  /** Looks at a row that has the columns that the check needs. */
-  row(row: Row): void;
+  /**
+   * Adds a row.
+   * @param numbers what the check has measured of the row.
+   * @param index the index of the row among all rows.
+   */
+  add(numbers: Numbers, index: number): void;
   /** Called once, after the last row. The evidence is rounded afterwards. */
   finish(): Outcome;
 }
+
+/** What a check has measured of a row. Its length is the same for all rows. */
+export type Numbers = ArrayLike<number>;
 
 /** A check: what it looks for, what it needs, what its finding means, and how it examines rows. */
 export interface Check {
@@ -46,6 +53,11 @@ export interface Check {
   advice: string;
   /** When the check reports the fault, with the reason for the threshold. */
   rule: string;
+  /**
+   * Measures a row that has the columns that the check needs. Rows can be measured anywhere, in any order. Returns
+   * undefined for a row that does not matter to the check.
+   */
+  measure(row: Row): number[] | undefined;
   /** @param rows the table of rows; a row is in it before the examiner gets it. */
   start(rows: RowTable): Examiner;
 }

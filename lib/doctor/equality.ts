@@ -1,23 +1,20 @@
 // Counts the tokens at which two columns are equal.
-import type { Row } from './row.js';
 
-/** Counts, over rows, the tokens at which two columns have equal values. */
+/** Returns the number of a row's tokens, and of those at which two columns are equal. */
+export function equalTokens(a: Float32Array, b: Float32Array): [tokens: number, equal: number] {
+  let equal = 0;
+  for (let t = 0; t < a.length; t++) if (a[t] === b[t]) equal++;
+  return [a.length, equal];
+}
+
+/** Adds up, over rows, what equalTokens() returns. */
 export class Equality {
   tokens = 0;
   equalTokens = 0;
-  readonly #a: (row: Row) => Float32Array;
-  readonly #b: (row: Row) => Float32Array;
 
-  /** @param a returns the values of one column, `b` those of the other. */
-  constructor(a: (row: Row) => Float32Array, b: (row: Row) => Float32Array) {
-    this.#a = a;
-    this.#b = b;
-  }
-
-  add(row: Row): void {
-    const [a, b] = [this.#a(row), this.#b(row)];
-    this.tokens += a.length;
-    for (let t = 0; t < a.length; t++) if (a[t] === b[t]) this.equalTokens++;
+  add(tokens: number, equal: number): void {
+    this.tokens += tokens;
+    this.equalTokens += equal;
   }
 
   /** Whether there are tokens, and all are equal. */

@@ -1,8 +1,8 @@
 // Runs all checks on the parts of a dump, in one pass and in bounded memory.
 import type { Place, RolloutColumn, RolloutPart } from '../rollouts/index.js';
-import type { Check, Evidence, Examiner, Need, Outcome, Severity } from './check.js';
+import type { Check, Evidence, Examiner, Need, Numbers, Outcome, Severity } from './check.js';
 import { CHECKS } from './checks/index.js';
-import { columnOf, Row } from './row.js';
+import { columnsOf, measureRows, type RowSink, runnable } from './measure.js';
 import { RowTable } from './row-table.js';
 
 /** A fault that a check has found. */
@@ -60,8 +60,11 @@ const PLACES = 5;
 
 const SEVERITIES: readonly Severity[] = ['error', 'warning', 'info'];
 
-/** An examination of a dump. Call `add()` for every part, then `finish()`. */
-export class Examination {
+/**
+ * An examination of a dump. Call `add()` for every part, then `finish()`. Rows that were measured elsewhere can be replayed
+ * into it instead; see MeasuredRows.
+ */
+export class Examination implements RowSink {
   #tokens = 0;
   readonly #table = new RowTable();
   readonly #examiners = new Map<Check, Examiner>();
@@ -71,17 +74,22 @@ export class Examination {
 
   /** Adds a part of the rows. The parts must be added in order. */
   add(part: RolloutPart): void {
-    const runnable = CHECKS.filter(({ needs }) => needs.every((need) => meets(part, need)));
-    const examiners = runnable.map((check) => this.#examinerOf(check));
-    for (const need of CHECKS.flatMap(({ needs }) => needs).flat())
-      if (columnOf(part, need)) this.#columns.add(need);
-    this.#tokens += part.tokens;
-    const first = this.#table.length;
-    for (let i = 0; i < part.rows; i++) {
-      const row = new Row(part, i, first + i);
-      this.#table.add(part.places[i] ?? { file: '' }, row.number('task_id'));
-      for (const examiner of examiners) examiner.row(row);
-    }
+    measureRows(part, this);
+  }
+
+  beginPart(columns: readonly RolloutColumn[], tokens: number): void {
+    for (const column of columns) this.#columns.add(column);
+    for (const check of runnable(columns))
+      if (!this.#examiners.has(check)) this.#examiners.set(check, check.start(this.#table));
+    this.#tokens += tokens;
+  }
+
+  row(place: Place, group: number, run: number): void {
+    this.#table.add(place, group, run);
+  }
+
+  measured(check: Check, numbers: Numbers): void {
+    this.#examiners.get(check)!.add(numbers, this.#table.length - 1);
   }
 
   /** Returns the findings. Must be called once, after the last part. */
@@ -109,15 +117,6 @@ export class Examination {
     for (const [check, { severity, rows }] of this.#outcomes)
       if (check.name === id) return severity !== undefined && rows?.has(row) === true;
     return false;
-  }
-
-  #examinerOf(check: Check): Examiner {
-    let examiner = this.#examiners.get(check);
-    if (!examiner) {
-      examiner = check.start(this.#table);
-      this.#examiners.set(check, examiner);
-    }
-    return examiner;
   }
 
   #findingOf(
@@ -153,17 +152,9 @@ export class Examination {
   }
 }
 
-function columnsOf(need: Need): readonly RolloutColumn[] {
-  return typeof need === 'string' ? [need] : need;
-}
-
 /** Returns a need as text, such as 'old_logprobs or logprobs'. */
 export function textOf(need: Need): string {
   return columnsOf(need).join(' or ');
-}
-
-function meets(part: RolloutPart, need: Need): boolean {
-  return columnsOf(need).some((column) => columnOf(part, column) !== undefined);
 }
 
 const DIGITS = 6;

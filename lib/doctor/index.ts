@@ -10,4 +10,5 @@ export {
   type FindingRows,
   textOf,
 } from './examination.js';
+export { RowMeasurer, RowReplay } from './measured-rows.js';
 export { differences, Row } from './row.js';

@@ -30,7 +30,7 @@ const NOTHING = 0;
 const LINES = 1;
 const ROWS = 2;
 
-/** The place and the group of every row. */
+/** The place and the ids of every row. */
 export class RowTable {
   readonly #files: string[] = [];
   readonly #fileNumbers = new Map<string, number>();
@@ -38,6 +38,7 @@ export class RowTable {
   readonly #number = new Growing((length) => new Float64Array(length));
   readonly #counted = new Growing((length) => new Uint8Array(length));
   readonly #group = new Growing((length) => new Float64Array(length));
+  readonly #run = new Growing((length) => new Float64Array(length));
 
   /** The number of rows. */
   get length(): number {
@@ -46,9 +47,10 @@ export class RowTable {
 
   /**
    * Adds the next row.
-   * @param group the number of the row's group; undefined without groups.
+   * @param group the number of the row's group; NaN without groups.
+   * @param run the number of the row's run_id; NaN without run ids.
    */
-  add({ file, line, row }: Place, group: number | undefined): void {
+  add({ file, line, row }: Place, group: number, run: number): void {
     let fileNumber = this.#fileNumbers.get(file);
     if (fileNumber === undefined) {
       fileNumber = this.#files.push(file) - 1;
@@ -57,13 +59,33 @@ export class RowTable {
     this.#file.push(fileNumber);
     this.#number.push(line ?? row ?? 0);
     this.#counted.push(line !== undefined ? LINES : row !== undefined ? ROWS : NOTHING);
-    this.#group.push(group ?? Number.NaN);
+    this.#group.push(group);
+    this.#run.push(run);
+  }
+
+  /** The names of the files. */
+  get files(): readonly string[] {
+    return this.#files;
+  }
+
+  /** For each row, the index of its file, the number of its place, what this number counts, and its ids. */
+  get columns() {
+    return {
+      fileNumbers: this.#file.values,
+      numbers: this.#number.values,
+      counted: this.#counted.values,
+      groups: this.#group.values,
+      runs: this.#run.values,
+    };
   }
 
   placeOf(index: number): Place {
-    const file = this.#files[this.#file.values[index]!]!;
     const number = this.#number.values[index]!;
-    const counted = this.#counted.values[index];
+    return RowTable.place(this.fileOf(index), number, this.#counted.values[index]!);
+  }
+
+  /** Returns the place with a number. */
+  static place(file: string, number: number, counted: number): Place {
     if (counted === NOTHING) return { file };
     return counted === LINES ? { file, line: number } : { file, row: number };
   }
@@ -75,6 +97,11 @@ export class RowTable {
   /** Returns the number of the row's group; NaN without groups. */
   groupOf(index: number): number {
     return this.#group.values[index]!;
+  }
+
+  /** Returns the number of the row's run_id; NaN without run ids. */
+  runOf(index: number): number {
+    return this.#run.values[index]!;
   }
 
   /** Returns the rows whose groups are in a set. */

@@ -6,8 +6,6 @@ type Values = Float32Array;
 
 /** A row of a dump. */
 export class Row {
-  /** The index of the row among all rows. */
-  readonly index: number;
   /** The mask of all tokens of the row. */
   readonly mask: Uint8Array;
   /** The number of unmasked tokens. */
@@ -18,14 +16,10 @@ export class Row {
   readonly #end: number;
   readonly #read = new Map<RolloutColumn, Values | undefined>();
 
-  /**
-   * @param row the index of the row in its part.
-   * @param index the index of the row among all rows.
-   */
-  constructor(part: RolloutPart, row: number, index: number) {
+  /** @param row the index of the row in its part. */
+  constructor(part: RolloutPart, row: number) {
     this.#part = part;
     this.#row = row;
-    this.index = index;
     const { cuSeqlens, actionMask } = part.batch;
     [this.#start, this.#end] = [cuSeqlens[row]!, cuSeqlens[row + 1]!];
     this.mask = actionMask.subarray(this.#start, this.#end);

@@ -22,8 +22,8 @@ export class TokenMean {
   readonly #sumCount = new ExactSum();
   readonly #countCount = new ExactSum();
 
-  /** Adds the values of a row that are finite. */
-  addRow(values: Float32Array | Float64Array): void {
+  /** Returns what add() needs of a row's values: the number of the finite ones, their sum and the sum of their squares. */
+  static sumsOf(values: Float32Array | Float64Array): [count: number, sum: number, squares: number] {
     let count = 0;
     let sum = 0;
     let squares = 0;
@@ -34,6 +34,11 @@ export class TokenMean {
       sum += x;
       squares += x * x;
     }
+    return [count, sum, squares];
+  }
+
+  /** Adds the sums of a row. */
+  add(count: number, sum: number, squares: number): void {
     if (count === 0) return;
     this.count += count;
     this.#sum.add(sum);
@@ -41,6 +46,13 @@ export class TokenMean {
     this.#sumSum.add(sum * sum);
     this.#sumCount.add(sum * count);
     this.#countCount.add(count * count);
+  }
+
+  /** Adds the sums of a row to several means, whose sums follow one another. */
+  static addAll(means: readonly TokenMean[], numbers: ArrayLike<number>): void {
+    means.forEach((mean, i) => {
+      mean.add(numbers[3 * i]!, numbers[3 * i + 1]!, numbers[3 * i + 2]!);
+    });
   }
 
   get mean(): number {

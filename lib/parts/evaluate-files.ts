@@ -1,4 +1,5 @@
 // Evaluates policy losses and algorithms on the rows of files, in one process: as a plan with a single shard.
+import { cosinesOf } from './gradient-products.js';
 import type { PartWatcher } from './part-computer.js';
 import { type EvaluationSettings, evaluateShard, type ShardResult } from './shard.js';
 import type { Subject } from './subject.js';
@@ -15,6 +16,11 @@ export interface FilesEvaluation<S extends Subject = Subject> {
   parts: number;
   /** The number of bad rows that were skipped. */
   skipped: number;
+  /**
+   * cosines[i][j] is the cosine of the angle between the gradients ∂loss/∂logprob of the subjects i and j. It is null if
+   * one of the gradients is 0. Absent unless the gradients are compared.
+   */
+  cosines?: (number | null)[][];
 }
 
 /**
@@ -46,13 +52,17 @@ export function mergeResults<S extends Subject>(
 ): FilesEvaluation<S> {
   const withRows = shards.filter(({ rows }) => rows > 0);
   const sum = (of: (shard: ShardResult) => number) => shards.reduce((total, shard) => total + of(shard), 0);
-  return {
-    subjects: subjects.map((subject, i) =>
-      mergeSubject(
-        subject,
-        withRows.map(({ subjects }) => subjects[i]!),
-      ),
+  const merged = subjects.map((subject, i) =>
+    mergeSubject(
+      subject,
+      withRows.map(({ subjects }) => subjects[i]!),
     ),
+  );
+  const norms = merged.map(({ gradNorm }) => gradNorm);
+  const products = withRows.flatMap(({ products }) => (products ? [products] : []));
+  return {
+    subjects: merged,
+    ...(products.length > 0 && { cosines: cosinesOf(norms, products) }),
     rows: sum(({ rows }) => rows),
     tokens: sum(({ tokens }) => tokens),
     parts: sum(({ parts }) => parts),

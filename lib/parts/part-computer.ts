@@ -3,11 +3,12 @@ import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import type { Batch } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { perToken } from './advantage-step.js';
+import { PairProducts } from './gradient-products.js';
 import { firstNonFiniteRow, type NonFiniteRow } from './non-finite.js';
 import { termsOfFiles } from './row-errors.js';
-import type { EvaluationSettings } from './shard.js';
+import type { EvaluationSettings, ShardResult } from './shard.js';
 import type { Subject, SubjectOptions } from './subject.js';
-import type { SubjectTotal } from './subject-result.js';
+import { SubjectTotal } from './subject-result.js';
 import type { Whole } from './whole.js';
 
 /** A subject's results for one part. Its arrays are valid only until the next part is computed. */
@@ -34,22 +35,26 @@ export class PartComputer {
   readonly #totals: readonly SubjectTotal[];
   readonly #device: { device?: string };
   readonly #watch: PartWatcher | undefined;
+  readonly #products: PairProducts | undefined;
   // Undefined after its first call.
   #onNonFinite: OnNonFinite | undefined;
-  // Arrays for the gradients. A watcher receives the gradients of all subjects together, so each subject needs its own
-  // array. Without a watcher, all subjects use the first array in turn.
+  // Arrays for the gradients. If the gradients of all subjects are needed together, each subject has its own array.
+  // Otherwise, all subjects use the first array in turn.
+  readonly #needsAll: boolean;
   readonly #arrays: Float32Array[] = [];
 
   constructor(
     files: readonly string[],
-    totals: readonly SubjectTotal[],
-    { device, onNonFinite }: Pick<EvaluationSettings, 'device' | 'onNonFinite'>,
+    subjects: readonly Subject[],
+    { device, compares, onNonFinite }: Pick<EvaluationSettings, 'device' | 'compares' | 'onNonFinite'>,
     watch: PartWatcher | undefined,
   ) {
     this.#files = files;
-    this.#totals = totals;
+    this.#totals = subjects.map((subject) => new SubjectTotal(subject));
     this.#device = device === undefined ? {} : { device };
     this.#watch = watch;
+    this.#products = compares ? new PairProducts(subjects.length) : undefined;
+    this.#needsAll = compares === true || watch !== undefined;
     this.#onNonFinite = onNonFinite;
   }
 
@@ -65,7 +70,7 @@ export class PartComputer {
       const { subject } = total;
       const options: SubjectOptions = {
         ...this.#device,
-        grad: this.#array(this.#watch ? i : 0, batch.logprob.length),
+        grad: this.#array(this.#needsAll ? i : 0, batch.logprob.length),
       };
       const normalizer = whole.normalizer(subject);
       if (normalizer) Object.assign(options, { normalizer, part: true });
@@ -76,7 +81,7 @@ export class PartComputer {
       total.add(result, batch.cuSeqlens, normalizer, computed !== undefined);
       if (!total.isFinite) await this.#explain(subject, result.loss, part, computed, options);
       onShare((i + 1) / this.#totals.length);
-      if (!this.#watch) continue;
+      if (!this.#needsAll) continue;
       const advantages = computed ? perToken(batch, computed) : batch.advantages;
       results.push({
         grad: options.grad,
@@ -86,7 +91,19 @@ export class PartComputer {
           advantages !== undefined && { advantages: advantages as Float32Array }),
       });
     }
+    this.#products?.add(
+      results.map(({ grad }) => grad),
+      batch.cuSeqlens,
+    );
     await this.#watch?.(part, results);
+  }
+
+  /** Returns the results over the rows of all parts that were computed. */
+  finish(whole: Whole): Pick<ShardResult, 'subjects' | 'products'> {
+    return {
+      subjects: this.#totals.map((total) => total.finish(whole)),
+      ...(this.#products && { products: this.#products.sums }),
+    };
   }
 
   /** Reports the row that makes a part's loss or gradient NaN or infinite, unless a row was reported before. */

@@ -5,11 +5,12 @@ import type { Metrics, Normalizer } from '../index.js';
 import { COLUMNS } from '../rollouts/columns.js';
 import type { RolloutColumn } from '../rollouts/index.js';
 import { encodeNumbers, type Fields, placeFrom } from './fields.js';
+import { type ProductSum, pairsOf } from './gradient-products.js';
 import type { PlannedConfiguration } from './plan.js';
 import type { RowValues } from './row-metrics.js';
 import type { ShardResult } from './shard.js';
 import type { GroupInputs, NumberedIds, ShardCounts } from './shard-counts.js';
-import type { ShardSubject, SquareSum } from './subject-result.js';
+import type { ShardSubject } from './subject-result.js';
 
 /** Returns counts as an object that JSON can hold. */
 export function countsToJson(counts: ShardCounts): object {
@@ -84,7 +85,8 @@ function inputsFrom(fields: Fields, rows: number): GroupInputs {
   };
 }
 
-function idsToJson({ numbers, ids }: NumberedIds): object {
+/** Returns ids as an object that JSON can hold. */
+export function idsToJson({ numbers, ids }: NumberedIds): object {
   return {
     numbers: encodeNumbers(numbers),
     // JSON has no numbers for NaN and Infinity, which a file may have as ids.
@@ -92,7 +94,8 @@ function idsToJson({ numbers, ids }: NumberedIds): object {
   };
 }
 
-function idsFrom(fields: Fields, rows: number): NumberedIds {
+/** Returns the ids that idsToJson() converted. */
+export function idsFrom(fields: Fields, rows: number): NumberedIds {
   const ids = fields.list('ids', (item, name) => idFrom(item, name));
   const numbers = fields.int32('numbers', rows);
   const stray = numbers.find((number) => number < 0 || number >= ids.length);
@@ -108,9 +111,10 @@ function idFrom(item: Fields, name: 'value'): number | string {
 }
 
 /** Returns results as an object that JSON can hold. */
-export function resultToJson({ subjects, ...rest }: ShardResult): object {
+export function resultToJson({ subjects, products, ...rest }: ShardResult): object {
   return {
     ...rest,
+    ...(products && { products: products.map(productSumToJson) }),
     subjects: subjects.map((subject) => {
       const { whole, parts, advantageMetrics, rowValues, squares, entropySquares, ...others } = subject;
       return {
@@ -121,8 +125,8 @@ export function resultToJson({ subjects, ...rest }: ShardResult): object {
         parts: parts.map(encodeNumbers),
         advantageMetrics: metricsToJson(advantageMetrics),
         rowValues: rowValuesToJson(rowValues),
-        squares: squaresToJson(squares),
-        ...(entropySquares && { entropySquares: squaresToJson(entropySquares) }),
+        squares: productSumToJson(squares),
+        ...(entropySquares && { entropySquares: productSumToJson(entropySquares) }),
       };
     }),
   };
@@ -134,7 +138,7 @@ export function resultToJson({ subjects, ...rest }: ShardResult): object {
  */
 export function resultFrom(
   fields: Fields,
-  { functions, maxRows }: PlannedConfiguration,
+  { functions, maxRows, compares }: PlannedConfiguration,
   isOnly: boolean,
 ): ShardResult {
   const rows = fields.count('rows', maxRows);
@@ -148,7 +152,16 @@ export function resultFrom(
     parts: fields.count('parts'),
     skipped: fields.count('skipped'),
     subjects,
+    ...(compares && { products: productsFrom(fields, expected) }),
   };
+}
+
+function productsFrom(fields: Fields, subjects: number): ProductSum[] {
+  const products = fields.list('products', productSumFrom);
+  const { length } = pairsOf(subjects);
+  if (products.length !== length)
+    throw fields.error('products', `the products of ${length} pairs`, String(products.length));
+  return products;
 }
 
 function subjectFrom(fields: Fields, rows: number, isOnly: boolean): ShardSubject {
@@ -168,8 +181,8 @@ function subjectFrom(fields: Fields, rows: number, isOnly: boolean): ShardSubjec
     ...(fields.has('normalizer') && { normalizer: normalizerFrom(fields.object('normalizer')) }),
     advantageMetrics: metricsFrom(fields, 'advantageMetrics'),
     rowValues: rowValuesFrom(fields, 'rowValues', rows),
-    squares: squaresFrom(fields, 'squares'),
-    ...(fields.has('entropySquares') && { entropySquares: squaresFrom(fields, 'entropySquares') }),
+    squares: productSumFrom(fields, 'squares'),
+    ...(fields.has('entropySquares') && { entropySquares: productSumFrom(fields, 'entropySquares') }),
     ...(fields.has('advantages') && { advantages: fields.text('advantages') }),
   };
 }
@@ -208,11 +221,11 @@ function rowValuesFrom(fields: Fields, key: string, rows: number): RowValues {
   return values;
 }
 
-function squaresToJson({ partials, nonFinite }: SquareSum): string {
+function productSumToJson({ partials, nonFinite }: ProductSum): string {
   return encodeNumbers(Float64Array.from([nonFinite, ...partials]));
 }
 
-function squaresFrom(fields: Fields, key: string): SquareSum {
+function productSumFrom(fields: Fields, key: string): ProductSum {
   const [nonFinite, ...partials] = fields.float64(key);
   if (nonFinite === undefined || partials.some((x) => !Number.isFinite(x)))
     throw fields.error(key, 'a sum of finite numbers', 'another');

@@ -37,6 +37,8 @@ export interface PlannedConfiguration {
   gradients?: { ending: string; ids: string[]; padded: boolean };
   /** true if the parts also have what a report needs. */
   forReport?: boolean;
+  /** true if the functions' gradients are compared. */
+  compares?: boolean;
 }
 
 /** The phases in which each shard is run. */
@@ -231,6 +233,7 @@ function configurationOf(fields: Fields): PlannedConfiguration {
       },
     }),
     ...(fields.has('forReport') && { forReport: fields.flag('forReport') }),
+    ...(fields.has('compares') && { compares: fields.flag('compares') }),
   };
 }
 

@@ -67,7 +67,7 @@ export class PlanRun {
     this.#collect = collect;
     this.#folder = folder;
     this.#subjects = subjects;
-    this.#settings = settings;
+    this.#settings = { ...settings, ...(plan.configuration.compares && { compares: true }) };
     this.#files = new Map(plan.files.map((about) => [about.file, about]));
   }
 
@@ -91,7 +91,7 @@ export class PlanRun {
       await checkAgain();
       return this.#write(shard, result, [], collector);
     }
-    const file = gradientsFile(this.#folder, gradients.ending, shard);
+    const file = gradientsFile(this.#folder, STEM, shard, gradients.ending);
     const { ids, padded } = gradients;
     await writing(file, () => mkdir(this.#folder, { recursive: true }));
     const writer = writeGradients(file, { ids, layout: padded ? 'padded' : 'packed' });
@@ -189,13 +189,22 @@ export class PlanRun {
 const WHOLE_NAME = partName({ phase: 'whole' });
 
 /** Returns the name of the file of gradients of a shard. */
-function gradientsFile(folder: string, ending: string, shard: number): string {
-  return join(folder, `gradients-${numberOf(shard)}.${ending}`);
+function gradientsFile(folder: string, stem: string, shard: number, ending: string): string {
+  return join(folder, `${stem}-${numberOf(shard)}.${ending}`);
 }
 
-/** Returns the names of the files of gradients that a plan's shards have; none if the plan has no gradients. */
-export function gradientsFiles({ configuration: { gradients }, shards }: Plan, folder: string): string[] {
-  return gradients ? shards.map((_, shard) => gradientsFile(folder, gradients.ending, shard)) : [];
+const STEM = 'gradients';
+
+/**
+ * Returns the names of the files of gradients that a plan's shards have; none if the plan has no gradients.
+ * @param stem how the names begin.
+ */
+export function gradientsFiles(
+  { configuration: { gradients }, shards }: Plan,
+  folder: string,
+  stem = STEM,
+): string[] {
+  return gradients ? shards.map((_, shard) => gradientsFile(folder, stem, shard, gradients.ending)) : [];
 }
 
 /**

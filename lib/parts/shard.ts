@@ -3,10 +3,11 @@
 import { LossError } from '../index.js';
 import { type FilePiece, type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
 import { STDIN } from '../rollouts/source.js';
+import type { ProductSum } from './gradient-products.js';
 import { checkColumns, type OnNonFinite, PartComputer, type PartWatcher } from './part-computer.js';
 import { ShardCounter, type ShardCounts } from './shard-counts.js';
 import type { Subject } from './subject.js';
-import { type ShardSubject, SubjectTotal } from './subject-result.js';
+import type { ShardSubject } from './subject-result.js';
 import { Whole } from './whole.js';
 
 /** How to read and compute the rows of the files. */
@@ -20,6 +21,8 @@ export interface EvaluationSettings {
   batchTokens: number;
   /** The device on which to compute; 'cpu' by default. */
   device?: string;
+  /** Whether to compare the subjects' gradients; see ShardResult.products. */
+  compares?: boolean;
   progress: EvaluationProgress;
   /** Is called at most once: for the first loss or gradient that is not finite. */
   onNonFinite?: OnNonFinite;
@@ -52,6 +55,8 @@ export interface ShardResult {
   skipped: number;
   /** The results of each subject; empty if there are no rows. */
   subjects: readonly ShardSubject[];
+  /** The products of the gradients of all pairs of subjects; absent unless the gradients are compared. */
+  products?: readonly ProductSum[];
 }
 
 /** Collects more about the rows of a shard than its results, such as the histograms of a report. */
@@ -102,8 +107,7 @@ export async function computeShard(
   counted: ShardRows,
   watch?: PartWatcher,
 ): Promise<ShardResult> {
-  const totals = subjects.map((subject) => new SubjectTotal(subject));
-  const computer = new PartComputer(filesOf(sources), totals, settings, watch);
+  const computer = new PartComputer(filesOf(sources), subjects, settings, watch);
   // The first pass has already reported bad rows and warnings, so this one does not report them again.
   let [parts, rows, tokens, skipped] = [0, 0, 0, 0];
   const options: StreamOptions = {
@@ -136,7 +140,7 @@ export async function computeShard(
     tokens,
     parts,
     skipped,
-    subjects: rows > 0 ? totals.map((total) => total.finish(whole)) : [],
+    ...(rows > 0 ? computer.finish(whole) : { subjects: [], ...(settings.compares && { products: [] }) }),
   };
 }
 
@@ -184,10 +188,9 @@ export async function evaluateShard(
   if (!second.done)
     return computeShard(sources, subjects, settings, whole, { start: 0, rows, tokens }, watch);
   progress.begin('computing');
-  const totals = subjects.map((subject) => new SubjectTotal(subject));
-  const computer = new PartComputer(files, totals, settings, watch);
+  const computer = new PartComputer(files, subjects, settings, watch);
   await computer.compute(first, whole, (share) => progress.advance(share, rows, tokens));
-  return { rows, tokens, parts: 1, skipped, subjects: totals.map((total) => total.finish(whole)) };
+  return { rows, tokens, parts: 1, skipped, ...computer.finish(whole) };
 }
 
 /** Returns the options of streamRollouts() that read the rows of a shard. */

@@ -1,17 +1,9 @@
 // The results of one subject (a policy loss or an algorithm): collected part by part, and merged over all shards.
-import { ExactSum } from '../core/exact-sum.js';
 import { LossError, type Metrics, type Normalizer } from '../index.js';
+import { DotProduct, type ProductSum, totalOf } from './gradient-products.js';
 import { joinRowValues, metricsOver, type RowValues } from './row-metrics.js';
 import type { Subject, SubjectResult } from './subject.js';
 import type { Whole } from './whole.js';
-
-/** A sum of squares, which does not depend on how the rows are divided. */
-export interface SquareSum {
-  /** Numbers whose exact sum is that of all rows' finite sums of squares. */
-  partials: readonly number[];
-  /** The sum of the sums that are not finite; 0 if there are none. */
-  nonFinite: number;
-}
 
 /** The results of a subject for the rows of a shard. */
 export interface ShardSubject {
@@ -25,9 +17,9 @@ export interface ShardSubject {
   advantageMetrics: Metrics;
   rowValues: RowValues;
   /** The sum of the squared gradients ∂loss/∂logprob. */
-  squares: SquareSum;
+  squares: ProductSum;
   /** The same for ∂loss/∂entropy. Absent without an entropy loss or without entropies. */
-  entropySquares?: SquareSum;
+  entropySquares?: ProductSum;
   /** The origin of the advantages; see SubjectEvaluation. */
   advantages?: string;
 }
@@ -58,8 +50,8 @@ export class SubjectTotal<S extends Subject = Subject> {
   readonly #parts: Float64Array[] = [];
   #normalizer: Normalizer | undefined;
   #hasFiniteLoss = true;
-  readonly #squares = new Squares();
-  #entropySquares: Squares | undefined;
+  readonly #squares = new DotProduct();
+  #entropySquares: DotProduct | undefined;
   #advantages: string | undefined;
 
   constructor(subject: S) {
@@ -85,10 +77,10 @@ export class SubjectTotal<S extends Subject = Subject> {
       this.#whole = { loss, metrics: metrics as Metrics };
     }
     this.#hasFiniteLoss &&= Number.isFinite(loss);
-    this.#squares.add(grad!, offsets);
+    this.#squares.add(grad!, grad!, offsets);
     if (metrics.entropy_loss !== undefined && gradEntropy) {
-      this.#entropySquares ??= new Squares();
-      this.#entropySquares.add(gradEntropy, offsets);
+      this.#entropySquares ??= new DotProduct();
+      this.#entropySquares.add(gradEntropy, gradEntropy, offsets);
     }
     const { readsAdvantages, advantages: step } = this.subject;
     if (readsAdvantages) this.#advantages = computedAdvantages ? step!.name : 'given';
@@ -146,37 +138,8 @@ export function mergeSubject<S extends Subject>(
     subject,
     loss,
     metrics: { ...metrics, ...first.advantageMetrics, ...rowMetrics },
-    gradNorm: normOf(shards.map(({ squares }) => squares)),
-    ...(entropy.length > 0 && { gradEntropyNorm: normOf(entropy) }),
+    gradNorm: Math.sqrt(totalOf(shards.map(({ squares }) => squares))),
+    ...(entropy.length > 0 && { gradEntropyNorm: Math.sqrt(totalOf(entropy)) }),
     ...(first.advantages !== undefined && { advantages: first.advantages }),
   };
-}
-
-/** Adds up the squares of gradients: within each row in the order of its tokens, and exactly over the rows. */
-class Squares {
-  readonly #rows = new ExactSum();
-  #nonFinite = 0;
-
-  add(values: Float32Array, offsets: Int32Array): void {
-    for (let row = 0; row + 1 < offsets.length; row++) {
-      let sum = 0;
-      for (let t = offsets[row]!; t < offsets[row + 1]!; t++) sum += values[t]! * values[t]!;
-      if (Number.isFinite(sum)) this.#rows.add(sum);
-      else this.#nonFinite += sum;
-    }
-  }
-
-  get sum(): SquareSum {
-    return { partials: this.#rows.partials, nonFinite: this.#nonFinite };
-  }
-}
-
-function normOf(sums: readonly SquareSum[]): number {
-  const exact = new ExactSum();
-  let nonFinite = 0;
-  for (const sum of sums) {
-    for (const partial of sum.partials) exact.add(partial);
-    nonFinite += sum.nonFinite;
-  }
-  return Math.sqrt(nonFinite === 0 ? exact.value : nonFinite);
 }

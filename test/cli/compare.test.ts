@@ -87,6 +87,20 @@ describe('policy-loss compare', () => {
     }
   });
 
+  it('prints the same bits for parts, and for a plan with several shards', async () => {
+    const { batches: _, ...alone } = await runJson('compare', EXAMPLE, ...COMPARED);
+    const { batches, ...parted } = await runJson('compare', EXAMPLE, ...COMPARED, '--batch-tokens', '600');
+    assert.ok(batches > 5);
+    assert.deepEqual(parted, alone);
+    const [plan, parts] = [files.path('plan.json'), files.path('parts')];
+    const planned = await runJson('plan', EXAMPLE, ...COMPARED, '--shard-size', '50K', '--out', plan);
+    assert.equal(planned.name, 'ppo, gspo, sft, grpo');
+    await runJson('run', plan, '--out', parts);
+    const { batches: shards, ...merged } = await runJson('merge', plan, parts);
+    assert.equal(shards, planned.shards);
+    assert.deepEqual(merged, alone);
+  });
+
   it('prints null for the angle to a zero gradient', async () => {
     const { cosines } = await runJson(
       ...['compare', EXAMPLE, '--loss', 'topr', '--loss', 'ppo', '--algorithm', 'sft'],

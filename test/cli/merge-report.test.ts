@@ -1,4 +1,4 @@
-/** Tests `policy-loss merge --report`: its page is the one of `evaluate --report`, without the doctor's findings. */
+/** Tests `policy-loss merge --report`: its page is the one of `evaluate --report`, with the doctor's findings. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -13,14 +13,6 @@ import { LossError } from '../../lib/index.js';
 import { Fields } from '../../lib/parts/fields.js';
 import { computed, exampleParts } from '../report/support.js';
 import { EXAMPLE, Files, fails, ROWS, run, runJson } from './support.js';
-
-/** Returns a page without what depends on the doctor's findings. */
-function withoutFindings(page: string): string {
-  return page
-    .replace(/<section id="findings".*?<\/section>/s, '')
-    .replaceAll(/<p class="marks">.*?<\/p>/gs, '')
-    .replaceAll(/ id="rollout-\d+"/g, '');
-}
 
 describe('policy-loss merge --report', () => {
   let files: Files;
@@ -57,6 +49,7 @@ describe('policy-loss merge --report', () => {
 
   for (const [what, words] of Object.entries({
     'a loss': (file: string) => [file, '--loss', 'ppo', '--clip-range', '0.3'],
+    'several losses': (file: string) => [file, '--loss', 'ppo', '--loss', 'gspo', '--algorithm', 'grpo'],
     'an algorithm': (file: string) => [file, '--algorithm', 'grpo', '--kl-coef', '0.01'],
   }))
     for (const [size, name] of [
@@ -69,13 +62,11 @@ describe('policy-loss merge --report', () => {
           const [merged, evaluated] = [files.path('merged.html'), files.path('evaluated.html')];
           const printed = await runJson('merge', plan, parts, '--report', merged);
           assert.ok(size === '1G' || printed.batches > 5);
-          await runJson('evaluate', ...words(input), '--report', evaluated, '--batch-tokens', '20000');
+          const command = what === 'several losses' ? 'compare' : 'evaluate';
+          await runJson(command, ...words(input), '--report', evaluated, '--batch-tokens', '20000');
           const page = readFileSync(merged, 'utf8');
-          assert.match(page, /A report of merged parts has no findings/);
-          assert.ok(
-            withoutFindings(page) === withoutFindings(readFileSync(evaluated, 'utf8')),
-            'the pages differ',
-          );
+          if (input !== EXAMPLE) assert.match(page, /<article class="finding" id="finding-mask-holes"/);
+          assert.ok(page === readFileSync(evaluated, 'utf8'), 'the pages differ');
         }
       });
 
@@ -92,18 +83,23 @@ describe('policy-loss merge --report', () => {
       ['merge', plain, parts, '--report', files.path('page.html')],
       /--report: expected a plan that was made with --for-report/,
     );
-    // A part that somebody has written without the data.
+    // Parts that somebody has written without the data.
     const name = join(parts, 'compute-00001.part');
     const [head, body] = readFileSync(name, 'utf8').split('\n') as [string, string];
-    const { collected: _, ...rest } = JSON.parse(body);
-    const text = JSON.stringify(rest);
-    const header = { ...JSON.parse(head), sha256: sha256Of(text) };
-    writeFileSync(name, `${JSON.stringify(header)}\n${text}\n`);
-    await fails(
-      1,
-      ['merge', plan, parts, '--report', files.path('page.html')],
-      /compute-00001\.part: collected: expected an object, got nothing/,
-    );
+    const { collected, ...rest } = JSON.parse(body);
+    const { doctor: _, ...statistics } = collected;
+    for (const [data, says] of [
+      [rest, /compute-00001\.part: collected: expected an object, got nothing/],
+      [
+        { ...rest, collected: statistics },
+        /compute-00001\.part: collected\.doctor: expected an object, got nothing/,
+      ],
+    ] as const) {
+      const text = JSON.stringify(data);
+      const header = { ...JSON.parse(head), sha256: sha256Of(text) };
+      writeFileSync(name, `${JSON.stringify(header)}\n${text}\n`);
+      await fails(1, ['merge', plan, parts, '--report', files.path('page.html')], says);
+    }
     assert.ok(!readdirSync(files.directory).includes('page.html'));
     assert.equal((await run('merge', plan, parts)).code, 0);
   });

@@ -177,11 +177,16 @@ describe('policy-loss plan, run and merge', () => {
   it('refuse bad usage', async () => {
     const loss = ['--loss', 'ppo'];
     await fails(2, ['plan', EXAMPLE, ...loss], /required option '-o, --out <file>'/);
-    await fails(2, ['plan', EXAMPLE, '--out', plan], /exactly one of --loss/);
+    await fails(2, ['plan', EXAMPLE, '--out', plan], /one or more of --loss/);
     await fails(2, ['plan', EXAMPLE, ...loss, '--out', plan, '--shard-size', '1T'], /a number of bytes/);
     await fails(2, ['plan', EXAMPLE, ...loss, '--out', plan, '--shard-size', '0'], /a number of bytes/);
     await fails(2, ['plan', EXAMPLE, ...loss, '--out', plan, '--gradients', 'npz'], /Allowed choices/);
     await fails(2, ['plan', EXAMPLE, ...loss, '--out', plan, '--device', 'tpu'], /--device: expected 'cpu'/);
+    await fails(
+      2,
+      ['plan', EXAMPLE, ...loss, '--loss', 'gspo', '--out', plan, '--gradients', 'parquet'],
+      /--gradients: expected exactly one loss or algorithm, whose gradients to write, got 2/,
+    );
     await runJson('plan', EXAMPLE, ...loss, '--out', plan);
     await fails(2, ['run', plan], /required option '-o, --out <folder>'/);
     await fails(

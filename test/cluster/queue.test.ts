@@ -2,7 +2,15 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { Queue } from 'bullmq';
 import { Command } from 'commander';
@@ -56,6 +64,7 @@ describe('queue', function () {
   for (const words of [
     ['evaluate', EXAMPLE, '--loss', 'gspo', '--clip-range', '0.3', '--json'],
     ['sweep', EXAMPLE, '--loss', 'gspo', '--clip-range', '0.2,0.3', '--json'],
+    ['compare', EXAMPLE, '--loss', 'gspo', '--loss', 'ppo', '--json'],
   ])
     it(`lets ${words[0]} wait for a worker, and be left and joined`, async () => {
       const left = cluster.run(...words, '--shard-size', '60K');
@@ -222,6 +231,7 @@ describe('queue', function () {
         ['evaluate', '--loss-expr', '-A*r*scale', '--set', 'scale=2'],
         ['evaluate', '--config', TRINITY],
         ['sweep', '--algorithm', 'grpo', '--kl-coef', '0.1,0.2', '--advantage-fn', 'grpo,rloo'],
+        ['compare', '--loss', 'ppo', '--loss', 'gspo', '--algorithm', 'grpo', '--config', TRINITY],
       ].map(([command, ...subject]) => [command!, EXAMPLE, ...subject, '--json']);
       const results = await Promise.all(
         runs.map((words) => cluster.run(...words, '--shard-size', '60K').end()),
@@ -272,20 +282,25 @@ describe('queue', function () {
       }
     });
 
-    it('writes the report of merged parts', async () => {
-      const [one, other] = [join(cluster.folder, 'one.html'), join(cluster.folder, 'other.html')];
-      const words = [EXAMPLE, '--loss', 'ppo', '--shard-size', '60K'];
-      const { code, stderr } = await cluster.run('evaluate', ...words, '--report', one).end();
-      assert.equal(code, 0, stderr);
-      const [made, parts] = [join(cluster.folder, 'report.json'), join(cluster.folder, 'report-parts')];
-      for (const words of [
-        ['plan', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K', '--for-report', '--out', made],
-        ['run', made, '--out', parts],
-        ['merge', made, parts, '--report', other],
-      ])
-        assert.equal((await run(...words)).code, 0);
-      assert.equal(readFileSync(one, 'utf8'), readFileSync(other, 'utf8'));
-    });
+    for (const [command, ...subjects] of [
+      ['evaluate', '--loss', 'ppo'],
+      ['compare', '--loss', 'ppo', '--algorithm', 'grpo'],
+    ])
+      it(`writes the report of merged parts for ${command}`, async () => {
+        const folder = mkdtempSync(join(cluster.folder, 'report-'));
+        const file = (name: string) => join(folder, name);
+        const words = [EXAMPLE, ...subjects, '--shard-size', '60K'];
+        const submitted = cluster.run(command!, ...words, '--report', file('one.html'));
+        const { code, stderr } = await submitted.end();
+        assert.equal(code, 0, stderr);
+        for (const words of [
+          ['plan', EXAMPLE, ...subjects, '--shard-size', '60K', '--for-report', '--out', file('plan.json')],
+          ['run', file('plan.json'), '--out', file('parts')],
+          ['merge', file('plan.json'), file('parts'), '--report', file('other.html')],
+        ])
+          assert.equal((await run(...words)).code, 0);
+        assert.equal(readFileSync(file('one.html'), 'utf8'), readFileSync(file('other.html'), 'utf8'));
+      });
 
     it('shows one progress bar over all workers in a terminal', async function () {
       if (spawnSync('script', ['--version']).error) this.skip();

@@ -118,16 +118,19 @@ export class Cluster {
   readonly folder = mkdtempSync(join(tmpdir(), 'policy-loss-cluster-'));
   readonly parts = join(this.folder, 'parts');
   readonly #password: string | undefined;
+  readonly #tls: Certificates | undefined;
   readonly #programs: Program[] = [];
   #port = 0;
   #server: Server | undefined;
 
-  private constructor(password: string | undefined) {
+  private constructor(password: string | undefined, tls: boolean) {
     this.#password = password;
+    this.#tls = tls ? new Certificates(this.folder) : undefined;
   }
 
-  static async start(password?: string): Promise<Cluster> {
-    const cluster = new Cluster(password);
+  /** @param tls whether the server accepts only connections with TLS, by the user USER. */
+  static async start(password?: string, tls = false): Promise<Cluster> {
+    const cluster = new Cluster(password, tls);
     try {
       for (let tries = 1; ; tries++)
         try {
@@ -145,16 +148,26 @@ export class Cluster {
 
   get url(): string {
     const password = this.#password === undefined ? '' : `:${encodeURIComponent(this.#password)}@`;
-    return `redis://${password}127.0.0.1:${this.#port}`;
+    // The certificate is for a name, and not for an address.
+    return this.#tls
+      ? `rediss://${USER}${password}localhost:${this.#port}`
+      : `redis://${password}127.0.0.1:${this.#port}`;
+  }
+
+  /** The file of the authority that has signed the server's certificate; undefined without TLS. */
+  get authority(): string | undefined {
+    return this.#tls?.authority;
   }
 
   /** Starts the server, and waits until it answers. */
   async startServer(): Promise<void> {
     const folder = join(this.folder, 'redis');
     mkdirSync(folder, { recursive: true });
-    const options = ['--port', String(this.#port), '--bind', '127.0.0.1', '--dir', folder, '--save', ''];
+    const options = ['--bind', '127.0.0.1', '--dir', folder, '--save', '', '--appendonly', 'yes'];
+    const port = this.#tls?.options(this.#port) ?? ['--port', String(this.#port)];
     const password = this.#password === undefined ? [] : ['--requirepass', this.#password];
-    const child = spawn('redis-server', [...options, '--appendonly', 'yes', ...password], {
+    const user = this.#tls ? ['--user', USER, 'on', `>${this.#password}`, '~*', '&*', '+@all'] : [];
+    const child = spawn('redis-server', [...options, ...port, ...password, ...user], {
       detached: true,
       stdio: ['ignore', 'pipe', 'pipe'],
     });
@@ -193,7 +206,14 @@ export class Cluster {
   /** Connects to the server. */
   client(): Redis {
     const password = this.#password === undefined ? {} : { password: this.#password };
-    return new Redis({ host: '127.0.0.1', port: this.#port, ...password, maxRetriesPerRequest: null });
+    const tls = this.#tls && { tls: { ca: readFileSync(this.#tls.authority), servername: 'localhost' } };
+    return new Redis({
+      host: '127.0.0.1',
+      port: this.#port,
+      ...password,
+      ...tls,
+      maxRetriesPerRequest: null,
+    });
   }
 
   /** Runs a program with the options of this queue. */
@@ -237,7 +257,8 @@ export class Cluster {
   }
 
   #start(words: readonly string[], environment?: NodeJS.ProcessEnv): Program {
-    const program = new Program(words, environment);
+    const trust = this.#tls && { NODE_EXTRA_CA_CERTS: this.#tls.authority };
+    const program = new Program(words, { ...trust, ...environment });
     this.#programs.push(program);
     return program;
   }
@@ -276,6 +297,50 @@ export class Cluster {
   }
 }
 
+/** The user of a server with TLS. */
+export const USER = 'trainer';
+
+/** A certificate authority, and the certificate of a server for the name localhost. */
+class Certificates {
+  /** The file of the authority's certificate. */
+  readonly authority: string;
+  readonly #key: string;
+  readonly #certificate: string;
+
+  constructor(folder: string) {
+    this.authority = makeAuthority(folder, 'authority');
+    this.#key = join(folder, 'server.key');
+    this.#certificate = join(folder, 'server.pem');
+    openssl(
+      ...['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost'],
+      ...['-CA', this.authority, '-CAkey', join(folder, 'authority.key')],
+      ...['-keyout', this.#key, '-out', this.#certificate],
+    );
+  }
+
+  /** Returns the options of a server that has this certificate, and no port without TLS. */
+  options(port: number): string[] {
+    return [
+      ...['--port', '0', '--tls-port', String(port), '--tls-auth-clients', 'no'],
+      ...['--tls-cert-file', this.#certificate, '--tls-key-file', this.#key],
+      ...['--tls-ca-cert-file', this.authority],
+    ];
+  }
+}
+
+/** Makes a certificate authority. Returns the file of its certificate. */
+export function makeAuthority(folder: string, name: string): string {
+  const certificate = join(folder, `${name}.pem`);
+  openssl('-subj', `/CN=${name}`, '-keyout', join(folder, `${name}.key`), '-out', certificate);
+  return certificate;
+}
+
+function openssl(...words: string[]): void {
+  const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
+  const made = spawnSync('openssl', ['req', '-x509', '-days', '2', ...key, ...words], { encoding: 'utf8' });
+  assert.equal(made.status, 0, made.stderr);
+}
+
 /** A Redis server. */
 interface Server {
   child: ChildProcess;
@@ -286,7 +351,7 @@ interface Server {
 const PORT_TRIES = 20;
 
 /** Returns a port that the system gives to nobody else by itself, because it is below those that it draws from. */
-function anyPort(): number {
+export function anyPort(): number {
   return randomInt(12_000, 32_000);
 }
 

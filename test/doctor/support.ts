@@ -192,7 +192,9 @@ function partOf(rows: readonly DumpRow[], first: number): RolloutPart {
     first,
     kept: rows.map(() => ({})),
     places: rows.map(({ file = 'dump.jsonl' }, i) => ({ file, line: first + i + 1 })),
-    idsOf: () => [],
+    // The numbers of the ids are their indices.
+    idsOf: (name) =>
+      Array.from({ length: 1 + Math.max(-1, ...rows.map((row) => row[name] ?? -1)) }, (_, id) => `id ${id}`),
   };
 }
 

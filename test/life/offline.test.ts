@@ -82,6 +82,7 @@ describe('offline', function () {
     // These two need a queue, so that only their help is offline.
     worker: () => ['worker', '--help'],
     join: () => ['join', '--help'],
+    cancel: () => ['cancel', '--help'],
     doctor: () => ['doctor', ROLLOUTS],
     diff: () => ['diff', ROLLOUTS, ROLLOUTS, '--loss', 'ppo'],
     identify: () => ['identify', ROLLOUTS, '--logged', 'loss=-0.12', '--loss', 'ppo', '--micro-batches', '1'],

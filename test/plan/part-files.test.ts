@@ -49,7 +49,7 @@ describe('parts of a plan', () => {
     objectiveSubject(ALGORITHM_TYPE.get('grpo').objective({ policy_loss_fn: 'mix' })),
     objectiveSubject(ALGORITHM_TYPE.get('ppo').objective({})),
   ];
-  const planning = { shardSize: 8000 };
+  const planning = { shardSize: 8000, compares: true };
   let input: string;
   let plan: Plan;
   let complete: string;
@@ -110,7 +110,7 @@ describe('parts of a plan', () => {
   });
 
   it('are an error that names them if they belong to another plan', async () => {
-    const other = await planOf(files.directory, [input], subjects, { shardSize: 9000 });
+    const other = await planOf(files.directory, [input], subjects, { ...planning, shardSize: 9000 });
     const foreign = await runAll(files.directory, other, subjects, planning);
     for (const name of ['compute-00001.part', 'count-00001.part', 'whole.part']) {
       copyFileSync(join(foreign, name), join(folder, name));
@@ -245,6 +245,13 @@ describe('parts of a plan', () => {
       first!.normalizer.rows += 1;
     });
     await fails(merge(), /rloo: expected parts that were computed with the same counts of all rows/);
+  });
+
+  it('are an error if they lack the products of the gradients', async () => {
+    for (const products of [undefined, []]) {
+      forge('compute-00001.part', (data) => ({ ...data, products }));
+      await fails(merge(), /compute-00001\.part: products: expected /);
+    }
   });
 
   it('are an error if their spreads belong to other rows, or are not there', async () => {

@@ -183,6 +183,23 @@ describe('plan, run and merge', () => {
     await assertSame(files, [input], subjects, { shardSize: 1 });
   });
 
+  it('give the bits of the cosines between all gradients, whatever the shards and their order', async () => {
+    const subjects = [...['ppo', 'gspo', 'sft', 'ppo'].map((name) => lossSubject(name)), algorithm('grpo')];
+    const zero = objectiveSubject(
+      ALGORITHM_TYPE.get('sft').objective({
+        policy_loss_fn: 'dpo',
+        policy_loss_fn_args: { beta: 0 },
+        kl_loss_fn_args: { kl_coef: 0 },
+      }),
+    );
+    const inputs = [draw(21, 50), draw(22, 1), draw(23, 40)];
+    for (const shardSize of [1, 900, 7000, 2 ** 30])
+      for (const seed of [1, 2])
+        await assertSame(files, inputs, subjects, { shardSize, seed, batchTokens: 31, compares: true });
+    for (const shardSize of [1, 2 ** 30])
+      await assertSame(files, [draw(24, 30)], [...subjects, zero], { shardSize, compares: true });
+  });
+
   it('write the gradients of `gradients`, in one file per shard', async () => {
     const input = draw(15, 33, (row, b) => ({ ...row, id: b }));
     const subjects = [algorithm('grpo', { entropy_loss_fn_args: { entropy_coef: 0.01 } })];

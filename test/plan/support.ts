@@ -27,6 +27,7 @@ export interface Planning {
   /** The seed of the order in which shards are run. */
   seed?: number;
   gradients?: PlannedConfiguration['gradients'];
+  compares?: boolean;
 }
 
 /** The version that the plans of these tests have. */
@@ -37,6 +38,7 @@ export function settingsOf({
   batchTokens = 2 ** 20,
   skipBadRows = false,
   gradients,
+  compares,
 }: Partial<Planning>): EvaluationSettings {
   return {
     read: {
@@ -44,6 +46,7 @@ export function settingsOf({
       ...(gradients && { keep: gradients.ids }),
     },
     batchTokens,
+    ...(compares && { compares }),
     progress: { begin: () => {}, advance: () => {} },
   };
 }
@@ -53,7 +56,7 @@ export async function planOf(
   folder: string,
   files: readonly string[],
   subjects: readonly Subject[],
-  { shardSize, batchTokens = 2 ** 20, skipBadRows = false, gradients }: Planning,
+  { shardSize, batchTokens = 2 ** 20, skipBadRows = false, gradients, compares }: Planning,
 ): Promise<Plan> {
   const pairs = subjects.some((subject) => subject.pairs);
   const configuration: PlannedConfiguration = {
@@ -67,6 +70,7 @@ export async function planOf(
     batchTokens,
     device: 'cpu',
     ...(gradients && { gradients }),
+    ...(compares && { compares }),
   };
   const cut = await cutIntoShards(files, shardSize, pairs, () => {});
   const file = join(mkdtempSync(join(folder, 'plan-')), 'plan.json');
@@ -117,6 +121,8 @@ export async function assertSame(
   assert.equal(whole.parts, 1);
   const merged = await planned(files.directory, inputs, subjects, planning);
   assert.deepEqual([merged.rows, merged.tokens, merged.skipped], [whole.rows, whole.tokens, whole.skipped]);
+  assert.deepEqual(merged.cosines, whole.cosines);
+  assert.equal(merged.cosines !== undefined, planning.compares === true);
   whole.subjects.forEach((expected, i) => {
     const { metrics, ...actual } = merged.subjects[i]!;
     const what = `${expected.subject.name} in ${merged.shards} shards`;

@@ -60,7 +60,7 @@ export class DoctorPage {
   add(part: RolloutPart): void {
     this.#masked += part.batch.actionMask.length - part.tokens;
     for (let i = 0; i < part.rows; i++) {
-      const row = new Row(part, i, part.first + i);
+      const row = new Row(part, i);
       for (const measured of MEASURED) {
         const a = row.values(measured.column);
         const b = measured.subtracted && row.values(measured.subtracted);

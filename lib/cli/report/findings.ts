@@ -46,8 +46,8 @@ export class ReportFindings {
 }
 
 /** Returns the links from a rollout to the findings that name it; nothing if there are none. */
-export function marksOf(findings: ReportFindings | undefined, row: number): Html | undefined {
-  const about = findings?.about(row) ?? [];
+export function marksOf(findings: ReportFindings, row: number): Html | undefined {
+  const about = findings.about(row);
   if (about.length === 0) return undefined;
   return html`<p class="marks">Findings: ${about.map(
     ({ id, severity, title }, i) =>
@@ -55,16 +55,11 @@ export function marksOf(findings: ReportFindings | undefined, row: number): Html
   )}</p>`;
 }
 
-/** Returns the section with all findings; without them, a section that says where to find them. */
-export function findingsSection(findings: ReportFindings | undefined): Html {
+/** Returns the section with all findings. */
+export function findingsSection(findings: ReportFindings): Html {
   return html`<section id="findings" aria-labelledby="findings-title">
 <h2 id="findings-title">Findings about the rollouts</h2>
-${
-  findings
-    ? listOf(findings)
-    : html`<p class="note">A report of merged parts has no findings. <code>policy-loss doctor</code> looks for them in the files.</p>
-`
-}</section>`;
+${listOf(findings)}</section>`;
 }
 
 function listOf(findings: ReportFindings): Html {

@@ -9,15 +9,12 @@ import { rolloutsSection } from './rollouts.js';
 import { coverage, pageOf } from './shell.js';
 import type { DataStatistics, ReportInfo, ReportResult } from './statistics.js';
 
-/**
- * Returns a report as a complete HTML page.
- * @param findings undefined for a report of merged parts: the doctor examines rows, which parts do not have.
- */
+/** Returns a report as a complete HTML page. */
 export function renderPage(
   info: ReportInfo,
   statistics: DataStatistics,
   results: readonly ReportResult[],
-  findings?: ReportFindings,
+  findings: ReportFindings,
 ): string {
   const data: PageData = { charts: [], strips: [] };
   const sections = [

@@ -20,7 +20,7 @@ export function rolloutsSection(
   subjects: readonly ReportSubject[],
   statistics: DataStatistics,
   data: PageData,
-  findings: ReportFindings | undefined,
+  findings: ReportFindings,
 ): Html {
   const several = subjects.length > 1;
   const painter = new Painter(subjects, statistics, data);
@@ -61,7 +61,7 @@ function rollout(
   row: ExtremeRow,
   by: 'gradient' | 'ratio',
   painter: Painter,
-  findings: ReportFindings | undefined,
+  findings: ReportFindings,
 ): Html {
   const { place, index, length, reward, prompt, response, tokens } = row;
   const peak = row.peak - tokens.first;
@@ -80,7 +80,7 @@ function rollout(
     ['tokens', html`${count(length)}`],
   ];
   const texts = painter.textsOf(row);
-  return html`<article class="rollout"${findings?.anchor(index)}>
+  return html`<article class="rollout"${findings.anchor(index)}>
 <h4><bdi>${place ? describePlace(place) : `row ${index + 1}`}</bdi></h4>
 <dl>${entries.map((entry) => html`${entry && html`<div><dt>${entry[0]}</dt><dd>${entry[1]}</dd></div>`}`)}</dl>${marksOf(findings, index)}
 ${prompt && block('Prompt', prompt)}${response && !texts && block('Response', response)}${tokens.gradients.map(

@@ -1,24 +1,33 @@
 // The entropy of the policy's distribution, which every token reports.
-import type { Check } from '../check.js';
+import type { Check, Numbers } from '../check.js';
 import type { Row } from '../row.js';
 import { RowSet } from '../row-table.js';
 import { TokenMean } from '../sums.js';
 
-/** Examines the entropies of a row one by one. Returns an examiner's parts: the rows and the number of bad values. */
-function counter(isBad: (entropy: number) => boolean) {
+/** Returns the number of bad entropies of a row, the least and the greatest one. */
+function countBad(row: Row, isBad: (entropy: number) => boolean): number[] {
+  let [bad, least, most] = [0, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  for (const h of row.values('entropy')!) {
+    least = Math.min(least, h);
+    most = Math.max(most, h);
+    if (isBad(h)) bad++;
+  }
+  return [bad, least, most];
+}
+
+/** Adds up what countBad() returns. Returns an examiner's parts: the rows and the number of bad values. */
+function counter() {
   const rows = new RowSet();
   const found = { tokens: 0, least: Number.POSITIVE_INFINITY, most: Number.NEGATIVE_INFINITY };
   return {
     rows,
     found,
-    row(row: Row) {
-      for (const h of row.values('entropy')!) {
-        found.least = Math.min(found.least, h);
-        found.most = Math.max(found.most, h);
-        if (!isBad(h)) continue;
-        found.tokens++;
-        rows.add(row.index);
-      }
+    add({ 0: bad, 1: least, 2: most }: Numbers, index: number) {
+      found.least = Math.min(found.least, least!);
+      found.most = Math.max(found.most, most!);
+      if (bad === 0) return;
+      found.tokens += bad!;
+      rows.add(index);
     },
   };
 }
@@ -33,14 +42,18 @@ const collapse: Check = {
     'The policy is almost certain of every token. Its responses are alike, groups lose their spread, and learning stops.',
   advice: 'Widen the upper clip, add an entropy bonus or a KL term, or go back to an earlier checkpoint.',
   rule: `warning if the mean is below ${COLLAPSED} nats per token; healthy training usually has 0.1 to 2`,
+  measure(row) {
+    const values = row.values('entropy')!;
+    const isLow = values.length > 0 && values.every((h) => h < COLLAPSED);
+    return [...TokenMean.sumsOf(values), Number(isLow)];
+  },
   start() {
     const all = new TokenMean();
     const rows = new RowSet();
     return {
-      row(row) {
-        const values = row.values('entropy')!;
-        all.addRow(values);
-        if (values.length > 0 && values.every((h) => h < COLLAPSED)) rows.add(row.index);
+      add({ 0: count, 1: sum, 2: squares, 3: isLow }, index) {
+        all.add(count!, sum!, squares!);
+        if (isLow === 1) rows.add(index);
       },
       finish: () => ({
         severity: all.mean < COLLAPSED && all.mean > -COLLAPSED ? 'warning' : undefined,
@@ -62,10 +75,11 @@ const negative: Check = {
   advice:
     'Check the sign: the entropy is −Σ p·ln p. An entropy bonus with the wrong sign makes the policy collapse.',
   rule: `error below −${ROUNDING}, which is more than bfloat16 rounds an entropy of 0`,
+  measure: (row) => countBad(row, (h) => h < -ROUNDING),
   start() {
-    const { row, rows, found } = counter((h) => h < -ROUNDING);
+    const { add, rows, found } = counter();
     return {
-      row,
+      add,
       finish: () => ({
         severity: found.tokens > 0 ? 'error' : undefined,
         evidence: { tokens: found.tokens, least: found.least },
@@ -86,10 +100,11 @@ const tooHigh: Check = {
     "The entropy is at most the logarithm of the vocabulary's size. These values are sums over tokens, bits, or something else.",
   advice: 'Store one entropy per token, in nats.',
   rule: `error above ${MOST} nats, the logarithm of 268,000 words; the largest vocabularies have 262,144`,
+  measure: (row) => countBad(row, (h) => h > MOST && h < Number.POSITIVE_INFINITY),
   start() {
-    const { row, rows, found } = counter((h) => h > MOST && h < Number.POSITIVE_INFINITY);
+    const { add, rows, found } = counter();
     return {
-      row,
+      add,
       finish: () => ({
         severity: found.tokens > 0 ? 'error' : undefined,
         evidence: { tokens: found.tokens, most: found.most },
@@ -110,16 +125,15 @@ const mismatch: Check = {
   rule:
     'warning if the two means differ by 25% of the larger one, by 0.05 nats, and by 5 standard errors; a policy some updates ' +
     'of the one that sampled differs by a few percent',
+  measure(row) {
+    const h = row.values('entropy')!;
+    const s = row.firstOf('logprobs', 'old_logprobs')!.map((x) => -x);
+    return [h, s, s.map((x, t) => x - h[t]!)].flatMap((values) => TokenMean.sumsOf(values));
+  },
   start() {
     const [entropy, surprise, gap] = [new TokenMean(), new TokenMean(), new TokenMean()];
     return {
-      row(row) {
-        const h = row.values('entropy')!;
-        const s = row.firstOf('logprobs', 'old_logprobs')!.map((x) => -x);
-        entropy.addRow(h);
-        surprise.addRow(s);
-        gap.addRow(s.map((x, t) => x - h[t]!));
-      },
+      add: (numbers) => TokenMean.addAll([entropy, surprise, gap], numbers),
       finish() {
         const size = Math.abs(gap.mean);
         const larger = Math.max(entropy.mean, surprise.mean);

@@ -3,6 +3,7 @@
 import { ExactSum } from '../../core/exact-sum.js';
 import type { Check } from '../check.js';
 import type { Row } from '../row.js';
+import type { RowTable } from '../row-table.js';
 import { meanOf } from '../sums.js';
 
 /** The sums of one group over its rows. */
@@ -22,10 +23,15 @@ class Spread {
   squares = 0;
 
   add(x: number): void {
-    this.least = Math.min(this.least, x);
-    this.most = Math.max(this.most, x);
+    this.include(x, x);
     this.sum += x;
     this.squares += x * x;
+  }
+
+  /** Widens the range. */
+  include(least: number, most: number): void {
+    this.least = Math.min(this.least, least);
+    this.most = Math.max(this.most, most);
   }
 
   get isConstant(): boolean {
@@ -36,10 +42,16 @@ class Spread {
 class Groups {
   readonly all = new Map<number, Group>();
 
+  readonly #table: RowTable;
+
+  constructor(table: RowTable) {
+    this.#table = table;
+  }
+
   /** Adds a row, with its reward and the mean of its advantages. Missing ones count as 0. */
-  add(row: Row, reward = 0, advantage = 0): void {
-    const id = row.number('task_id');
-    if (id === undefined || !Number.isFinite(reward + advantage)) return;
+  add(index: number, reward = 0, advantage = 0): void {
+    const id = this.#table.groupOf(index);
+    if (Number.isNaN(id) || !Number.isFinite(reward + advantage)) return;
     let group = this.all.get(id);
     if (!group) {
       group = { rows: 0, reward: new Spread(), advantage: new Spread(), product: 0 };
@@ -70,13 +82,18 @@ const constantAdvantages: Check = {
   advice:
     'Check the rewards and how they become advantages. Losses that imitate (RAFT, SFT) have this on purpose.',
   rule: 'error if all are 0, warning if all have another equal value, in two or more rows',
+  measure(row) {
+    const here = new Spread();
+    for (const x of row.values('advantages')!) here.add(x);
+    return row.tokens > 0 ? [here.least, here.most] : undefined;
+  },
   start() {
     const all = new Spread();
     let rows = 0;
     return {
-      row(row) {
-        if (row.tokens > 0) rows++;
-        for (const x of row.values('advantages')!) all.add(x);
+      add({ 0: least, 1: most }) {
+        rows++;
+        all.include(least!, most!);
       },
       finish() {
         const found = rows > 1 && all.isConstant;
@@ -100,20 +117,23 @@ const centred: Check = {
   rule:
     'warning if the mean over the rows exceeds 0.1 standard deviations and 4 standard errors, weighted by rows and by ' +
     'tokens, and more than 10% of the groups of two or more rows have a mean above 0.1 of their root mean square',
+  measure(row) {
+    const mean = meanAdvantage(row);
+    return Number.isFinite(mean) ? [mean, row.tokens] : undefined;
+  },
   start(table) {
-    const groups = new Groups();
+    const groups = new Groups(table);
     const [sum, squares, tokenSum] = [new ExactSum(), new ExactSum(), new ExactSum()];
     let [rows, tokens] = [0, 0];
     return {
-      row(row) {
-        const mean = meanAdvantage(row);
-        if (!Number.isFinite(mean)) return;
+      add(numbers, index) {
+        const [mean, tokensHere] = [numbers[0]!, numbers[1]!];
         rows++;
-        tokens += row.tokens;
+        tokens += tokensHere;
         sum.add(mean);
         squares.add(mean * mean);
-        tokenSum.add(mean * row.tokens);
-        groups.add(row, undefined, mean);
+        tokenSum.add(mean * tokensHere);
+        groups.add(index, undefined, mean);
       },
       finish() {
         const mean = sum.value / rows;
@@ -155,10 +175,11 @@ const againstReward: Check = {
   rule:
     'error if the correlation within groups is below −0.5 over 16 rows or more. It is about 1 for GRPO and its relatives, ' +
     'and lower, but not negative, with length penalties or critics',
+  measure: (row) => [row.number('reward')!, meanAdvantage(row)],
   start(table) {
-    const groups = new Groups();
+    const groups = new Groups(table);
     return {
-      row: (row) => groups.add(row, row.number('reward'), meanAdvantage(row)),
+      add: ({ 0: reward, 1: advantage }, index) => groups.add(index, reward, advantage),
       finish() {
         const [rr, aa, ra] = [new ExactSum(), new ExactSum(), new ExactSum()];
         let rows = 0;
@@ -191,10 +212,11 @@ const noSpread: Check = {
   advice:
     'Filter prompts that are always or never solved (dynamic sampling), or sample more responses per prompt.',
   rule: 'info for any such group of two or more rows, warning from half of the groups, error if all are: then there is no gradient',
+  measure: (row) => [row.number('reward')!],
   start(table) {
-    const groups = new Groups();
+    const groups = new Groups(table);
     return {
-      row: (row) => groups.add(row, row.number('reward')),
+      add: ({ 0: reward }, index) => groups.add(index, reward),
       finish() {
         const several = groups.where(({ rows }) => rows > 1).size;
         const flat = groups.where(({ rows, reward }) => rows > 1 && reward.isConstant);
@@ -220,10 +242,11 @@ const sizes: Check = {
   rule:
     'info if sizes differ, as filters of single rows leave them; warning if some groups have one row and others have more: ' +
     'an advantage over a group of one is 0, or the reward itself',
+  measure: () => [],
   start(table) {
-    const groups = new Groups();
+    const groups = new Groups(table);
     return {
-      row: (row) => groups.add(row),
+      add: (_, index) => groups.add(index),
       finish() {
         let [smallest, largest] = [Number.POSITIVE_INFINITY, 0];
         for (const { rows } of groups.all.values()) {
@@ -250,12 +273,13 @@ const constantRewards: Check = {
   advice:
     'Check that the reward function ran and did not fail on every row: a constant 0 is what failures often return.',
   rule: 'warning if two or more rows all have the same reward',
+  measure: (row) => [row.number('reward')!],
   start() {
     const all = new Spread();
     let rows = 0;
     return {
-      row(row) {
-        all.add(row.number('reward')!);
+      add({ 0: reward }) {
+        all.add(reward!);
         rows++;
       },
       finish: () => ({

@@ -2,7 +2,7 @@
 
 import { ExactSum } from '../../core/exact-sum.js';
 import type { Check, Need } from '../check.js';
-import { Equality } from '../equality.js';
+import { Equality, equalTokens } from '../equality.js';
 import { differences, type Row } from '../row.js';
 import { RowSet } from '../row-table.js';
 import { TokenMean } from '../sums.js';
@@ -27,17 +27,14 @@ const disagreement: Check = {
   rule:
     'warning if |k3 − k1| exceeds 5 standard errors, 0.01 nats, and half of the larger one. k2 is shown too, but it is ' +
     'biased for distant policies, so it may differ',
+  measure(row) {
+    const d = logRatios(row);
+    return [d, d.map((x) => (x * x) / 2), d.map(excess)].flatMap((values) => TokenMean.sumsOf(values));
+  },
   start() {
-    const k1 = new TokenMean();
-    const k2 = new TokenMean();
-    const gap = new TokenMean();
+    const [k1, k2, gap] = [new TokenMean(), new TokenMean(), new TokenMean()];
     return {
-      row(row) {
-        const d = logRatios(row);
-        k1.addRow(d);
-        k2.addRow(d.map((x) => (x * x) / 2));
-        gap.addRow(d.map(excess));
-      },
+      add: (numbers) => TokenMean.addAll([k1, k2, gap], numbers),
       finish() {
         const k3 = k1.mean + gap.mean;
         const size = Math.abs(gap.mean);
@@ -60,24 +57,30 @@ const dominated: Check = {
     'k3 grows exponentially where the reference prefers a token that the policy finds unlikely. One token then decides the KL term and its gradient.',
   advice: 'Read this token, and use k2 or a clipped k3 for the KL term if such tokens are genuine.',
   rule: 'warning if one token has more than half of the sum of k3 over 200 tokens or more, and a k3 above 5',
+  measure(row) {
+    let [total, tokens, largest] = [0, 0, Number.NEGATIVE_INFINITY];
+    for (const d of logRatios(row)) {
+      if (!Number.isFinite(d)) continue;
+      const k3 = excess(d) + d;
+      total += k3;
+      tokens++;
+      largest = Math.max(largest, k3);
+    }
+    return tokens > 0 ? [total, tokens, largest] : undefined;
+  },
   start() {
     const sum = new ExactSum();
     let [tokens, largest] = [0, 0];
     let rows = new RowSet();
     return {
-      row(row) {
-        let total = 0;
-        for (const d of logRatios(row)) {
-          if (!Number.isFinite(d)) continue;
-          const k3 = excess(d) + d;
-          total += k3;
-          tokens++;
-          if (k3 < largest) continue;
-          if (k3 > largest) rows = new RowSet();
-          largest = k3;
-          rows.add(row.index);
-        }
-        sum.add(total);
+      add(numbers, index) {
+        const k3 = numbers[2]!;
+        sum.add(numbers[0]!);
+        tokens += numbers[1]!;
+        if (k3 < largest) return;
+        if (k3 > largest) rows = new RowSet();
+        largest = k3;
+        rows.add(index);
       },
       finish() {
         const share = largest / sum.value;
@@ -100,13 +103,17 @@ const reference: Check = {
   advice:
     'Check which weights the reference was loaded from, and whether it is synchronised with the policy.',
   rule: 'info if the columns are equal on all tokens; warning if `step` says that this is not the first step',
+  measure: (row) => [
+    ...equalTokens(policyOf(row), row.values('ref_logprobs')!),
+    row.number('step') ?? Number.NaN,
+  ],
   start() {
-    const equality = new Equality(policyOf, (row) => row.values('ref_logprobs')!);
+    const equality = new Equality();
     let step = Number.NaN;
     return {
-      row(row) {
-        equality.add(row);
-        step = row.number('step') ?? step;
+      add(numbers) {
+        equality.add(numbers[0]!, numbers[1]!);
+        step = numbers[2]!;
       },
       finish: () => ({
         severity: equality.isWhole ? (step > 1 ? 'warning' : 'info') : undefined,

@@ -2,7 +2,7 @@
 
 import { ExactSum } from '../../core/exact-sum.js';
 import { type Check, LONG_ENOUGH, type Need } from '../check.js';
-import { Equality } from '../equality.js';
+import { Equality, equalTokens } from '../equality.js';
 import { differences, type Row } from '../row.js';
 import { RowSet } from '../row-table.js';
 import { meanOf } from '../sums.js';
@@ -24,6 +24,18 @@ const sampleSize: Check = {
   rule:
     'warning if (Σr)² / (N·Σr²) is below 0.5 over 50 tokens or more, where half of the sample is lost: the ratios vary ' +
     'by more than their mean. Healthy training stays above 0.9',
+  measure(row) {
+    let [n, s, ss, whole] = [0, 0, 0, 0];
+    for (const d of logRatios(row)) {
+      if (Number.isNaN(d)) continue;
+      const r = ratioOf(d);
+      n++;
+      s += r;
+      ss += r * r;
+      whole += d;
+    }
+    return n > 0 ? [n, s, ss, ratioOf(whole)] : undefined;
+  },
   start() {
     const [sum, squares, rowSum, rowSquares] = [
       new ExactSum(),
@@ -34,25 +46,15 @@ const sampleSize: Check = {
     const poor = new RowSet();
     let [tokens, rows] = [0, 0];
     return {
-      row(row) {
-        let [n, s, ss, whole] = [0, 0, 0, 0];
-        for (const d of logRatios(row)) {
-          if (Number.isNaN(d)) continue;
-          const r = ratioOf(d);
-          n++;
-          s += r;
-          ss += r * r;
-          whole += d;
-        }
-        if (n === 0) return;
+      add(numbers, index) {
+        const [n, s, ss, w] = [numbers[0]!, numbers[1]!, numbers[2]!, numbers[3]!];
         tokens += n;
         rows++;
         sum.add(s);
         squares.add(ss);
-        const w = ratioOf(whole);
         rowSum.add(w);
         rowSquares.add(w * w);
-        if (n >= LONG_ENOUGH && s * s < 0.5 * n * ss) poor.add(row.index);
+        if (n >= LONG_ENOUGH && s * s < 0.5 * n * ss) poor.add(index);
       },
       finish() {
         const ofTokens = sum.value ** 2 / (tokens * squares.value);
@@ -87,34 +89,42 @@ const clipped: Check = {
   advice:
     'Make fewer updates per batch, or widen the clip. On the first mini-batch of a step all shares should be 0; if they are not, the old log-probabilities are not those of the policy before the update.',
   rule: "warning if PPO's clip at 0.2 would cut more than 30% of the tokens; training usually has 0 to 20%",
+  measure(row) {
+    const d = logRatios(row);
+    const advantages = row.values('advantages');
+    const cut = CLIPS.map(() => 0);
+    let dual = 0;
+    d.forEach((x, t) => {
+      const r = ratioOf(x);
+      const a = advantages?.[t];
+      CLIPS.forEach(({ name, low, high }, i) => {
+        // CISPO bounds the weight of a token whatever its advantage.
+        const bothSides = a === undefined || name === 'cispoClip';
+        if ((r > high && (bothSides || a > 0)) || (r < low && (bothSides || a < 0))) cut[i]!++;
+      });
+      if (r > 3 && (a === undefined || a < 0)) dual++;
+    });
+    const mean = meanOf(d);
+    const a = advantages?.[0];
+    const gspo = (mean > Math.log(1.0004) && !(a! <= 0)) || (mean < Math.log(0.9997) && !(a! >= 0));
+    return [d.length, dual, Number(gspo), ...cut];
+  },
   start() {
     const cut = new Float64Array(CLIPS.length);
     const rows = new RowSet();
     let [tokens, rowsSeen, dual, gspo] = [0, 0, 0, 0];
     return {
-      row(row) {
-        const d = logRatios(row);
-        const advantages = row.values('advantages');
-        let here = 0;
-        d.forEach((x, t) => {
-          const r = ratioOf(x);
-          const a = advantages?.[t];
-          CLIPS.forEach(({ name, low, high }, i) => {
-            // CISPO bounds the weight of a token whatever its advantage.
-            const bothSides = a === undefined || name === 'cispoClip';
-            if ((r > high && (bothSides || a > 0)) || (r < low && (bothSides || a < 0))) {
-              cut[i]!++;
-              if (name === 'ppoClip02') here++;
-            }
-          });
-          if (r > 3 && (a === undefined || a < 0)) dual++;
+      add(numbers, index) {
+        const [length, cutFrom] = [numbers[0]!, 3];
+        tokens += length;
+        if (length > 0) rowsSeen++;
+        dual += numbers[1]!;
+        gspo += numbers[2]!;
+        CLIPS.forEach(({ name }, i) => {
+          const here = numbers[cutFrom + i]!;
+          cut[i]! += here;
+          if (name === 'ppoClip02' && length >= LONG_ENOUGH && here > 0.3 * length) rows.add(index);
         });
-        tokens += d.length;
-        if (d.length > 0) rowsSeen++;
-        const mean = meanOf(d);
-        const a = advantages?.[0];
-        if ((mean > Math.log(1.0004) && !(a! <= 0)) || (mean < Math.log(0.9997) && !(a! >= 0))) gspo++;
-        if (d.length >= LONG_ENOUGH && here > 0.3 * d.length) rows.add(row.index);
       },
       finish() {
         const shares = Object.fromEntries(CLIPS.map(({ name }, i) => [name, cut[i]! / tokens]));
@@ -138,19 +148,25 @@ const outlier: Check = {
     'No gradient step of a usual size changes the probability of a token this much. The two columns belong to different tokens or policies there, or the mask covers too little.',
   advice: 'Read these tokens. Check them against the mask, and look at the shift and rollout findings.',
   rule: `warning for any ratio beyond ${EXTREME} or below its inverse (3 nats); clipped training stays below 2 or 3`,
+  measure(row) {
+    let [tokens, largest] = [0, 0];
+    for (const d of logRatios(row)) {
+      const size = Math.abs(d);
+      if (!(size < Number.POSITIVE_INFINITY)) continue;
+      largest = Math.max(largest, size);
+      if (size > Math.log(EXTREME)) tokens++;
+    }
+    return [tokens, largest];
+  },
   start() {
     const rows = new RowSet();
     let [tokens, largest] = [0, 0];
     return {
-      row(row) {
-        for (const d of logRatios(row)) {
-          const size = Math.abs(d);
-          if (!(size < Number.POSITIVE_INFINITY)) continue;
-          largest = Math.max(largest, size);
-          if (size <= Math.log(EXTREME)) continue;
-          tokens++;
-          rows.add(row.index);
-        }
+      add({ 0: tokensHere, 1: largestHere }, index) {
+        largest = Math.max(largest, largestHere!);
+        if (tokensHere === 0) return;
+        tokens += tokensHere!;
+        rows.add(index);
       },
       finish: () => ({
         severity: tokens > 0 ? 'warning' : undefined,
@@ -169,13 +185,11 @@ const samePolicy: Check = {
     'All ratios are exactly 1, as on the first mini-batch of a step. Clips and corrections by ratio do nothing here, and many losses have the same gradient.',
   advice: 'To see what clipping does, dump a later mini-batch. To compare losses, compare gradients too.',
   rule: 'info if logprobs and old_logprobs are equal on all tokens',
+  measure: (row) => equalTokens(row.values('logprobs')!, row.values('old_logprobs')!),
   start() {
-    const equality = new Equality(
-      (row) => row.values('logprobs')!,
-      (row) => row.values('old_logprobs')!,
-    );
+    const equality = new Equality();
     return {
-      row: (row) => equality.add(row),
+      add: ({ 0: tokens, 1: equal }) => equality.add(tokens!, equal!),
       finish: () => ({ severity: equality.isWhole ? 'info' : undefined, evidence: equality.evidence }),
     };
   },

@@ -3,7 +3,7 @@
 import { ExactSum } from '../../core/exact-sum.js';
 import { Growing } from '../../parts/growing.js';
 import { type Check, LONG_ENOUGH, type Need } from '../check.js';
-import { Equality } from '../equality.js';
+import { Equality, equalTokens } from '../equality.js';
 import { differences, equal, type Row, sizesOf } from '../row.js';
 import { RowSet } from '../row-table.js';
 import { meanOf, sumOf, TokenMean } from '../sums.js';
@@ -29,6 +29,11 @@ function engineDifferences(row: Row): Float64Array | undefined {
   return pair && !pair.updated ? sizesOf(differences(pair.trainer, pair.rollout)) : undefined;
 }
 
+/** Returns the mean of a row's differences; NaN for a row that is too short to look at it alone. */
+function meanIfLong(values: Float64Array): number {
+  return values.length < LONG_ENOUGH ? Number.NaN : meanOf(values);
+}
+
 const NOISE =
   'engines that compute in bfloat16 differ from a trainer by about 0.01 nats per token, mixtures of experts by a few times as much';
 
@@ -41,19 +46,20 @@ const difference: Check = {
   advice:
     'Look at the other rollout findings first: an offset, a scale, a shift or a drift names the cause. Otherwise check that the engine had the same weights, precision and chat template, or weight tokens by a correction (docs/corrections.md).',
   rule: `warning if the mean |difference| exceeds 0.1 over the dump, or 0.5 over a single row; error if it exceeds 0.5 over the dump: ${NOISE}`,
+  measure(row) {
+    const sizes = engineDifferences(row);
+    return sizes && [...TokenMean.sumsOf(sizes), meanIfLong(sizes)];
+  },
   start() {
     const all = new TokenMean();
     const rows = new RowSet();
     let alone = false;
     return {
-      row(row) {
-        const sizes = engineDifferences(row);
-        if (!sizes) return;
-        all.addRow(sizes);
-        const mean = meanOf(sizes);
-        if (sizes.length < LONG_ENOUGH || !(mean > 0.1)) return;
-        rows.add(row.index);
-        alone ||= mean > 0.5;
+      add({ 0: count, 1: sum, 2: squares, 3: mean }, index) {
+        all.add(count!, sum!, squares!);
+        if (!(mean! > 0.1)) return;
+        rows.add(index);
+        alone ||= mean! > 0.5;
       },
       finish() {
         const { mean } = all;
@@ -75,17 +81,19 @@ const offset: Check = {
   rule:
     'warning if the mean difference exceeds 0.02, half a standard deviation of the differences, and 5 standard errors. ' +
     'Noise of standard deviation s moves the mean only by s²/2, far below half of s',
+  measure(row) {
+    const pair = enginePair(row);
+    if (!pair) return undefined;
+    const d = differences(pair.trainer, pair.rollout);
+    return [...TokenMean.sumsOf(d), meanIfLong(d)];
+  },
   start() {
     const all = new TokenMean();
     const [above, below] = [new RowSet(), new RowSet()];
     return {
-      row(row) {
-        const pair = enginePair(row);
-        if (!pair) return;
-        const d = differences(pair.trainer, pair.rollout);
-        all.addRow(d);
-        const mean = meanOf(d);
-        if (d.length >= LONG_ENOUGH && Math.abs(mean) > 0.02) (mean > 0 ? above : below).add(row.index);
+      add({ 0: count, 1: sum, 2: squares, 3: mean }, index) {
+        all.add(count!, sum!, squares!);
+        if (Math.abs(mean!) > 0.02) (mean! > 0 ? above : below).add(index);
       },
       finish() {
         const { mean, deviation, error, count } = all;
@@ -113,40 +121,41 @@ const scale: Check = {
     'warning if the ratio of the standard deviations is off 1 by more than 2% and by more than 5 standard errors, at a ' +
     'correlation above 0.9. Noise of 0.02 nats changes this ratio by less than 0.3%, even with heavy tails. The limit is ' +
     '5% if the trainer has only current log-probabilities, because updates change the ratio by a percent or two',
+  measure(row) {
+    const pair = enginePair(row);
+    if (!pair) return undefined;
+    const { trainer, rollout } = pair;
+    let count = 0;
+    let sx = 0;
+    let sy = 0;
+    let sxx = 0;
+    let syy = 0;
+    let sxy = 0;
+    for (let t = 0; t < trainer.length; t++) {
+      const a = rollout[t]!;
+      const b = trainer[t]!;
+      if (!Number.isFinite(a - b)) continue;
+      count++;
+      sx += a;
+      sy += b;
+      sxx += a * a;
+      syy += b * b;
+      sxy += a * b;
+    }
+    return [count, sx, sy, sxx, syy, sxy, Number(pair.isOld)];
+  },
   start() {
     // One number per row: its values, and their sums, squares and products in the two columns.
-    const numbers = () => new Growing((length) => new Float64Array(length));
-    const [n, x, y, xx, yy, xy] = [numbers(), numbers(), numbers(), numbers(), numbers(), numbers()];
+    const ofRows = () => new Growing((length) => new Float64Array(length));
+    const columns = [ofRows(), ofRows(), ofRows(), ofRows(), ofRows(), ofRows()] as const;
+    const [n, x, y, xx, yy, xy] = columns;
     let limit = 1.02;
     return {
-      row(row) {
-        const pair = enginePair(row);
-        if (!pair) return;
-        const { trainer, rollout } = pair;
-        if (!pair.isOld) limit = 1.05;
-        let count = 0;
-        let sx = 0;
-        let sy = 0;
-        let sxx = 0;
-        let syy = 0;
-        let sxy = 0;
-        for (let t = 0; t < trainer.length; t++) {
-          const a = rollout[t]!;
-          const b = trainer[t]!;
-          if (!Number.isFinite(a - b)) continue;
-          count++;
-          sx += a;
-          sy += b;
-          sxx += a * a;
-          syy += b * b;
-          sxy += a * b;
-        }
-        n.push(count);
-        x.push(sx);
-        y.push(sy);
-        xx.push(sxx);
-        yy.push(syy);
-        xy.push(sxy);
+      add(numbers) {
+        columns.forEach((column, i) => {
+          column.push(numbers[i]!);
+        });
+        if (numbers[columns.length] === 0) limit = 1.05;
       },
       finish() {
         const count = sumOf(n.values);
@@ -185,23 +194,26 @@ const drift: Check = {
   rule:
     'warning if the mean |difference| in the last quarter of the rows (of 16 tokens or more; at least 8 rows) is twice ' +
     'that in the first, larger by 0.02, and by 4 standard errors over rows',
+  measure(row) {
+    const d = engineDifferences(row);
+    if (!d || d.length < 16) return undefined;
+    const quarter = d.length >> 2;
+    const [begin, end] = [meanOf(d, 0, quarter), meanOf(d, d.length - quarter)];
+    return Number.isFinite(begin + end) ? [begin, end] : undefined;
+  },
   start() {
     const [first, last, growth, squares] = [new ExactSum(), new ExactSum(), new ExactSum(), new ExactSum()];
     const rows = new RowSet();
     let n = 0;
     return {
-      row(row) {
-        const d = engineDifferences(row);
-        if (!d || d.length < 16) return;
-        const quarter = d.length >> 2;
-        const [begin, end] = [meanOf(d, 0, quarter), meanOf(d, d.length - quarter)];
-        if (!Number.isFinite(begin + end)) return;
+      add(numbers, index) {
+        const [begin, end] = [numbers[0]!, numbers[1]!];
         n++;
         first.add(begin);
         last.add(end);
         growth.add(end - begin);
         squares.add((end - begin) ** 2);
-        if (end > 2 * begin && end - begin > 0.02) rows.add(row.index);
+        if (end > 2 * begin && end - begin > 0.02) rows.add(index);
       },
       finish() {
         const [begin, end, mean] = [first.value / n, last.value / n, growth.value / n];
@@ -228,21 +240,28 @@ const outlier: Check = {
   rule:
     'warning if |difference| exceeds 1 at some token while the mean is at most 0.1 and at most 1% of the tokens exceed it; ' +
     'info if these are at most one token in 100,000, which happens without a fault in long runs',
+  measure(row) {
+    const sizes = engineDifferences(row);
+    if (!sizes) return undefined;
+    let [outliers, largest] = [0, 0];
+    for (const size of sizes) {
+      if (!(size > 1 && size < Number.POSITIVE_INFINITY)) continue;
+      outliers++;
+      largest = Math.max(largest, size);
+    }
+    return [...TokenMean.sumsOf(sizes), outliers, largest];
+  },
   start() {
     const all = new TokenMean();
     const rows = new RowSet();
     let [outliers, largest] = [0, 0];
     return {
-      row(row) {
-        const sizes = engineDifferences(row);
-        if (!sizes) return;
-        all.addRow(sizes);
-        for (const size of sizes) {
-          if (!(size > 1 && size < Number.POSITIVE_INFINITY)) continue;
-          outliers++;
-          largest = Math.max(largest, size);
-          rows.add(row.index);
-        }
+      add({ 0: count, 1: sum, 2: squares, 3: outliersHere, 4: largestHere }, index) {
+        all.add(count!, sum!, squares!);
+        if (outliersHere === 0) return;
+        outliers += outliersHere!;
+        largest = Math.max(largest, largestHere!);
+        rows.add(index);
       },
       finish() {
         const share = outliers / all.count;
@@ -266,13 +285,11 @@ const copied: Check = {
   advice:
     'If this is not intended, let the trainer recompute the old log-probabilities before the first update.',
   rule: 'info if the two columns are equal on all tokens, which is a choice of the configuration',
+  measure: (row) => equalTokens(row.values('old_logprobs')!, row.values('rollout_logprobs')!),
   start() {
-    const equality = new Equality(
-      (row) => row.values('old_logprobs')!,
-      (row) => row.values('rollout_logprobs')!,
-    );
+    const equality = new Equality();
     return {
-      row: (row) => equality.add(row),
+      add: ({ 0: tokens, 1: equal }) => equality.add(tokens!, equal!),
       finish: () => ({ severity: equality.isWhole ? 'info' : undefined, evidence: equality.evidence }),
     };
   },

@@ -5,6 +5,11 @@ import type { Row } from '../row.js';
 import { RowSet } from '../row-table.js';
 import { medianOf } from '../sums.js';
 
+/** Returns the number of tokens from the first to the last unmasked one. */
+function spanOf({ mask, tokens }: Row): number {
+  return tokens === 0 ? 0 : mask.lastIndexOf(1) - mask.indexOf(1) + 1;
+}
+
 const emptyMask: Check = {
   name: 'mask-empty',
   title: 'Rows have no unmasked token',
@@ -14,13 +19,14 @@ const emptyMask: Check = {
   advice:
     'Drop these rows. They are often padding that fills up the last batch, or responses that were cut to nothing.',
   rule: 'info for any such row, warning from 10% of the rows: filters for truncated responses clear a few masks on purpose',
+  measure: (row) => [row.tokens],
   start() {
     const rows = new RowSet();
     let all = 0;
     return {
-      row(row) {
+      add({ 0: tokens }, index) {
         all++;
-        if (row.tokens === 0) rows.add(row.index);
+        if (tokens === 0) rows.add(index);
       },
       finish: () => ({
         severity: rows.size === 0 ? undefined : rows.size >= 0.1 * all ? 'warning' : 'info',
@@ -44,18 +50,21 @@ const fullMask: Check = {
   rule:
     `info if two or more rows of ${LONG_ENOUGH} tokens or more have this; warning if one row in four ends in ${TAIL} ` +
     'equal log-probabilities, which sampled tokens do not have',
+  measure(row) {
+    const { length } = row.mask;
+    const tail = row.firstOf('logprobs', 'old_logprobs', 'rollout_logprobs')?.slice(-TAIL);
+    const isEqual = tail?.length === TAIL && tail.every((x) => x === tail[0]);
+    return [length, length - row.tokens, Number(isEqual)];
+  },
   start() {
     let [masked, rows, tails, shortest, longest] = [0, 0, 0, Number.POSITIVE_INFINITY, 0];
     return {
-      row(row) {
-        const { length } = row.mask;
+      add({ 0: length, 1: maskedHere, 2: tail }) {
         rows++;
-        masked += length - row.tokens;
-        shortest = Math.min(shortest, length);
-        longest = Math.max(longest, length);
-        const values = row.firstOf('logprobs', 'old_logprobs', 'rollout_logprobs');
-        const tail = values?.slice(-TAIL);
-        if (tail && tail.length === TAIL && tail.every((x) => x === tail[0])) tails++;
+        masked += maskedHere!;
+        shortest = Math.min(shortest, length!);
+        longest = Math.max(longest, length!);
+        tails += tail!;
       },
       finish() {
         const found = masked === 0 && rows > 1 && shortest === longest && longest >= LONG_ENOUGH;
@@ -78,14 +87,11 @@ const maskHoles: Check = {
   advice:
     'In single-turn training, find what cleared the mask. A shift of the mask by one token leaves such holes at the borders of turns.',
   rule: 'info for any such row, because multi-turn rollouts have them',
+  measure: (row) => (spanOf(row) > row.tokens ? [] : undefined),
   start() {
     const rows = new RowSet();
     return {
-      row(row) {
-        const { mask } = row;
-        const [first, last] = [mask.indexOf(1), mask.lastIndexOf(1)];
-        if (row.tokens > 0 && last - first + 1 > row.tokens) rows.add(row.index);
-      },
+      add: (_, index) => rows.add(index),
       finish: () => ({
         severity: rows.size > 0 ? 'info' : undefined,
         evidence: { rowsWithHoles: rows.size },
@@ -94,11 +100,6 @@ const maskHoles: Check = {
     };
   },
 };
-
-/** Returns the number of tokens from the first to the last unmasked one. */
-function spanOf({ mask, tokens }: Row): number {
-  return tokens === 0 ? 0 : mask.lastIndexOf(1) - mask.indexOf(1) + 1;
-}
 
 const truncated: Check = {
   name: 'length-truncated',
@@ -110,14 +111,14 @@ const truncated: Check = {
   rule:
     'info if 5% of the rows (3 or more) share the greatest length, and 5 times more than share a length just below it; ' +
     'warning from 20%, where truncation decides what is learned',
+  measure: (row) => [spanOf(row)],
   start() {
     const counts = new Map<number, number>();
     const spans = new Growing((length) => new Uint32Array(length));
     return {
-      row(row) {
-        const span = spanOf(row);
-        spans.push(span);
-        counts.set(span, (counts.get(span) ?? 0) + 1);
+      add({ 0: span }) {
+        spans.push(span!);
+        counts.set(span!, (counts.get(span!) ?? 0) + 1);
       },
       finish() {
         const longest = spans.values.reduce((most, span) => Math.max(most, span), 0);
@@ -152,10 +153,11 @@ const extremeLengths: Check = {
     'With a mean over tokens, the longest responses dominate the loss. With a mean over rows, each token of a very short one weighs much.',
   advice: 'Read these responses, and compare how the modes of --loss-agg-mode weigh them.',
   rule: 'info for rows above 10 times the median length, or of at most 1 token if the median is 16 or more',
+  measure: (row) => [spanOf(row)],
   start() {
     const spans = new Growing((length) => new Uint32Array(length));
     return {
-      row: (row) => spans.push(spanOf(row)),
+      add: ({ 0: span }) => spans.push(span!),
       finish() {
         const sorted = spans.values.slice().sort();
         const median = medianOf(sorted);
@@ -201,19 +203,20 @@ const duplicates: Check = {
   rule:
     `warning for copies (of ${LONG_ENOUGH} tokens or more) in different groups, or with the same task_id and run_id; info ` +
     'for other copies, which sampling can produce',
+  measure(row) {
+    const values = row.firstOf('old_logprobs', 'logprobs', 'rollout_logprobs')!;
+    // Rows of placeholders are all alike. zero-logprob reports them.
+    if (values.length < LONG_ENOUGH || values.every((x) => x === values[0])) return undefined;
+    return [hashOf(values)];
+  },
   start(table) {
-    // One hash for each row, or NaN for a row that is not compared, and one run id.
+    // Of the rows that are compared.
     const hashes = new Growing((length) => new Float64Array(length));
-    const runs = new Growing((length) => new Float64Array(length));
     const indices = new Growing((length) => new Uint32Array(length));
     return {
-      row(row) {
-        const values = row.firstOf('old_logprobs', 'logprobs', 'rollout_logprobs')!;
-        // Rows of placeholders are all alike. zero-logprob reports them.
-        if (values.length < LONG_ENOUGH || values.every((x) => x === values[0])) return;
-        hashes.push(hashOf(values));
-        runs.push(row.number('run_id') ?? Number.NaN);
-        indices.push(row.index);
+      add({ 0: hash }, index) {
+        hashes.push(hash!);
+        indices.push(index);
       },
       finish() {
         const all = hashes.values;
@@ -226,7 +229,7 @@ const duplicates: Check = {
           const copies = [...order.subarray(begin, end)].map((i) => ({
             index: indices.values[i]!,
             group: table.groupOf(indices.values[i]!),
-            run: runs.values[i]!,
+            run: table.runOf(indices.values[i]!),
           }));
           const groups = new Set(copies.map(({ group }) => group));
           const withIds = new Map<string, number>();

@@ -3,12 +3,15 @@
 import { ExactSum } from '../../core/exact-sum.js';
 import type { RolloutColumn } from '../../rollouts/index.js';
 import { type Check, LONG_ENOUGH } from '../check.js';
-import { differences, type Row, sizesOf } from '../row.js';
+import { differences, sizesOf } from '../row.js';
 import { RowSet } from '../row-table.js';
 import { meanOf } from '../sums.js';
 
 // Below this mean |difference|, the columns agree as they are.
 const AGREES = 0.1;
+
+// By how many tokens the other column is moved.
+const LAGS = [-1, 0, 1] as const;
 
 /**
  * Makes a check for columns that agree only if one is moved by a token.
@@ -33,23 +36,24 @@ function shiftCheck(
       `error if the mean |difference| exceeds ${AGREES} and falls below half of that when one column is moved by a token ` +
       `(over all rows of ${LONG_ENOUGH} tokens or more), or below 0.3 times that in a single row. Neighbouring tokens ` +
       'have unrelated log-probabilities, so moving a column that is right makes the difference larger',
+    measure(row) {
+      const [a, b] = [row.firstOf(...others)!, row.values(other)!];
+      if (a.length < LONG_ENOUGH) return undefined;
+      const means = LAGS.map((lag) => meanOf(sizesOf(differences(a, b, lag))));
+      return means.every(Number.isFinite) ? means : undefined;
+    },
     start() {
-      const lags = [-1, 0, 1] as const;
-      const sums = lags.map(() => new ExactSum());
+      const sums = LAGS.map(() => new ExactSum());
       const rows = new RowSet();
       let n = 0;
       return {
-        row(row: Row) {
-          const [a, b] = [row.firstOf(...others)!, row.values(other)!];
-          if (a.length < LONG_ENOUGH) return;
-          const means = lags.map((lag) => meanOf(sizesOf(differences(a, b, lag))));
-          if (!means.every(Number.isFinite)) return;
+        add(means, index) {
           n++;
           sums.forEach((sum, i) => {
             sum.add(means[i]!);
           });
-          const [before, here, after] = means as [number, number, number];
-          if (here > 2 * AGREES && Math.min(before, after) < 0.3 * here) rows.add(row.index);
+          const { 0: before, 1: here, 2: after } = means;
+          if (here! > 2 * AGREES && Math.min(before!, after!) < 0.3 * here!) rows.add(index);
         },
         finish() {
           const [before, here, after] = sums.map((sum) => sum.value / n) as [number, number, number];

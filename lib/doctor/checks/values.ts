@@ -1,25 +1,40 @@
 // Values that no log-probability and no advantage can have.
 import type { RolloutColumn } from '../../rollouts/index.js';
-import { type Check, LOGPROB_COLUMNS, LONG_ENOUGH, TOKEN_COLUMNS } from '../check.js';
+import { type Check, LOGPROB_COLUMNS, LONG_ENOUGH, type Numbers, TOKEN_COLUMNS } from '../check.js';
 import { RowSet } from '../row-table.js';
 
 const ROW_COLUMNS: readonly RolloutColumn[] = ['reward', 'reward_baseline'];
 
-/** Returns counters by column, as evidence. */
+/** Adds up counts by column, as evidence. */
 class ByColumn {
   readonly rows = new RowSet();
   readonly counts: Record<string, number> = {};
+  readonly #columns: readonly RolloutColumn[];
 
-  add(column: RolloutColumn, row: number, count: number): void {
-    if (count === 0) return;
-    this.rows.add(row);
-    this.counts[column] = (this.counts[column] ?? 0) + count;
+  constructor(columns: readonly RolloutColumn[]) {
+    this.#columns = columns;
+  }
+
+  /** @param counts one number per column. */
+  add(counts: Numbers, row: number): void {
+    this.#columns.forEach((column, i) => {
+      if (counts[i] === 0) return;
+      this.rows.add(row);
+      this.counts[column] = (this.counts[column] ?? 0) + counts[i]!;
+    });
   }
 
   /** Returns the counts in a fixed order of the columns. */
   get evidence(): Record<string, number> {
     return Object.fromEntries(Object.entries(this.counts).sort(([a], [b]) => (a < b ? -1 : 1)));
   }
+}
+
+/** Returns the number of values for which a condition is true. */
+function countOf(values: Float32Array | undefined, condition: (x: number) => boolean): number {
+  let count = 0;
+  for (const x of values ?? []) if (condition(x)) count++;
+  return count;
 }
 
 const nonFinite: Check = {
@@ -31,20 +46,17 @@ const nonFinite: Check = {
     'Find the first step that has them. Typical causes: a division by a standard deviation of 0, log(0) of a filtered ' +
     'token, an overflow in float16. Tokens that do not count belong under the mask.',
   rule: 'error for any unmasked NaN or infinite value',
+  measure(row) {
+    const counts = [
+      ...TOKEN_COLUMNS.map((column) => countOf(row.values(column), (x) => !Number.isFinite(x))),
+      ...ROW_COLUMNS.map((column) => Number(!Number.isFinite(row.number(column) ?? 0))),
+    ];
+    return counts.some((count) => count > 0) ? counts : undefined;
+  },
   start() {
-    const found = new ByColumn();
+    const found = new ByColumn([...TOKEN_COLUMNS, ...ROW_COLUMNS]);
     return {
-      row(row) {
-        for (const column of TOKEN_COLUMNS) {
-          let count = 0;
-          for (const x of row.values(column) ?? []) if (!Number.isFinite(x)) count++;
-          found.add(column, row.index, count);
-        }
-        for (const column of ROW_COLUMNS) {
-          const x = row.number(column);
-          if (x !== undefined && !Number.isFinite(x)) found.add(column, row.index, 1);
-        }
-      },
+      add: (counts, index) => found.add(counts, index),
       finish: () => ({
         severity: found.rows.size > 0 ? 'error' : undefined,
         evidence: found.evidence,
@@ -66,20 +78,24 @@ const positiveLogprob: Check = {
   advice:
     'Store log-probabilities: the logarithm of the softmax at the sampled token, with its negative sign.',
   rule: `error above ${ROUNDING}, which is more than float16 rounds a probability of 1`,
+  measure(row) {
+    let largest = 0;
+    const counts = LOGPROB_COLUMNS.map((column) =>
+      countOf(row.values(column), (x) => {
+        const found = x > ROUNDING && x < Number.POSITIVE_INFINITY;
+        if (found) largest = Math.max(largest, x);
+        return found;
+      }),
+    );
+    return largest > 0 ? [...counts, largest] : undefined;
+  },
   start() {
-    const found = new ByColumn();
+    const found = new ByColumn(LOGPROB_COLUMNS);
     let largest = 0;
     return {
-      row(row) {
-        for (const column of LOGPROB_COLUMNS) {
-          let count = 0;
-          for (const x of row.values(column) ?? [])
-            if (x > ROUNDING && x < Number.POSITIVE_INFINITY) {
-              count++;
-              largest = Math.max(largest, x);
-            }
-          found.add(column, row.index, count);
-        }
+      add(numbers, index) {
+        found.add(numbers, index);
+        largest = Math.max(largest, numbers[LOGPROB_COLUMNS.length]!);
       },
       finish: () => ({
         severity: found.rows.size > 0 ? 'error' : undefined,
@@ -92,6 +108,20 @@ const positiveLogprob: Check = {
 
 const LONG_STRETCH = 32;
 
+// What a row has in a column: too few values, few zeros, a long stretch of zeros, or nothing else.
+const [TOO_FEW, FEW_ZEROS, STRETCH, ONLY_ZEROS] = [0, 1, 2, 3] as const;
+
+function zerosIn(values: Float32Array | undefined): number {
+  if (!values || values.length < LONG_ENOUGH) return TOO_FEW;
+  let [run, longest] = [0, 0];
+  for (const x of values) {
+    run = x === 0 ? run + 1 : 0;
+    longest = Math.max(longest, run);
+  }
+  if (longest === values.length) return ONLY_ZEROS;
+  return longest >= LONG_STRETCH ? STRETCH : FEW_ZEROS;
+}
+
 const zeroLogprob: Check = {
   name: 'zero-logprob',
   title: 'Log-probabilities are exactly 0 on long stretches',
@@ -103,23 +133,20 @@ const zeroLogprob: Check = {
   rule:
     `error if a column is 0 on all tokens of all rows (of ${LONG_ENOUGH} tokens or more); warning for ${LONG_STRETCH} ` +
     'zeros in a row, or a whole row of zeros: a greedy model can be certain of a few tokens in a row',
+  measure: (row) => LOGPROB_COLUMNS.map((column) => zerosIn(row.values(column))),
   start() {
-    const found = new ByColumn();
+    const found = new ByColumn(LOGPROB_COLUMNS);
     const onlyZeros = new Map<RolloutColumn, boolean>();
     return {
-      row(row) {
-        for (const column of LOGPROB_COLUMNS) {
-          const values = row.values(column);
-          if (!values || values.length < LONG_ENOUGH) continue;
-          let [run, longest] = [0, 0];
-          for (const x of values) {
-            run = x === 0 ? run + 1 : 0;
-            longest = Math.max(longest, run);
-          }
-          const whole = longest === values.length;
-          onlyZeros.set(column, whole && onlyZeros.get(column) !== false);
-          if (whole || longest >= LONG_STRETCH) found.add(column, row.index, 1);
-        }
+      add(zeros, index) {
+        LOGPROB_COLUMNS.forEach((column, i) => {
+          if (zeros[i] === TOO_FEW) return;
+          onlyZeros.set(column, zeros[i] === ONLY_ZEROS && onlyZeros.get(column) !== false);
+        });
+        found.add(
+          LOGPROB_COLUMNS.map((_, i) => Number(zeros[i]! >= STRETCH)),
+          index,
+        );
       },
       finish() {
         const emptyColumn = [...onlyZeros.values()].includes(true);

@@ -1,0 +1,128 @@
+// The files of gradients that a run on a queue leaves: one per shard, with the name of --out and the number of the shard.
+import { copyFile, link, mkdir, readdir, rename, rm, stat } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { LossError } from '../index.js';
+import { GRADIENT_ENDINGS, gradientsFiles, type Plan } from '../parts/index.js';
+import { writing } from '../rollouts/write/staging.js';
+import { makeTemporaryFolder, removeTemporaryFolder } from '../rollouts/write/temporary.js';
+
+/** The ending of a file of gradients. */
+export type GradientEnding = (typeof GRADIENT_ENDINGS)[number];
+
+/**
+ * Returns the ending of the name of a file of gradients, which says its format.
+ * @throws LossError `ERR_INVALID_OPTION` for another ending.
+ */
+export function endingOf(out: string): GradientEnding {
+  const ending = GRADIENT_ENDINGS.find((each) => out.endsWith(`.${each}`));
+  if (ending) return ending;
+  throw new LossError('ERR_INVALID_OPTION', {
+    option: 'out',
+    expected: `a name that ends in ${GRADIENT_ENDINGS.map((each) => `.${each}`).join(', ')}`,
+    received: out,
+  });
+}
+
+/** The files that were written. */
+export interface WrittenFiles {
+  /** The files of the shards that have rows, in the order of the rows. */
+  files: string[];
+  /** Their size in bytes. */
+  bytes: number;
+}
+
+/** The files of a run's gradients. */
+export class GradientFiles {
+  readonly #plan: Plan;
+  readonly #files: readonly string[];
+
+  private constructor(plan: Plan, files: readonly string[]) {
+    this.#plan = plan;
+    this.#files = files;
+  }
+
+  /**
+   * Prepares to write the gradients of a plan. Returns undefined for a plan without gradients.
+   * @param out the name of the files without the numbers of shards.
+   * @throws LossError `ERR_INVALID_OPTION` if `out` does not suit the plan, or if an earlier run with more shards has left
+   * files with this name.
+   */
+  static async of(plan: Plan, out: string | undefined): Promise<GradientFiles | undefined> {
+    const { gradients } = plan.configuration;
+    if (out !== undefined && gradients && out.endsWith(`.${gradients.ending}`)) {
+      const stem = basename(out, `.${gradients.ending}`);
+      const files = gradientsFiles(plan, dirname(out), stem);
+      await refuseOthers(files, stem, gradients.ending);
+      return new GradientFiles(plan, files);
+    }
+    if (out === undefined && !gradients) return undefined;
+    throw new LossError('ERR_INVALID_OPTION', {
+      option: 'out',
+      expected: gradients
+        ? `a name that ends in .${gradients.ending}`
+        : 'no file, because this run has no gradients',
+      received: out ?? 'nothing',
+    });
+  }
+
+  /** The names of the files. */
+  get names(): readonly string[] {
+    return this.#files;
+  }
+
+  /**
+   * Gives the files of a run's folder their names. They are complete or absent.
+   * @throws LossError `ERR_INVALID_INPUT` if one cannot be written.
+   */
+  async place(folder: string): Promise<WrittenFiles> {
+    const written: WrittenFiles = { files: [], bytes: 0 };
+    for (const [i, source] of gradientsFiles(this.#plan, folder).entries()) {
+      const file = this.#files[i]!;
+      const size = await stat(source).then(
+        ({ size }) => size,
+        () => undefined,
+      );
+      await writing(file, () => (size === undefined ? rm(file, { force: true }) : place(source, file)));
+      if (size === undefined) continue;
+      written.files.push(file);
+      written.bytes += size;
+    }
+    return written;
+  }
+}
+
+/** Gives a file another name, and keeps the old one for other submitters of the run. */
+async function place(source: string, file: string): Promise<void> {
+  await mkdir(dirname(file), { recursive: true });
+  const folder = makeTemporaryFolder(join(dirname(file), `.${basename(file)}-`));
+  try {
+    const complete = join(folder, 'complete');
+    // Not all file systems have links, and none has them to another one.
+    await link(source, complete).catch(() => copyFile(source, complete));
+    await rename(complete, file);
+  } finally {
+    await removeTemporaryFolder(folder);
+  }
+}
+
+/** Throws an error if there are files with the names of further shards, which readers would take for this run's. */
+async function refuseOthers(files: readonly string[], stem: string, ending: string): Promise<void> {
+  const folder = dirname(files[0]!);
+  const own = new Set(files.map((file) => basename(file)));
+  const names = await readdir(folder).catch(() => []);
+  const other = names.find(
+    (name) =>
+      !own.has(name) &&
+      name.startsWith(`${stem}-`) &&
+      name.endsWith(`.${ending}`) &&
+      /^\d{5,}$/.test(name.slice(stem.length + 1, -ending.length - 1)),
+  );
+  if (other !== undefined)
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: join(folder, other),
+      option: 'out',
+      expected: `a folder without gradients of more than ${files.length} shards`,
+      received: 'such a file',
+      hint: 'Remove it, or choose another name',
+    });
+}
