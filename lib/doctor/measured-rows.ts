@@ -3,6 +3,7 @@
 import { LossError } from '../core/errors.js';
 import { encodeNumbers, type Fields } from '../parts/fields.js';
 import { Growing } from '../parts/growing.js';
+import { renumber } from '../parts/merge-counts.js';
 import { idsFrom, idsToJson } from '../parts/part-data.js';
 import type { IdColumn } from '../rollouts/columns.js';
 import type { Place, RolloutColumn, RolloutPart } from '../rollouts/index.js';
@@ -201,11 +202,6 @@ function numbersOf(
   known: Map<number | string, number>,
 ): (row: number) => number {
   if (!fields.has(key)) return () => Number.NaN;
-  const { numbers, ids } = idsFrom(fields.object(key), rows);
-  const own = ids.map((id) => {
-    const number = known.get(id) ?? known.size;
-    known.set(id, number);
-    return number;
-  });
-  return (row) => own[numbers[row]!]!;
+  const numbers = renumber(idsFrom(fields.object(key), rows), known);
+  return (row) => numbers[row]!;
 }

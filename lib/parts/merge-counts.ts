@@ -107,16 +107,22 @@ function joinInputs(all: readonly GroupInputs[]): GroupInputs {
 
 /** Joins ids. They get the numbers that they would have if all rows were read in order. */
 function joinIds(all: readonly NumberedIds[]): NumberedIds {
-  const numberOf = new Map<number | string, number>();
-  const renumbered = all.map(({ numbers, ids }) => {
-    const own = ids.map((id) => {
-      const number = numberOf.get(id) ?? numberOf.size;
-      numberOf.set(id, number);
-      return number;
-    });
-    return numbers.map((number) => own[number]!);
+  const known = new Map<number | string, number>();
+  const renumbered = all.map((each) => renumber(each, known));
+  return { numbers: joinNumbers(renumbered, int32), ids: [...known.keys()] };
+}
+
+/**
+ * Returns the numbers of the rows' ids, among the ids of all shards so far.
+ * @param known the numbers of the ids of the shards before. Receives those of the new ids.
+ */
+export function renumber({ numbers, ids }: NumberedIds, known: Map<number | string, number>): Int32Array {
+  const own = ids.map((id) => {
+    const number = known.get(id) ?? known.size;
+    known.set(id, number);
+    return number;
   });
-  return { numbers: joinNumbers(renumbered, int32), ids: [...numberOf.keys()] };
+  return numbers.map((number) => own[number]!);
 }
 
 const float64 = (length: number) => new Float64Array(length);
