@@ -597,4 +597,12 @@ export interface NativeBinding {
   allocPinned(device: number, bytes: number): Promise<ArrayBuffer>;
   /** Detaches an ArrayBuffer that allocPinned() made. Returns false, and does nothing, if another function made it. */
   freePinned(buffer: ArrayBuffer): boolean;
+  // Only Linux has the following functions.
+  /**
+   * Returns an ArrayBuffer with any content, on memory that an earlier one had if possible. Returns undefined if much
+   * such memory is in use, if the size is too small or too large, or if this process allows no such ArrayBuffers.
+   */
+  takeRecycled?(bytes: number): ArrayBuffer | undefined;
+  /** Frees the memory of takeRecycled() that is not in use. */
+  clearRecycled?(): void;
 }

@@ -274,6 +274,9 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("deviceArrayToDlpack", device_array_to_dlpack);
   add("allocPinned", alloc_pinned);
   add("freePinned", free_pinned);
+#if defined(__linux__)
+  add_recycling(env, exports);
+#endif
 #if defined(POLICY_LOSS_BENCH)
   add_bench_functions(env, exports);
 #endif

@@ -26,6 +26,9 @@ Napi::Value Instance::start(Napi::Env env, std::unique_ptr<Job> job, const Napi:
   napi_value promise;
   napi_create_promise(env, &job->deferred, &promise);
   napi_create_reference(env, keep_alive, 1, &job->keep_alive);
+#if defined(__linux__)
+  if (ReadForLater* const reading = ReadForLater::current()) job->memory = reading->take_memory();
+#endif
   if (undelivered_++ == 0) napi_ref_threadsafe_function(env, deliver_);
   Job* const started = job.release();
   started->instance = this;

@@ -28,10 +28,12 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
+import { resultArray } from '../../core/result-arrays.js';
 import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
 import { checkStream } from '../../core/stream.js';
 import { readNamedRewards } from './named-rewards.js';
 import { nonFiniteError } from './non-finite.js';
+import { type AdvantageOutputs, checkOutputs, readOutputs } from './outputs.js';
 
 /** Options that every advantage function accepts. */
 export interface AdvantageOptions {
@@ -43,6 +45,11 @@ export interface AdvantageOptions {
 export interface AdvantageComputeSyncOptions {
   /** The seed of random draws, a whole number of at least 0. It replaces the seed with which the object was created. */
   seed?: number;
+  /**
+   * Arrays to which the results are written, in the layout of the batch. The result has the same arrays. They must not
+   * share memory with the batch or with each other. If the call fails, they may be partly written.
+   */
+  out?: AdvantageOutputs;
 }
 
 /** Options of a call that computes advantages asynchronously. */
@@ -213,9 +220,11 @@ export abstract class AdvantageFn {
       // Reads the options before the first wait, because the caller may change them afterwards.
       const { device, signal, stream } = options ?? {};
       const seed = this.#seed(options);
+      const out = readOutputs(options?.out);
       return finishInTurns(this.#read(batch, device), signal, async (input) => {
         checkStream(stream, input.resident?.device ?? input.device);
-        const call = this.#call(input.layout, seed, 'all');
+        checkOutputs(out, input, this.definition.returns === true);
+        const call = this.#call(input.layout, seed, 'all', out);
         call.stream = stream;
         await this.#run(input, call, signal);
         return this.#result(input.layout, call);
@@ -227,7 +236,9 @@ export abstract class AdvantageFn {
   computeSync(batch: Batch | DeviceBatch, options?: AdvantageComputeSyncOptions): AdvantageResult {
     return guarded(() => {
       const input = finish(this.#read(batch, undefined));
-      const call = this.#call(input.layout, this.#seed(options), 'all');
+      const out = readOutputs(options?.out);
+      checkOutputs(out, input, this.definition.returns === true);
+      const call = this.#call(input.layout, this.#seed(options), 'all', out);
       this.#runSync(input, call);
       return this.#result(input.layout, call);
     });
@@ -350,13 +361,19 @@ export abstract class AdvantageFn {
   // Creates the arrays that receive the results of a native call. `wanted` selects the results. 'all': the advantages
   // and the returns, one per token. 'tokens': only the advantages, one per token. 'rows': only the advantages, one per
   // row if the function gives all tokens of a row the same one, otherwise one per token.
-  #call({ rows, tokens }: Layout, seed: number, wanted: 'all' | 'tokens' | 'rows'): NativeAdvantageCall {
+  #call(
+    { rows, tokens }: Layout,
+    seed: number,
+    wanted: 'all' | 'tokens' | 'rows',
+    out: AdvantageOutputs = {},
+  ): NativeAdvantageCall {
     const { perRow, drops, returns } = this.definition;
     const scoresOnly = wanted === 'rows' && perRow;
-    return allocate(`the advantages of ${tokens} tokens`, () => {
+    const what = `the advantages of ${tokens} tokens`;
+    return allocate(what, () => {
       return {
-        advantages: scoresOnly ? undefined : new Float32Array(tokens),
-        returns: returns && wanted === 'all' ? new Float32Array(tokens) : undefined,
+        advantages: scoresOnly ? undefined : (out.advantages ?? resultArray(what, tokens)),
+        returns: returns && wanted === 'all' ? (out.returns ?? resultArray(what, tokens)) : undefined,
         scores: scoresOnly ? new Float32Array(rows) : undefined,
         repeats: drops ? new Uint32Array(rows) : undefined,
         values: new Float64Array(this.#names.length),
