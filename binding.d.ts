@@ -470,6 +470,13 @@ export interface NativeBinding {
     klCoef: number | undefined,
     entropyCoef: number | undefined,
   ): number;
+  /**
+   * Does the same as evaluateHost() on other threads. Resolves to -1 if the call is aborted. `quick` allows help() to compute
+   * the batch.
+   */
+  evaluateHostLater(
+    ...given: [...Parameters<NativeBinding['evaluateHost']>, abort: Int32Array | undefined, quick: boolean]
+  ): Promise<number>;
   /** Does the same as evaluateSync() on other threads. Resolves to -1 if the call is aborted. */
   evaluate(
     fn: NativeFunction,
@@ -539,6 +546,11 @@ export interface NativeBinding {
   ): void;
   /** Limits the number of threads that compute, or copy to and from devices, at the same time. */
   setThreads(threads: number): void;
+  /**
+   * Computes quick batches of evaluateHostLater() that wait for a thread, for about so many microseconds. Returns whether some are
+   * still waiting.
+   */
+  help(microseconds: number): boolean;
   cpu(): { cores: number; threads: number; isa: string };
   cudaDevices(): NativeCudaDevices;
   /**

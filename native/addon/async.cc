@@ -85,8 +85,10 @@ Napi::Value Instance::second_buffer_of(napi_value buffer) {
 }
 
 Napi::Value hold(const Napi::CallbackInfo& info) {
-  Napi::Array arguments = Napi::Array::New(info.Env(), info.Length());
-  for (uint32_t i = 0; i < info.Length(); ++i) arguments.Set(i, info[i]);
+  Napi::Array arguments = Napi::Array::New(info.Env());
+  uint32_t held = 0;
+  for (uint32_t i = 0; i < info.Length(); ++i)
+    if (!info[i].IsUndefined()) arguments.Set(held++, info[i]);
   if (const ReadForLater* reading = ReadForLater::current())
     arguments.Set(arguments.Length(), reading->kept());
   return arguments;

@@ -69,7 +69,7 @@ int Pool::threads() {
 }
 
 void Pool::submit(std::shared_ptr<Task> task) {
-  if (!advance(task)) work(task);  // no worker thread exists, so the caller does the work
+  if (!advance(task, false)) work(task);  // no worker thread exists, so the caller does the work
 }
 
 void Pool::run(std::shared_ptr<Task> task) {
@@ -78,7 +78,7 @@ void Pool::run(std::shared_ptr<Task> task) {
     ++working_;
   }
   try {
-    advance(task);
+    advance(task, true);
   } catch (...) {
     std::lock_guard lock(mutex_);
     --working_;
@@ -98,7 +98,24 @@ void Pool::run(std::shared_ptr<Task> task) {
   if (!tasks_.empty()) wake_.notify_one();
 }
 
-bool Pool::advance(const std::shared_ptr<Task>& task) {
+bool Pool::help(std::chrono::microseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  std::unique_lock lock(mutex_);
+  const auto has_task = [this] { return !tasks_.empty() && tasks_.back()->is_quick(); };
+  if (working_ >= limit_) return has_task();
+  ++working_;
+  while (has_task() && std::chrono::steady_clock::now() < end) {
+    const std::shared_ptr<Task> task = tasks_.back();
+    tasks_.pop_back();
+    lock.unlock();
+    work(task);
+    lock.lock();
+  }
+  --working_;
+  return has_task();
+}
+
+bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
   const uint64_t phase = (task->next_.load() >> Task::kPhaseShift) + 1;
   const int64_t pieces = task->next_phase();
   if (pieces == 0) {
@@ -111,12 +128,14 @@ bool Pool::advance(const std::shared_ptr<Task>& task) {
   task->pieces_[phase] = pieces;
   task->unfinished_.store(pieces);
   std::lock_guard lock(mutex_);
-  start_workers(pieces);
-  tasks_.push_back(task);
+  // Waking another thread takes longer than a small piece, so a thread that works does not wake one for a
+  // piece that it takes itself.
+  const int64_t helpers = std::min<int64_t>(works ? pieces - 1 : pieces, limit_);
+  start_workers(helpers);
+  if (helpers > 0) tasks_.push_back(task);
   // Nothing may fail from here on: other threads now take pieces of the task, so the caller must stay and
   // wait for them.
   task->next_.store(phase << Task::kPhaseShift);
-  const int64_t helpers = std::min<int64_t>(pieces, limit_);
   for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
   progress_.notify_all();
   return !workers_.empty();
@@ -140,7 +159,7 @@ void Pool::work(const std::shared_ptr<Task>& task) {
     const int64_t piece = static_cast<int64_t>(taken & ((1ull << Task::kPhaseShift) - 1));
     if (piece >= task->pieces_[phase]) return;
     task->run(piece);
-    if (task->unfinished_.fetch_sub(1) == 1) advance(task);
+    if (task->unfinished_.fetch_sub(1) == 1) advance(task, true);
   }
 }
 
