@@ -491,6 +491,13 @@ export interface NativeBinding {
     klCoef: number | undefined,
     entropyCoef: number | undefined,
   ): number;
+  /**
+   * Does the same as evaluateHost() on other threads. Resolves to -1 if the call is aborted. `quick` allows help() to compute
+   * the batch.
+   */
+  evaluateHostLater(
+    ...given: [...Parameters<NativeBinding['evaluateHost']>, abort: Int32Array | undefined, quick: boolean]
+  ): Promise<number>;
   /** Does the same as evaluateSync() on other threads. Resolves to -1 if the call is aborted. */
   evaluate(
     fn: NativeFunction,
@@ -565,6 +572,11 @@ export interface NativeBinding {
   ): void;
   /** Limits the number of threads that compute, or copy to and from devices, at the same time. */
   setThreads(threads: number): void;
+  /**
+   * Computes quick batches of evaluateHostLater() that wait for a thread, for about so many microseconds. Returns whether some are
+   * still waiting.
+   */
+  help(microseconds: number): boolean;
   cpu(): { cores: number; threads: number; isa: string };
   cudaDevices(): NativeCudaDevices;
   /**
@@ -623,4 +635,12 @@ export interface NativeBinding {
   allocPinned(device: number, bytes: number): Promise<ArrayBuffer>;
   /** Detaches an ArrayBuffer that allocPinned() made. Returns false, and does nothing, if another function made it. */
   freePinned(buffer: ArrayBuffer): boolean;
+  // Only Linux has the following functions.
+  /**
+   * Returns an ArrayBuffer with any content, on memory that an earlier one had if possible. Returns undefined if much
+   * such memory is in use, if the size is too small or too large, or if this process allows no such ArrayBuffers.
+   */
+  takeRecycled?(bytes: number): ArrayBuffer | undefined;
+  /** Frees the memory of takeRecycled() that is not in use. */
+  clearRecycled?(): void;
 }

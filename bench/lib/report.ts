@@ -68,7 +68,7 @@ export interface Report {
   /** For each function, the largest number of bytes by which the process grew during compute(). */
   memory?: Record<string, number>;
   /** How long compute() blocked the event loop. The keys say into which array the gradient is written. */
-  eventLoop?: Record<string, { call: Sample; timerLate: Sample }>;
+  eventLoop?: Record<string, { call: Sample; whole: Sample; timerLate: Sample }>;
   bars?: Bar[];
 }
 

@@ -182,6 +182,29 @@ export async function timeObjective(works: readonly Work[], shape: Shape, rounds
   );
 }
 
+const IN_FLIGHT = 64;
+
+// Each of the contender's times is that of a round of calls on as many batches, divided by their number.
+function inFlightContender(name: string, work: Work, shape: Shape): Contender {
+  const calls = Array.from({ length: IN_FLIGHT }, () => {
+    const inputs = makeInputs(shape);
+    const gradients = gradientsOf(work, tokensOf(shape));
+    return () => work.compute(inputs, gradients);
+  });
+  return {
+    name,
+    async time(rounds) {
+      const times: number[] = [];
+      for (let i = 0; i < rounds; i++) {
+        const start = performance.now();
+        await Promise.all(calls.map((call) => call()));
+        times.push((performance.now() - start) / IN_FLIGHT);
+      }
+      return times;
+    },
+  };
+}
+
 /**
  * Times computeSync() on a small batch. Also times a native call, a batch of one token and compute(), which show how
  * much of that time is not computation.
@@ -197,6 +220,7 @@ export async function timeSmallCalls(work: Work, shape: Shape, rounds: number): 
       nativeContender('native call', work, inputs, gradients),
       syncContender('computeSync() of one token', () => work.computeSync(one, oneGradient)),
       contender('compute()', () => work.compute(inputs, gradients)),
+      inFlightContender('compute(), per call with 64 in flight', work, shape),
     ],
     rounds,
   );

@@ -18,6 +18,11 @@ export interface Gradients {
   gradEntropy?: Float32Array;
 }
 
+/** Requests the gradient with respect to log-probabilities in an array that the call returns. */
+export interface ReturnedGradient {
+  grad: true;
+}
+
 /** The results of a call: loss, metrics and gradients. */
 export interface Outcome extends Gradients {
   loss: number;
@@ -44,7 +49,8 @@ export interface Work extends NativeReads {
   /** Whether the function computes anything. It is false for `none`, which only writes zeros. */
   readonly computes: boolean;
   readonly spec: NativeFunctionSpec;
-  compute(batch: Batch | DeviceBatch, gradients?: Gradients): Promise<Outcome>;
+  /** With `grad: true`, returns the gradient in an array of its own. */
+  compute(batch: Batch | DeviceBatch, gradients?: Gradients | ReturnedGradient): Promise<Outcome>;
   computeSync(batch: Batch | DeviceBatch, gradients?: Gradients): Outcome;
 }
 
@@ -108,7 +114,8 @@ function entropy(name: string): Work {
   const term = fn.term('token-mean');
   // In its options and results, an entropy loss calls its gradient `grad`. Objectives and the benchmarks call it
   // `gradEntropy`.
-  const options = ({ gradEntropy }: Gradients = {}) => (gradEntropy ? { grad: gradEntropy } : {});
+  const options = (given: Gradients | ReturnedGradient = {}) =>
+    'gradEntropy' in given && given.gradEntropy ? { grad: given.gradEntropy } : {};
   const outcome = ({ grad, ...rest }: Outcome): Outcome => ({ ...rest, ...(grad && { gradEntropy: grad }) });
   return {
     id: `entropy ${name}`,

@@ -9,7 +9,8 @@ export type GradientRequest = boolean | Float32Array | 'device' | 'shareable' | 
 /** Options of a call that computes a loss synchronously. */
 export interface ComputeSyncOptions {
   /**
-   * true requests the gradient, ∂loss/∂logprob, in a new array. To receive it in an existing array, pass a Float32Array
+   * true requests the gradient, ∂loss/∂logprob, in an array of its own. On Linux, the memory of a large array is recycled
+   * after nothing refers to it any more. To receive it in an existing array, pass a Float32Array
    * with B×T elements. `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`.
    * `'shareable'` does so in memory that other processes can open, which takes at least 2 MiB. To overwrite the
    * `deviceGrad` of an earlier call, pass it.

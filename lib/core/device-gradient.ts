@@ -6,9 +6,10 @@
 import type { NativeDeviceArray } from '../../binding.js';
 import { fromNative } from './abortable.js';
 import type { DLPackCapsule } from './device-column.js';
-import { allocate, guardedAsync, LossError } from './errors.js';
+import { guardedAsync, LossError } from './errors.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
+import { resultArray } from './result-arrays.js';
 
 // The gradients of this thread whose memory was exported and not freed, by their handles in hexadecimal digits. CUDA does
 // not open memory of the process itself, so a call on such a handle reads the gradient.
@@ -74,7 +75,7 @@ export class DeviceGradient implements Disposable {
   toHost(): Promise<Float32Array> {
     return guardedAsync(async () => {
       const held = this.#held();
-      const out = allocate(`a gradient of ${this.#length} values`, () => new Float32Array(this.#length));
+      const out = resultArray(`a gradient of ${this.#length} values`, this.#length);
       try {
         await native.readDeviceArray(held, out);
       } catch (error) {

@@ -1,6 +1,6 @@
 // Calls native code to compute one function on batches. compute() and computeSync() of every loss are built on this.
 import type { NativeBatch, NativeCall, NativeFunctionSpec, NativeLogitsOfTokens } from '../../binding.js';
-import { type AbortSignalLike, abortable, callNative, fromNative } from './abortable.js';
+import { type AbortSignalLike, abortable, callNative, checkSignal, fromNative } from './abortable.js';
 import type { Batch } from './batch.js';
 import { type BatchReader, type Conversions, type Input, whileKept } from './batch-reader.js';
 import type {
@@ -28,12 +28,14 @@ import {
   nativeArray,
   type WantedGradients,
 } from './gradients.js';
+import { hostArguments, plainHostBatch } from './host-call.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
 import { COLUMNS } from './native-batch.js';
 import { checkParts, markForm, takeForm } from './part-sums.js';
 import { finish, finishInTurns, type Sliced } from './slices.js';
 import { checkStream } from './stream.js';
+import { handedOver } from './turn-budget.js';
 
 /** The coefficients that native code takes with each call, because they may change from call to call. */
 export interface Coefficients {
@@ -61,16 +63,6 @@ export interface ReadLoss<R> {
   logitsGradients(): LogitsGradients | undefined;
   compute(): Promise<R>;
   computeSync(): R;
-}
-
-// A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask, neither numbers per row
-// nor weights of tokens, and counts every row once.
-type PlainHostBatch = NativeBatch & { mask: Uint8Array };
-
-function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
-  const { data, mask, repeats, rowData } = batch as NativeBatch;
-  const isPlain = mask !== undefined && repeats === undefined && rowData === undefined;
-  return isPlain && data.length <= COLUMNS.length;
 }
 
 /** Computes one native function on batches. */
@@ -179,12 +171,12 @@ export class Evaluator {
   ): LossResult<M> {
     const form = this.#forms.of(input, fused);
     const part = partArray(options);
-    const isPlain = options.normalizer === undefined && !part && gradients.gradLogZ === undefined;
     let present: number;
     let call: NativeCall | undefined;
     try {
-      if (isPlain && isPlainHostBatch(input.native)) {
-        present = this.#evaluateHost(form, input.native, gradients, coefficients);
+      const plain = plainHostBatch(input, options, gradients);
+      if (plain) {
+        present = native.evaluateHost(...hostArguments(form.fn, plain, form.values, gradients, coefficients));
       } else {
         call = this.#call(input, gradients, options.normalizer, coefficients, form.values);
         call.part = part;
@@ -229,13 +221,29 @@ export class Evaluator {
     fused?: FusedAdvantage,
   ): Promise<LossResult<M>> {
     const form = this.#forms.of(input, fused);
+    const { tokens } = input.layout;
+    const isOnDevice = input.resident !== undefined || input.device !== undefined;
+    if (!isOnDevice && form.cost.fits(tokens)) {
+      checkSignal(options.signal);
+      return form.cost.run(tokens, () =>
+        this.#evaluateSync<M>(input, gradients, options, coefficients, fused),
+      );
+    }
     const values = new Float64Array(form.names.length);
     const part = partArray(options);
-    const call = this.#call(input, gradients, options.normalizer, coefficients, values);
-    call.part = part;
-    call.stream = options.stream;
-    call.advantage = fused?.advantage;
+    const plain = plainHostBatch(input, options, gradients);
+    const isQuick = plain !== undefined && form.cost.isSmall(tokens);
+    if (isQuick) handedOver();
+    let call: NativeCall | undefined;
     const present = await abortable(options.signal, (flag) => {
+      if (plain) {
+        const given = hostArguments(form.fn, plain, values, gradients, coefficients);
+        return native.evaluateHostLater(...given, flag, isQuick);
+      }
+      call = this.#call(input, gradients, options.normalizer, coefficients, values);
+      call.part = part;
+      call.stream = options.stream;
+      call.advantage = fused?.advantage;
       call.abort = flag;
       return native.evaluate(form.fn, input.native, call, input.device);
     });
@@ -324,43 +332,6 @@ export class Evaluator {
   #checkNormalizer(call: NativeCall | undefined): void {
     if (call?.normalizer && call.counts)
       checkPart(call.normalizer, call.counts, this.#reader.separatesExperts);
-  }
-
-  #evaluateHost(
-    { fn, values }: NativeForm,
-    batch: PlainHostBatch,
-    { grad, gradEntropy }: Gradients,
-    coefficients: Coefficients,
-  ): number {
-    const { data, dtypes } = batch;
-    let codes = 0;
-    for (let i = 0; i < dtypes.length; i++) codes |= dtypes[i]! << (3 * i);
-    return native.evaluateHost(
-      fn,
-      batch.rows,
-      batch.rowLength,
-      batch.offsets,
-      codes,
-      data[0],
-      data[1],
-      data[2],
-      data[3],
-      data[4],
-      data[5],
-      data[6],
-      data[7],
-      data[8],
-      data[9],
-      batch.mask,
-      batch.expert,
-      values,
-      // A call on the CPU has no gradients on a device.
-      grad as Float32Array | undefined,
-      gradEntropy as Float32Array | undefined,
-      coefficients.mu,
-      coefficients.klCoef,
-      coefficients.entropyCoef,
-    );
   }
 
   #gradients(input: Input, options: WantedGradients): Gradients {

@@ -6,6 +6,7 @@ import type { FusedAdvantage } from './computed-advantages.js';
 import { guarded } from './errors.js';
 import { native } from './native.js';
 import { COLUMNS, type ColumnName } from './native-batch.js';
+import { CallCost } from './turn-budget.js';
 
 /**
  * The properties of a batch on which the form of a function depends: bit i of a form's number is set if the batch has
@@ -36,6 +37,7 @@ export class NativeForm {
   /** Receives the results of synchronous calls. One array is enough, because these calls cannot overlap. */
   readonly values: Float64Array;
   readonly number: number;
+  readonly cost: CallCost;
 
   constructor(spec: NativeFunctionSpec, number: number) {
     const made = guarded(
@@ -49,18 +51,21 @@ export class NativeForm {
     this.names = native.valueNames(this.fn);
     this.values = new Float64Array(this.names.length);
     this.number = number;
+    this.cost = new CallCost(made.programWords);
   }
 }
 
 function programFacts({
   policyLoss,
-}: NativeFunctionSpec): Pick<NativeForm, 'readsWholeBatch' | 'batchMetrics'> {
-  if (!policyLoss || !('program' in policyLoss)) return { readsWholeBatch: false, batchMetrics: new Set() };
+}: NativeFunctionSpec): Pick<NativeForm, 'readsWholeBatch' | 'batchMetrics'> & { programWords: number } {
+  if (!policyLoss || !('program' in policyLoss))
+    return { readsWholeBatch: false, batchMetrics: new Set(), programWords: 0 };
   const { program, metrics } = policyLoss;
   const ofBatch = metrics.filter(({ per }) => per === 'batch');
   return {
     readsWholeBatch: program.readsWholeBatch,
     batchMetrics: new Set(ofBatch.map(({ name }) => name)),
+    programWords: program.withGrad.code.length,
   };
 }
 

@@ -5,8 +5,9 @@ import { checkAttached, isResizable } from './arrays.js';
 import type { Input } from './batch-reader.js';
 import type { GradientRequest, LossResult } from './calls.js';
 import { DeviceGradient } from './device-gradient.js';
-import { allocate, describeValue, LossError } from './errors.js';
+import { describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
+import { resultArray } from './result-arrays.js';
 
 /** An array to which native code writes a gradient: in host memory, or on the device that computes the call. */
 export type GradientArray = Float32Array | DeviceGradient;
@@ -91,25 +92,36 @@ export function gradArray(
 ): Float32Array | undefined {
   if (wanted === undefined || wanted === false) return undefined;
   const size = per === 'row' ? layout.rows : layout.tokens;
-  if (wanted === true) return allocate(`a gradient of ${size} values`, () => new Float32Array(size));
-  if (!types.isFloat32Array(wanted))
+  if (wanted === true) return resultArray(`a gradient of ${size} values`, size);
+  const expected =
+    per === 'row' ? 'true, false or a Float32Array' : "true, false, a Float32Array or 'device'";
+  const shape = per === 'row' ? `[${size}], one value per row` : describeShape(layout);
+  checkOutput(name, wanted, size, expected, shape);
+  return wanted;
+}
+
+/**
+ * Checks an array of the caller's to which native code is to write.
+ * @param expected the accepted values, for the error message. `shape` is the accepted shape.
+ * @throws LossError `ERR_INVALID_INPUT` if it is not a Float32Array with memory of a fixed length; `ERR_SHAPE_MISMATCH`
+ * if it does not have `size` elements.
+ */
+export function checkOutput(
+  key: string,
+  array: unknown,
+  size: number,
+  expected: string,
+  shape: string,
+): asserts array is Float32Array {
+  if (!types.isFloat32Array(array))
+    throw new LossError('ERR_INVALID_INPUT', { key, expected, received: describeValue(array) });
+  checkAttached(key, array);
+  if (isResizable(array))
     throw new LossError('ERR_INVALID_INPUT', {
-      key: name,
-      expected: per === 'row' ? 'true, false or a Float32Array' : "true, false, a Float32Array or 'device'",
-      received: describeValue(wanted),
-    });
-  checkAttached(name, wanted);
-  if (isResizable(wanted))
-    throw new LossError('ERR_INVALID_INPUT', {
-      key: name,
+      key,
       expected: 'an array whose ArrayBuffer has a fixed length',
       received: 'a resizable one',
     });
-  if (wanted.length !== size)
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: name,
-      expected: per === 'row' ? `[${size}], one value per row` : describeShape(layout),
-      received: String(wanted.length),
-    });
-  return wanted;
+  if (array.length !== size)
+    throw new LossError('ERR_SHAPE_MISMATCH', { key, expected: shape, received: String(array.length) });
 }

@@ -15,6 +15,7 @@ import { cudaIndex } from '../core/device.js';
 import { isDeviceColumn, type OnDevice } from '../core/device-column.js';
 import { allocate, describeValue, LossError } from '../core/errors.js';
 import { copyIntegers, decreasingOffset } from '../core/integers.js';
+import { resultArray } from '../core/result-arrays.js';
 import { inSlices, SLICE, type Sliced } from '../core/slices.js';
 import {
   type NativeDeviceLogits,
@@ -384,7 +385,7 @@ export function readOut(
   const { rows, vocabulary, rowStride, data, dtype } = input;
   const size = rows * vocabulary;
   if (out === undefined) {
-    const grad = allocate(`a gradient of ${size} values`, () => new Float32Array(size));
+    const grad = resultArray(`a gradient of ${size} values`, size);
     return { out: grad, outDtype: DTYPE_CODES.float32, outStride: vocabulary };
   }
   if (isDeviceColumn(out)) return readDeviceOut(key, out, input);

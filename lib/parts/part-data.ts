@@ -1,6 +1,6 @@
 // The data of part files as JSON, and back. What is read is checked, because a part may come from anybody.
 import { native } from '../core/native.js';
-import { SPREAD_LENGTH } from '../functions/advantage/advantage-fn.js';
+import { SPREAD_LENGTH } from '../functions/advantage/part.js';
 import type { Metrics, Normalizer } from '../index.js';
 import { COLUMNS } from '../rollouts/columns.js';
 import type { RolloutColumn } from '../rollouts/index.js';

@@ -2,7 +2,7 @@
 // all rows would get in one batch.
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { native } from '../core/native.js';
-import { SPREAD_LENGTH } from '../functions/advantage/advantage-fn.js';
+import { SPREAD_LENGTH } from '../functions/advantage/part.js';
 import type { Batch, Metrics } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import type { AdvantageStep } from './advantage-step.js';

@@ -34,6 +34,16 @@ Napi::Value evaluate_now(Napi::Env env, const FunctionHandle& function, const Ba
   return Napi::Number::New(env, result_of(env, evaluation));
 }
 
+// Evaluates a batch in host memory on the pool's threads, and returns a promise.
+Napi::Value evaluate_later(const Napi::CallbackInfo& info, const FunctionHandle& function,
+                           const BatchView& batch, const Call& call, bool quick) {
+  auto task = std::make_shared<Reporting<cpu::Evaluation>>(function, batch, call.coefficients,
+                                                           call.normalizer, call.outputs);
+  task->set_abort_flag(call.abort);
+  task->set_quick(quick);
+  return run_later(info, task);
+}
+
 Napi::Value create_function(const Napi::CallbackInfo& info) {
   Function function = read_function(info[0].As<Napi::Object>());
   return owned<FunctionHandle>(info.Env(), std::make_shared<PreparedFunction>(std::move(function)));
@@ -78,16 +88,14 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
     if (!logits.IsUndefined())
       return logits_gradient(info, function, place.batch, call, logits.As<Napi::Object>(), later);
     if (!later) return evaluate_now(info.Env(), function, place.batch, call);
-    auto task = std::make_shared<Reporting<cpu::Evaluation>>(function, place.batch, call.coefficients,
-                                                             call.normalizer, call.outputs);
-    task->set_abort_flag(call.abort);
-    return run_later(info, task);
+    return evaluate_later(info, function, place.batch, call, false);
   });
 }
 
-// Implements evaluateHost(). Arguments from JavaScript: function, rows, rowLength, offsets, dtypes, each
-// column, mask, expert, values, grad, gradEntropy, mu, klCoef, entropyCoef.
-Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
+// Implements evaluateHost() and evaluateHostLater(). If `later` is set, returns a promise. Arguments from
+// JavaScript: function, rows, rowLength, offsets, dtypes, each column, mask, expert, values, grad,
+// gradEntropy, mu, klCoef, entropyCoef, abort, quick.
+Napi::Value evaluate_host(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const FunctionHandle& function = function_of(info[0]);
     BatchView batch;
@@ -113,7 +121,9 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
     call.outputs.grad_entropy = floats_if_any(info[next + 4], tokens, "gradEntropy");
     call.coefficients = {number_or_zero(info[next + 5]), number_or_zero(info[next + 6]),
                          number_or_zero(info[next + 7])};
-    return evaluate_now(info.Env(), function, batch, call);
+    if (!later) return evaluate_now(info.Env(), function, batch, call);
+    call.abort = flag_if_any(info[next + 8]);
+    return evaluate_later(info, function, batch, call, info[next + 9].ToBoolean());
   });
 }
 
@@ -224,6 +234,11 @@ Napi::Value set_threads(const Napi::CallbackInfo& info) {
   return info.Env().Undefined();
 }
 
+Napi::Value help(const Napi::CallbackInfo& info) {
+  const std::chrono::microseconds time(info[0].ToNumber().Int64Value());
+  return Napi::Boolean::New(info.Env(), cpu::Pool::shared().help(time));
+}
+
 Napi::Value cpu_device(const Napi::CallbackInfo& info) {
   Napi::Object device = Napi::Object::New(info.Env());
   device.Set("cores", std::thread::hardware_concurrency());
@@ -261,7 +276,8 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("merge", merge_parts);
   add("kl", later<kl>);
   add("klSync", [](const Napi::CallbackInfo& info) { return kl(info, false); });
-  add("evaluateHost", evaluate_host);
+  add("evaluateHost", [](const Napi::CallbackInfo& info) { return evaluate_host(info, false); });
+  add("evaluateHostLater", later<evaluate_host>);
   add("createAdvantage", create_advantage);
   add("advantageValueNames", advantage_names);
   add("advantages", later<compute_advantages>);
@@ -271,6 +287,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("logitsSync", [](const Napi::CallbackInfo& info) { return logits(info, false); });
   add("softGate", soft_gate);
   add("setThreads", set_threads);
+  add("help", help);
   add("cpu", cpu_device);
   add("cudaDevices", cuda_devices);
   add("upload", upload);
@@ -286,6 +303,9 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("deviceArrayToDlpack", device_array_to_dlpack);
   add("allocPinned", alloc_pinned);
   add("freePinned", free_pinned);
+#if defined(__linux__)
+  add_recycling(env, exports);
+#endif
 #if defined(POLICY_LOSS_BENCH)
   add_bench_functions(env, exports);
 #endif

@@ -26,6 +26,9 @@ Napi::Value Instance::start(Napi::Env env, std::unique_ptr<Job> job, const Napi:
   napi_value promise;
   napi_create_promise(env, &job->deferred, &promise);
   napi_create_reference(env, keep_alive, 1, &job->keep_alive);
+#if defined(__linux__)
+  if (ReadForLater* const reading = ReadForLater::current()) job->memory = reading->take_memory();
+#endif
   if (undelivered_++ == 0) napi_ref_threadsafe_function(env, deliver_);
   Job* const started = job.release();
   started->instance = this;
@@ -82,8 +85,10 @@ Napi::Value Instance::second_buffer_of(napi_value buffer) {
 }
 
 Napi::Value hold(const Napi::CallbackInfo& info) {
-  Napi::Array arguments = Napi::Array::New(info.Env(), info.Length());
-  for (uint32_t i = 0; i < info.Length(); ++i) arguments.Set(i, info[i]);
+  Napi::Array arguments = Napi::Array::New(info.Env());
+  uint32_t held = 0;
+  for (uint32_t i = 0; i < info.Length(); ++i)
+    if (!info[i].IsUndefined()) arguments.Set(held++, info[i]);
   if (const ReadForLater* reading = ReadForLater::current())
     arguments.Set(arguments.Length(), reading->kept());
   return arguments;

@@ -9,7 +9,10 @@
 #include <memory>
 #include <mutex>
 #include <unordered_set>
+#include <vector>
 
+#include "addon/backing_store.h"
+#include "addon/recycle.h"
 #include "cpu/engine.h"
 
 namespace policy_loss::addon {
@@ -20,6 +23,11 @@ class Instance {
  public:
   explicit Instance(Napi::Env env);
   static Instance& of(Napi::Env env) { return *env.GetInstanceData<Instance>(); }
+
+#if defined(__linux__)
+  // Memory for the results of calls that this JavaScript thread makes.
+  Recycler recycler;
+#endif
 
   // Memory for the evaluations that this JavaScript thread computes itself. They reuse it one after another.
   cpu::Workspace workspace;
@@ -33,6 +41,9 @@ class Instance {
     std::function<Napi::Value(Napi::Env)> result;
     napi_deferred deferred = nullptr;
     napi_ref keep_alive = nullptr;
+#if defined(__linux__)
+    std::vector<OwnedStore> memory;  // of the call's arrays
+#endif
 
     // Must be called exactly once, from any thread, when the job no longer reads or writes any array.
     void finished();

@@ -34,7 +34,14 @@ void ReadForLater::read(napi_value buffer, const void* data) {
   if (PinnedHandle block = pinned_block_at(data)) kept_.Set(kept_.Length(), owned(env, std::move(block)));
   bool may_be_transferred = false;  // false for a SharedArrayBuffer
   napi_is_arraybuffer(env, buffer, &may_be_transferred);
-  if (may_be_transferred) kept_.Set(kept_.Length(), Instance::of(env).second_buffer_of(buffer));
+  if (!may_be_transferred) return;
+#if defined(__linux__)
+  if (can_own_stores(env)) {
+    memory_.emplace_back(buffer);
+    return;
+  }
+#endif
+  kept_.Set(kept_.Length(), Instance::of(env).second_buffer_of(buffer));
 }
 
 #if defined(_WIN32)
@@ -52,44 +59,10 @@ void stay_loaded() {
 }
 
 #else
-namespace {
 
-// Takes the place of V8's std::shared_ptr<BackingStore> in calls of V8's functions. Like it, it consists of
-// two pointers and is not trivially copyable. V8 sets and clears the pointers, so this code need not know how
-// V8's C++ library counts references.
-struct StorePointer {
-  void* object = nullptr;
-  void* count = nullptr;
-  StorePointer() = default;
-  StorePointer(StorePointer&& other) noexcept : object(other.object), count(other.count) {
-    other.object = other.count = nullptr;
-  }
-  ~StorePointer() {}
-};
-
-template <class Signature>
-Signature* find(const char* name) {
-  return reinterpret_cast<Signature*>(dlsym(RTLD_DEFAULT, name));
-}
-
-#if defined(__APPLE__)
-constexpr const char* kMake = "_ZN2v811ArrayBuffer3NewEPNS_7IsolateENSt3__110shared_ptrINS_12BackingStoreEEE";
-#else
-constexpr const char* kMake = "_ZN2v811ArrayBuffer3NewEPNS_7IsolateESt10shared_ptrINS_12BackingStoreEE";
-#endif
-
-}  // namespace
-
-// Calls V8's functions by their mangled names. This relies on two facts: a napi_value is a v8::Local, which
-// is a pointer to a handle, and a member function takes `this` as its first argument. A version of V8 in
-// which they do not hold also gives these functions other mangled names. Then find() returns null, and so
-// does this function.
 napi_value second_buffer(napi_value buffer) {
-  static const auto store_of = find<StorePointer(napi_value)>("_ZN2v811ArrayBuffer15GetBackingStoreEv");
-  static const auto make = find<napi_value(void*, StorePointer)>(kMake);
-  static const auto isolate = find<void*()>("_ZN2v87Isolate10GetCurrentEv");
-  if (!store_of || !make || !isolate) return nullptr;
-  return make(isolate(), store_of(buffer));
+  const Stores& v8 = Stores::found();
+  return v8.can_share() ? v8.make(v8.isolate(), v8.of(buffer)) : nullptr;
 }
 
 void stay_loaded() {

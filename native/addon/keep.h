@@ -5,6 +5,10 @@
 
 #include <napi.h>
 
+#include <vector>
+
+#include "addon/backing_store.h"
+
 namespace policy_loss::addon {
 
 // Returns another ArrayBuffer on the memory of `buffer`. The memory stays valid even if `buffer` is
@@ -12,9 +16,10 @@ namespace policy_loss::addon {
 // does not export the V8 functions that are needed.
 napi_value second_buffer(napi_value buffer);
 
-// While an object of this class exists, it collects a second buffer for every array that the current thread
-// reads from JavaScript. These second buffers keep the memory of the arrays valid for other threads. Objects
-// can nest, because reading a caller's property may run a getter that makes another call.
+// While an object of this class exists, it becomes an owner of the memory of every array that the current
+// thread reads from JavaScript, which keeps the memory valid for other threads. Where can_own_stores() is
+// false, it collects second buffers instead. Objects can nest, because reading a caller's property may run a
+// getter that makes another call.
 class ReadForLater {
  public:
   explicit ReadForLater(Napi::Env env);
@@ -29,10 +34,19 @@ class ReadForLater {
   // Returns what keeps the memory of all arrays that were read. It stays valid as long as the returned array
   // is referenced.
   Napi::Array kept() const { return kept_; }
+#if defined(__linux__)
+  // The same for the memory that kept() does not keep.
+  std::vector<OwnedStore> take_memory() {
+    return std::move(memory_);
+  }
+#endif
 
  private:
   ReadForLater* const outer_;
   Napi::Array kept_;
+#if defined(__linux__)
+  std::vector<OwnedStore> memory_;
+#endif
 };
 
 // Keeps the addon loaded until the process ends, because the addon's threads run until then.

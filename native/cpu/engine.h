@@ -73,6 +73,8 @@ class Evaluation : public Task {
   void done() override {}
 
   bool is_small() const { return cpu::is_small(batch_.layout); }
+  void set_quick(bool quick) { quick_ = quick; }
+  bool is_quick() const override { return quick_; }
 
   // Returns whether the evaluation was aborted, after looking at the flag.
   bool check_abort();
@@ -97,6 +99,7 @@ class Evaluation : public Task {
   Normalizer normalizer_;
   Outputs outputs_;
   const int32_t* abort_ = nullptr;
+  bool quick_ = false;
   std::atomic<bool> aborted_{false};
   std::atomic<bool> out_of_memory_{false};
 

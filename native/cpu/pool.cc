@@ -132,7 +132,7 @@ int Pool::threads() {
 }
 
 void Pool::submit(std::shared_ptr<Task> task) {
-  if (!advance(task)) work(task);  // no worker thread exists, so the caller does the work
+  if (!advance(task, false)) work(task);  // no worker thread exists, so the caller does the work
 }
 
 void Pool::run(std::shared_ptr<Task> task) {
@@ -141,7 +141,7 @@ void Pool::run(std::shared_ptr<Task> task) {
     ++working_;
   }
   try {
-    advance(task);
+    advance(task, true);
   } catch (...) {
     std::lock_guard lock(mutex_);
     --working_;
@@ -161,7 +161,25 @@ void Pool::run(std::shared_ptr<Task> task) {
   if (!tasks_.empty()) wake_.notify_one();
 }
 
-bool Pool::advance(const std::shared_ptr<Task>& task) {
+bool Pool::help(std::chrono::microseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  std::unique_lock lock(mutex_);
+  const auto has_task = [this] { return !tasks_.empty() && tasks_.back()->is_quick(); };
+  if (working_ >= limit_) return has_task();
+  ++working_;
+  while (has_task() && std::chrono::steady_clock::now() < end) {
+    const std::shared_ptr<Task> task = tasks_.back();
+    tasks_.pop_back();
+    lock.unlock();
+    work(task);
+    lock.lock();
+  }
+  --working_;
+  if (!tasks_.empty()) wake_.notify_one();
+  return has_task();
+}
+
+bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
   const uint64_t phase = task->phase() + 1;
   const int64_t pieces = task->next_phase();
   if (pieces == 0) {
@@ -171,14 +189,16 @@ bool Pool::advance(const std::shared_ptr<Task>& task) {
     progress_.notify_all();
     return true;
   }
-  const int64_t helpers = std::min<int64_t>(pieces, limit_);
+  // Waking another thread takes longer than a small piece, so a thread that works does not wake one for a
+  // piece that it takes itself.
+  const int64_t helpers = std::min<int64_t>(works ? pieces - 1 : pieces, limit_);
   bool has_workers;
   int wakes;
   {
     std::lock_guard lock(mutex_);
-    start_workers(pieces);
+    start_workers(helpers);
     if (phase == 1) task->make_runs(limit_);
-    tasks_.push_back(task);
+    if (helpers > 0) tasks_.push_back(task);
     has_workers = !workers_.empty();
     to_wake_ = static_cast<int>(std::min<int64_t>(to_wake_ + helpers, limit_));
     // Nothing may fail from here on: other threads now take pieces of the task, so the caller must stay and
@@ -211,7 +231,7 @@ void Pool::start_workers(int64_t pieces) {
 void Pool::work(const std::shared_ptr<Task>& task) {
   // A phase cannot end before a thread that ran pieces of it has told so.
   while (const int64_t done = task->run_pieces())
-    if (task->unfinished_.fetch_sub(done) == done) advance(task);
+    if (task->unfinished_.fetch_sub(done) == done) advance(task, true);
 }
 
 void Pool::drop_exhausted(const std::shared_ptr<Task>& task) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -26,6 +27,8 @@ class Task {
   virtual void run(int64_t piece) = 0;
   // Called once, after the last piece, by the thread that finished that piece.
   virtual void done() = 0;
+  // Whether all phases together are expected to take at most some 25 microseconds.
+  virtual bool is_quick() const { return false; }
 
  private:
   friend class Pool;
@@ -77,6 +80,9 @@ class Pool {
   // Runs a task on the calling thread and on the pool's threads. Returns when the task is done.
   void run(std::shared_ptr<Task> task);
 
+  // Runs quick tasks that no thread has begun, until about `time` has passed. Returns whether some are left.
+  bool help(std::chrono::microseconds time);
+
   // Limits the number of threads that work at the same time. Threads that call run() count as well.
   void set_threads(int threads);
   int threads();
@@ -91,8 +97,8 @@ class Pool {
   // while it wakes them.
   int take_wakes(int most);
   // Begins the next phase of the task, or ends the task. Returns false if the phase has pieces but the pool
-  // has no threads to run them.
-  bool advance(const std::shared_ptr<Task>& task);
+  // has no threads to run them. `works` tells whether the calling thread takes pieces of the phase itself.
+  bool advance(const std::shared_ptr<Task>& task, bool works);
   // Removes the task from the queue if all pieces of its current phase have been taken.
   void drop_exhausted(const std::shared_ptr<Task>& task);
 

@@ -28,10 +28,13 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
+import { resultArray } from '../../core/result-arrays.js';
 import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
 import { checkStream } from '../../core/stream.js';
 import { readNamedRewards } from './named-rewards.js';
 import { nonFiniteError } from './non-finite.js';
+import { type AdvantageOutputs, checkOutputs, readOutputs } from './outputs.js';
+import { type AdvantagePart, SPREAD_LENGTH } from './part.js';
 
 /** Options that every advantage function accepts. */
 export interface AdvantageOptions {
@@ -43,6 +46,11 @@ export interface AdvantageOptions {
 export interface AdvantageComputeSyncOptions {
   /** The seed of random draws, a whole number of at least 0. It replaces the seed with which the object was created. */
   seed?: number;
+  /**
+   * Arrays to which the results are written, in the layout of the batch. The result has the same arrays. They must not
+   * share memory with the batch or with each other. If the call fails, they may be partly written.
+   */
+  out?: AdvantageOutputs;
 }
 
 /** Options of a call that computes advantages asynchronously. */
@@ -134,12 +142,6 @@ export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
   readonly inputs: readonly AdvantageInput[];
 }
 
-/** @internal The length of a NativeSpread; see binding.d.ts. */
-export const SPREAD_LENGTH = 3;
-
-/** @internal How a batch stands for a larger one; see NativeAdvantageBatch in binding.d.ts. */
-export type AdvantagePart = Pick<NativeAdvantageBatch, 'rowTokens' | 'spread'>;
-
 interface AdvantageSource extends Omit<Input, 'step'> {
   /** The batch that the caller passed; undefined if it is on a device. */
   host: object | undefined;
@@ -219,9 +221,11 @@ export abstract class AdvantageFn {
       // Reads the options before the first wait, because the caller may change them afterwards.
       const { device, signal, stream } = options ?? {};
       const seed = this.#seed(options);
+      const out = readOutputs(options?.out);
       return finishInTurns(this.#read(batch, device), signal, async (input) => {
         checkStream(stream, input.resident?.device ?? input.device);
-        const call = this.#call(input.layout, seed, 'all');
+        checkOutputs(out, input, this.definition.returns === true);
+        const call = this.#call(input.layout, seed, 'all', out);
         call.stream = stream;
         await this.#run(input, call, signal);
         return this.#result(input.layout, call);
@@ -233,7 +237,9 @@ export abstract class AdvantageFn {
   computeSync(batch: Batch | DeviceBatch, options?: AdvantageComputeSyncOptions): AdvantageResult {
     return guarded(() => {
       const input = finish(this.#read(batch, undefined));
-      const call = this.#call(input.layout, this.#seed(options), 'all');
+      const out = readOutputs(options?.out);
+      checkOutputs(out, input, this.definition.returns === true);
+      const call = this.#call(input.layout, this.#seed(options), 'all', out);
       this.#runSync(input, call);
       return this.#result(input.layout, call);
     });
@@ -377,14 +383,16 @@ export abstract class AdvantageFn {
     { rows, tokens }: Layout,
     seed: number,
     wanted: 'all' | 'tokens' | 'rows' | 'spreads',
+    out: AdvantageOutputs = {},
   ): NativeAdvantageCall {
     const { perRow, drops, returns } = this.definition;
     const scoresOnly = wanted === 'rows' && perRow;
     const spreadsOnly = wanted === 'spreads';
-    return allocate(`the advantages of ${tokens} tokens`, () => {
+    const what = `the advantages of ${tokens} tokens`;
+    return allocate(what, () => {
       return {
-        advantages: scoresOnly || spreadsOnly ? undefined : new Float32Array(tokens),
-        returns: returns && wanted === 'all' ? new Float32Array(tokens) : undefined,
+        advantages: scoresOnly || spreadsOnly ? undefined : (out.advantages ?? resultArray(what, tokens)),
+        returns: returns && wanted === 'all' ? (out.returns ?? resultArray(what, tokens)) : undefined,
         scores: scoresOnly ? new Float32Array(rows) : undefined,
         spreads: spreadsOnly ? new Float64Array(SPREAD_LENGTH * rows) : undefined,
         repeats: drops ? new Uint32Array(rows) : undefined,

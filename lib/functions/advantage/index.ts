@@ -33,3 +33,4 @@ export {
   type AdvantageResult,
 } from './advantage-fn.js';
 export type { AdvantageDeclaration } from './advantage-fn.js';
+export type { AdvantageOutputs } from './outputs.js';

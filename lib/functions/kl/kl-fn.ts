@@ -12,7 +12,6 @@ import { cudaIndex } from '../../core/device.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
 import { Evaluator } from '../../core/evaluator.js';
-import { gradArray } from '../../core/gradients.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import { native } from '../../core/native.js';
 import {
@@ -25,6 +24,7 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
+import { resultArray } from '../../core/result-arrays.js';
 import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
 import { checkStream } from '../../core/stream.js';
 
@@ -324,7 +324,10 @@ export abstract class KLFn {
   *#values(batch: Batch | DeviceBatch, device: string | undefined): Sliced<KlPass> {
     const estimator = this.term('token-mean', this.#valueReader.has(batch, 'old_logprob'))?.name;
     const input = yield* this.#valueReader.read(batch, device);
-    return { estimator, input, out: gradArray(input.layout, true)!, base: undefined, scale: 0 };
+    const { tokens } = input.layout;
+    const what = `KL values of ${tokens} tokens`;
+    const out = estimator ? resultArray(what, tokens) : allocate(what, () => new Float32Array(tokens));
+    return { estimator, input, out, base: undefined, scale: 0 };
   }
 
   *#penalty(batch: Batch, device: string | undefined): Sliced<KlPenalty> {
@@ -335,7 +338,7 @@ export abstract class KLFn {
     const estimator = this.#penaltyEstimator;
     if (!refLogprob || !estimator)
       return { rows, pass: undefined, rewards: allocate('the rewards', () => scores.slice()) };
-    const rewards = gradArray(layout, true)!;
+    const rewards = resultArray('the rewards', layout.tokens);
     const native = {
       ...old,
       data: [oldLogprob, undefined, refLogprob],

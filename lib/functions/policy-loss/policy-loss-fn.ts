@@ -233,7 +233,8 @@ export abstract class PolicyLossFn<M = Metrics> {
 
   /**
    * Computes the loss, its metrics and, if asked for, its gradients. The work runs on a pool of threads, without
-   * blocking the event loop. Columns that native code cannot read in place are converted in slices
+   * blocking the event loop. The calling thread computes small batches itself, for at most about 50 µs in each turn of the
+   * event loop. Columns that native code cannot read in place are converted in slices
    * first. Do not change or transfer (detach) the batch's arrays before the promise settles; SECURITY.md says what
    * happens otherwise.
    *

@@ -1,0 +1,65 @@
+// The fastest native calls, which take their arguments one by one. Reading a property of an object takes native code about
+// as long as reading several arguments.
+import type { NativeBatch, NativeBinding, NativeCall, NativeFunction } from '../../binding.js';
+import type { Input } from './batch-reader.js';
+import type { CallOptions } from './calls.js';
+import type { Gradients } from './gradients.js';
+import { COLUMNS } from './native-batch.js';
+
+type HostArguments = Parameters<NativeBinding['evaluateHost']>;
+
+/** A batch that these calls accept: see {@link plainHostBatch}. */
+export type PlainHostBatch = NativeBatch & { mask: Uint8Array };
+
+/**
+ * Returns the batch if these calls accept it: it is in host memory, has a mask, neither numbers per row nor weights of
+ * tokens, counts every row once, and is not computed as a part. Otherwise returns undefined.
+ */
+export function plainHostBatch(
+  { native, device, resident }: Input,
+  { normalizer, part }: CallOptions,
+  { gradLogZ }: Gradients,
+): PlainHostBatch | undefined {
+  if (device !== undefined || resident || normalizer !== undefined || part || gradLogZ) return undefined;
+  const { data, mask, repeats, rowData } = native as NativeBatch;
+  const isPlain = mask !== undefined && repeats === undefined && rowData === undefined;
+  return isPlain && data.length <= COLUMNS.length ? (native as PlainHostBatch) : undefined;
+}
+
+/** Returns the arguments of a call. */
+export function hostArguments(
+  fn: NativeFunction,
+  { rows, rowLength, offsets, dtypes, data, mask, expert }: PlainHostBatch,
+  values: Float64Array,
+  { grad, gradEntropy }: Gradients,
+  { mu, klCoef, entropyCoef }: Partial<Pick<NativeCall, 'mu' | 'klCoef' | 'entropyCoef'>>,
+): HostArguments {
+  let codes = 0;
+  for (let i = 0; i < dtypes.length; i++) codes |= dtypes[i]! << (3 * i);
+  return [
+    fn,
+    rows,
+    rowLength,
+    offsets,
+    codes,
+    data[0],
+    data[1],
+    data[2],
+    data[3],
+    data[4],
+    data[5],
+    data[6],
+    data[7],
+    data[8],
+    data[9],
+    mask,
+    expert,
+    values,
+    // A call on the CPU has no gradients on a device.
+    grad as Float32Array | undefined,
+    gradEntropy as Float32Array | undefined,
+    mu,
+    klCoef,
+    entropyCoef,
+  ];
+}
