@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { NativeAdvantageBatch, NativeAdvantageCall } from '../binding.js';
 import { native } from '../lib/core/native.js';
-import { SPREAD_LENGTH } from '../lib/functions/advantage/advantage-fn.js';
+import { SPREAD_LENGTH } from '../lib/functions/advantage/part.js';
 import { type RewardedBatch, rowsOf, unmaskedPositions } from './reference/advantage.js';
 import { referenceAdvantages } from './reference/advantages.js';
 import { create, NAMES, WITH_RETURNS } from './support/advantages.js';
