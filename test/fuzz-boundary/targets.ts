@@ -62,6 +62,7 @@ const withoutLogprob = () => {
   return batch;
 };
 const CONTROLLER = new AbortController();
+const outputs = () => ({ advantages: new Float32Array(TOKENS) });
 const options = () => ({ grad: true, device: 'cpu', signal: CONTROLLER.signal, seed: 1 });
 const counts = () => ({ tokens: TOKENS, rows: ROWS, columns: COLUMNS, expert: { tokens: 3, rows: 1 } });
 const config = () => ({
@@ -87,8 +88,8 @@ const METHODS: Record<string, () => Anything[]> = {
     { ...withoutLogprob(), ...logitsOfTokens(TOKENS) },
     { grad: true, seed: 1, entropy: true, gradLogits: new Float32Array(2 * TOKENS) },
   ],
-  compute: () => [whole(), options()],
-  computeSync: () => [whole(), { grad: true, seed: 1 }],
+  compute: () => [whole(), { ...options(), out: outputs() }],
+  computeSync: () => [whole(), { grad: true, seed: 1, out: outputs() }],
   count: () => [whole(), { seed: 1 }],
   countSync: () => [whole(), { seed: 1 }],
   calculateKl: () => [whole(), { device: 'cpu' }],
@@ -466,6 +467,8 @@ export const KEYS: readonly string[] = [
     ...Object.keys(rowsAndGradients()),
     'tokenIds',
     'offsets',
+    'out',
+    'returns',
     'normalizer',
     'lossAggMode',
     'algorithm',
