@@ -189,13 +189,13 @@ bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
     progress_.notify_all();
     return true;
   }
-  // Waking another thread takes longer than a small piece, so a thread that works does not wake one for a
-  // piece that it takes itself.
-  const int64_t helpers = std::min<int64_t>(works ? pieces - 1 : pieces, limit_);
   bool has_workers;
   int wakes;
   {
     std::lock_guard lock(mutex_);
+    // Waking another thread takes longer than a small piece, so a thread that works does not wake one for a
+    // piece that it takes itself.
+    const int64_t helpers = std::min<int64_t>(works ? pieces - 1 : pieces, limit_);
     start_workers(helpers);
     if (phase == 1) task->make_runs(limit_);
     if (helpers > 0) tasks_.push_back(task);

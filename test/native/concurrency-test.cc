@@ -177,9 +177,55 @@ Call advantage_call(const Batch& batch, const AdvantageInfo& info) {
           {}};
 }
 
+// A task whose phases have few or many pieces. It counts how often each piece runs.
+class Counting : public cpu::Task {
+ public:
+  bool is_right() const { return phase_ == kPhases && !is_early_ && ran_once(kPhases - 1); }
+
+  int64_t next_phase() override {
+    if (phase_ >= 0 && !ran_once(phase_)) is_early_ = true;
+    if (++phase_ == kPhases) return 0;
+    counts_ = std::vector<std::atomic<int>>(kPieces[phase_]);
+    return kPieces[phase_];
+  }
+  void run(int64_t piece) override { ++counts_[piece]; }
+  void done() override {}
+
+ private:
+  static constexpr int64_t kPieces[] = {1, 700, 3, 40, 9, 2000, 8};
+  static constexpr int kPhases = static_cast<int>(std::size(kPieces));
+
+  bool ran_once(int phase) const {
+    if (static_cast<int64_t>(counts_.size()) != kPieces[phase]) return false;
+    for (const std::atomic<int>& count : counts_)
+      if (count != 1) return false;
+    return true;
+  }
+
+  int phase_ = -1;
+  bool is_early_ = false;  // whether a phase began before the pieces of the one before had run
+  std::vector<std::atomic<int>> counts_;
+};
+
+// With so many threads, the pieces of a phase have several counters.
+void count_pieces() {
+  cpu::Pool::shared().set_threads(64);
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < kCallers; ++caller)
+    callers.emplace_back([caller] {
+      for (int round = 0; round < 30; ++round) {
+        const auto task = std::make_shared<Reporting<Counting>>();
+        perform((caller + round) % 2 == 0 ? How::kRun : How::kSubmit, task);
+        expect(task->is_right(), "each piece runs once, in its phase");
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+}
+
 }  // namespace
 
 int main() {
+  count_pieces();
   const Batch batch;
   std::vector<Call> calls;
   for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss)
