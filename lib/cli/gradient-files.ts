@@ -3,6 +3,7 @@ import { copyFile, link, mkdir, readdir, rename, rm, stat } from 'node:fs/promis
 import { basename, dirname, join } from 'node:path';
 import { LossError } from '../index.js';
 import { GRADIENT_ENDINGS, gradientsFiles, type Plan } from '../parts/index.js';
+import { partName, readResult } from '../parts/part-file.js';
 import { writing } from '../rollouts/write/staging.js';
 import { makeTemporaryFolder, removeTemporaryFolder } from '../rollouts/write/temporary.js';
 
@@ -72,7 +73,7 @@ export class GradientFiles {
 
   /**
    * Gives the files of a run's folder their names. They are complete or absent.
-   * @throws LossError `ERR_INVALID_INPUT` if one cannot be written.
+   * @throws LossError `ERR_INVALID_INPUT` if one cannot be written, or if the folder lacks one of a shard with rows.
    */
   async place(folder: string): Promise<WrittenFiles> {
     const written: WrittenFiles = { files: [], bytes: 0 };
@@ -82,12 +83,27 @@ export class GradientFiles {
         ({ size }) => size,
         () => undefined,
       );
-      await writing(file, () => (size === undefined ? rm(file, { force: true }) : place(source, file)));
-      if (size === undefined) continue;
+      if (size === undefined) {
+        await this.#checkEmpty(folder, i, source);
+        await writing(file, () => rm(file, { force: true }));
+        continue;
+      }
+      await writing(file, () => place(source, file));
       written.files.push(file);
       written.bytes += size;
     }
     return written;
+  }
+
+  /** Throws an error unless a shard has no rows. The run may have been cancelled or removed since its parts were read. */
+  async #checkEmpty(folder: string, shard: number, source: string): Promise<void> {
+    const { rows } = await readResult(join(folder, partName({ phase: 'compute', shard })), this.#plan);
+    if (rows > 0)
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: source,
+        expected: `the gradients of ${rows} rows`,
+        received: 'no file',
+      });
   }
 }
 

@@ -13,7 +13,7 @@ import {
   type Subject,
   writePlan,
 } from '../parts/index.js';
-import { streamRollouts } from '../rollouts/index.js';
+import { columnOfKey, streamRollouts } from '../rollouts/index.js';
 import { version } from './about.js';
 import { type WritingOptions, writingOptions } from './gradients.js';
 import { csv, type Printable, twoColumns } from './output.js';
@@ -242,7 +242,7 @@ async function planFor(
   // Finds missing columns and unreadable files before all of them are read.
   const options = {
     ...read,
-    columns: subjects.flatMap(({ columns }) => columns),
+    columns: [...(read.columns ?? []), ...subjects.flatMap(({ columns }) => columns)],
     maxTokens: 1,
     onBadRow: () => {},
   };
@@ -263,7 +263,11 @@ async function planFor(
         received: `${shards.length} shards`,
         hint: (spell) => `Raise ${spell('shardSize')} and ${spell('batchTokens')}`,
       });
-    return makePlan({ program: version, configuration, files: sizes, shards });
+    // All shards have the columns of the first good row, as the rows of one process do.
+    const columns = Object.keys(part.batch).flatMap((key) => columnOfKey(key) ?? []);
+    const present = { columns, first: part.places[0]! };
+    const complete = { ...configuration, present };
+    return makePlan({ program: version, configuration: complete, files: sizes, shards });
   }
   throw new Error('a stream of rollouts has at least one part');
 }

@@ -6,7 +6,7 @@ import type { JobType, Queue } from 'bullmq';
 import { LossError } from '../index.js';
 import { RUNS, removeUnlocked, runId, SHARDS, shardsOf, WEEK_SECONDS } from './jobs.js';
 import { bullmq } from './peers.js';
-import { checkRun, removeRunFolder, runFolder } from './run-folder.js';
+import { checkRun, planFile, removeRunFolder } from './run-folder.js';
 import type { SubmitterOptions } from './submitted-run.js';
 
 /** Returns whether a run is cancelled. */
@@ -69,8 +69,9 @@ export async function cancelRun(
 
 async function isKnown(run: string, runs: Queue, shards: Queue, parts: string): Promise<boolean> {
   if ((await isCancelled(runs, run)) || (await runs.getJob(runId(run)))) return true;
-  const folder = await stat(runFolder(parts, run)).catch(() => undefined);
-  return folder !== undefined || (await shardsOf(run, shards, STATES)).length > 0;
+  // Without a plan, a folder of this name may be anything.
+  const plan = await stat(planFile(parts, run)).catch(() => undefined);
+  return plan !== undefined || (await shardsOf(run, shards, STATES)).length > 0;
 }
 
 /**

@@ -1,7 +1,8 @@
 // Reads the fields of plans and parts. These are JSON from files that anybody may have written, so that every field is
 // checked before it is used.
 import { describeValue, LossError } from '../core/errors.js';
-import type { Place } from '../rollouts/index.js';
+import { COLUMNS } from '../rollouts/columns.js';
+import type { Place, RolloutColumn } from '../rollouts/index.js';
 
 /** Reads the fields of an object. A field that is not as expected is an error that names the file and the field. */
 export class Fields {
@@ -163,6 +164,12 @@ export function encodeNumbers(
   numbers: Float64Array | Float32Array | Int32Array | Uint32Array | Uint8Array,
 ): string {
   return Buffer.from(numbers.buffer, numbers.byteOffset, numbers.byteLength).toString('base64');
+}
+
+/** Returns the names of columns. */
+export function columnsFrom(fields: Fields, key: string): RolloutColumn[] {
+  const names = Object.keys(COLUMNS) as RolloutColumn[];
+  return fields.list(key, (item, name) => item.choice(name, names));
 }
 
 /** Returns a place in a file of rollouts. */

@@ -2,9 +2,7 @@
 import { native } from '../core/native.js';
 import { SPREAD_LENGTH } from '../functions/advantage/part.js';
 import type { Metrics, Normalizer } from '../index.js';
-import { COLUMNS } from '../rollouts/columns.js';
-import type { RolloutColumn } from '../rollouts/index.js';
-import { encodeNumbers, type Fields, placeFrom } from './fields.js';
+import { columnsFrom, encodeNumbers, type Fields, placeFrom } from './fields.js';
 import { type ProductSum, pairsOf } from './gradient-products.js';
 import type { PlannedConfiguration } from './plan.js';
 import type { RowValues } from './row-metrics.js';
@@ -53,9 +51,7 @@ export function countsFrom(fields: Fields, maxRows: number): ShardCounts {
     size: fields.number('size'),
     longestRow: fields.count('longestRow'),
     parts: fields.count('parts'),
-    columns: fields.list('columns', (item, name) =>
-      item.choice(name, Object.keys(COLUMNS) as RolloutColumn[]),
-    ),
+    columns: columnsFrom(fields, 'columns'),
     ...(fields.has('obstacle') && { obstacle: fields.text('obstacle') }),
     ...(fields.has('first') && { first: placeFrom(fields.object('first')) }),
     unmasked,

@@ -2,10 +2,10 @@
 import { sha256Of } from '../core/digest.js';
 import { LossError } from '../core/errors.js';
 import { FILES_AT_ONCE, inTurn } from '../rollouts/in-turn.js';
-import { cutFile, type HashedPiece } from '../rollouts/index.js';
+import { cutFile, type HashedPiece, type PresentColumns } from '../rollouts/index.js';
 import { isRemote } from '../rollouts/remote/index.js';
 import { describeFailure } from '../rollouts/source.js';
-import { Fields } from './fields.js';
+import { columnsFrom, Fields, placeFrom } from './fields.js';
 import { readWhole, writeWhole } from './whole-file.js';
 
 /** A policy loss or an algorithm, as the words of a command line that name it. */
@@ -39,6 +39,8 @@ export interface PlannedConfiguration {
   forReport?: boolean;
   /** true if the functions' gradients are compared. */
   compares?: boolean;
+  /** The columns that all rows have. If absent, the first row of each shard decides. */
+  present?: PresentColumns;
 }
 
 /** The phases in which each shard is run. */
@@ -234,7 +236,12 @@ function configurationOf(fields: Fields): PlannedConfiguration {
     }),
     ...(fields.has('forReport') && { forReport: fields.flag('forReport') }),
     ...(fields.has('compares') && { compares: fields.flag('compares') }),
+    ...(fields.has('present') && { present: presentFrom(fields.object('present')) }),
   };
+}
+
+function presentFrom(fields: Fields): PresentColumns {
+  return { columns: columnsFrom(fields, 'columns'), first: placeFrom(fields.object('first')) };
 }
 
 /** The formats of files of gradients, by the endings of their names. */

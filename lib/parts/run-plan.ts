@@ -67,7 +67,12 @@ export class PlanRun {
     this.#collect = collect;
     this.#folder = folder;
     this.#subjects = subjects;
-    this.#settings = { ...settings, ...(plan.configuration.compares && { compares: true }) };
+    const { compares, present } = plan.configuration;
+    this.#settings = {
+      ...settings,
+      read: { ...settings.read, ...(present && { present }) },
+      ...(compares && { compares }),
+    };
     this.#files = new Map(plan.files.map((about) => [about.file, about]));
   }
 

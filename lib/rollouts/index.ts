@@ -3,7 +3,7 @@
 export { columnOfKey, type RolloutColumn } from './columns.js';
 export { expandFiles } from './expand.js';
 export { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
-export type { RolloutPart, Rollouts } from './part-builder.js';
+export type { PresentColumns, RolloutPart, Rollouts } from './part-builder.js';
 export { type CutFile, checkPiece, cutFile, type HashedPiece } from './pieces.js';
 export { type PackedRows, rowsFrom } from './rows-from.js';
 export { describePlace, type FilePiece, type Place } from './source.js';

@@ -66,6 +66,13 @@ interface Column {
   present: boolean;
 }
 
+/** The columns that rows have. */
+export interface PresentColumns {
+  columns: readonly RolloutColumn[];
+  /** The place of a row that has them, for error messages. */
+  first: Place;
+}
+
 /** The limits on parts and their rows. */
 export interface PartLimits extends RowLimits {
   /** The capacity of a part, in tokens. A unit that exceeds it becomes a part of its own. */
@@ -90,6 +97,7 @@ export class PartBuilder {
   readonly #logprobs: Column;
   readonly #mask: Column;
   readonly #columns: Column[];
+  readonly #given: PresentColumns | undefined;
   #firstPlace: Place | undefined;
 
   // The part that is being built: the index of its first row, the token at which each row begins, the token at which
@@ -105,14 +113,17 @@ export class PartBuilder {
   #openCost = 0;
   #unitStart = 0;
 
-  constructor(names: ColumnNames, limits: PartLimits) {
+  /** @param given the columns that the rows have; undefined if the first row decides. */
+  constructor(names: ColumnNames, limits: PartLimits, given?: PresentColumns) {
     this.#limits = limits;
     this.#names = names;
+    this.#given = given;
+    this.#firstPlace = given?.first;
     const columns = names.columns.map((name) => ({
       name,
       names: names.of(name),
       builder: COLUMNS[name].make(),
-      present: true,
+      present: given?.columns.includes(name) ?? true,
     }));
     [this.#logprobs, this.#mask] = columns as [Column, Column];
     this.#columns = columns.slice(2);
@@ -192,8 +203,9 @@ export class PartBuilder {
     this.#end = end;
     for (const list of [this.#starts, this.#places, this.#kept]) list.length = this.#unitStart;
     this.#openCost = 0;
-    // The first row decides which columns are present. If no row is left, the next row becomes the first.
-    if (this.rows === 0) this.#firstPlace = undefined;
+    // Unless it is given, the first row decides which columns are present. If no row is left, the next row becomes the
+    // first.
+    if (this.rows === 0) this.#firstPlace = this.#given?.first;
   }
 
   /** Returns the remaining rows as the last part. */

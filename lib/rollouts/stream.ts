@@ -7,7 +7,7 @@ import { splitTable } from './file-name.js';
 import { readAnyFormat } from './format.js';
 import { FILES_AT_ONCE, inTurn } from './in-turn.js';
 import { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
-import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
+import { PartBuilder, type PresentColumns, type RolloutPart, type Rollouts } from './part-builder.js';
 import { remoteFile } from './remote/index.js';
 import { badFile, errorAt, type FilePiece, type ReadSettings } from './source.js';
 import { type OnBadRow, Units } from './units.js';
@@ -80,6 +80,8 @@ export interface StreamOptions extends ReadOptions {
   evenRows?: boolean;
   /** Whether skipBadRows may skip all rows. By default, that is an error. */
   mayLackRows?: boolean;
+  /** The columns that the rows have. By default, the first good row decides. */
+  present?: PresentColumns;
 }
 
 /**
@@ -130,6 +132,7 @@ export async function* streamRollouts(
     maxTokens = Number.POSITIVE_INFINITY,
     evenRows = false,
     mayLackRows = false,
+    present,
     onProgress,
     logprobs = 'required',
   }: StreamOptions = {},
@@ -137,7 +140,7 @@ export async function* streamRollouts(
   checkLimit('maxRowTokens', maxRowTokens);
   checkLimit('maxRows', maxRows);
   const names = new ColumnNames(columns, rename, backend, keep, logprobs === 'required');
-  const builder = new PartBuilder(names, { maxTokens, maxRowTokens, maxRows });
+  const builder = new PartBuilder(names, { maxTokens, maxRowTokens, maxRows }, present);
   const units = new Units(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
   const totalBytes = onProgress ? await totalSize(files) : 0;
   let bytes = 0;

@@ -116,6 +116,32 @@ describe('policy-loss plan, run and merge', () => {
     assert.deepEqual(result, await runJson('evaluate', ...words));
   });
 
+  it('take a row that lacks a column for a bad one, even if it is the first one of its shard', async () => {
+    const rows = [...ROWS.slice(0, 4), { ...ROWS[4]!, task_id: null }, ...ROWS.slice(5, 9)];
+    for (const [name, lines] of Object.entries({ late: rows, early: [{ logprobs: 'none' }, ...rows] })) {
+      const input = files.write(`${name}.jsonl`, lines);
+      const words = [input, '--loss', 'ppo', '--batch-tokens', '1', '--skip-bad-rows', '--quiet'];
+      await runJson('plan', ...words, '--shard-size', '1', '--out', plan);
+      assert.equal((await run('run', plan, '--out', parts)).code, 0);
+      const merged = await runJson('merge', plan, parts);
+      assert.equal(merged.skipped, name === 'late' ? 1 : 2);
+      assert.deepEqual(merged, await runJson('evaluate', ...words));
+      rmSync(parts, { recursive: true });
+    }
+    const input = files.path('late.jsonl');
+    const words = [input, '--loss', 'ppo', '--batch-tokens', '1'];
+    await runJson('plan', ...words, '--shard-size', '1', '--out', plan);
+    for (const each of [
+      ['evaluate', ...words],
+      ['run', plan, '--out', parts],
+    ])
+      await fails(
+        1,
+        each,
+        /late\.jsonl, line 5: task_id: .* in every row or in none, got none here, but one in/,
+      );
+  });
+
   it('compute a shard only when all are counted, and do not count the only one', async () => {
     await runJson('plan', EXAMPLE, '--loss', 'sft', '--shard-size', '200K', '--out', plan);
     await fails(

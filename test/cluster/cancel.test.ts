@@ -1,6 +1,7 @@
 /** Tests `policy-loss cancel`: workers stop the shards of the run, nothing of it is left, and other runs go on. */
 import assert from 'node:assert/strict';
-import { existsSync, readdirSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
 import { Queue } from 'bullmq';
 import { readAddress } from '../../lib/cluster/address.js';
 import { runFolder } from '../../lib/cluster/index.js';
@@ -70,7 +71,12 @@ describe('policy-loss cancel', function () {
 
   it('is an error for a run that is unknown, and for another text', async () => {
     const unknown = await cluster.run('cancel', 'fedcba9876543210').end();
-    assertFailed(unknown, 1, /run fedcba9876543210: expected a run of this queue, got a name that neither/);
+    const says = /run fedcba9876543210: expected a run of this queue, got a name that neither/;
+    assertFailed(unknown, 1, says);
+    const other = join(runFolder(cluster.parts, 'fedcba9876543210'), 'other');
+    mkdirSync(other, { recursive: true });
+    assertFailed(await cluster.run('cancel', 'fedcba9876543210').end(), 1, says);
+    assert.ok(existsSync(other));
     assertFailed(await cluster.run('cancel', '../parts').end(), 1, /expected the name of a run/);
   });
 

@@ -3,6 +3,9 @@ import assert from 'node:assert/strict';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
+import { version } from '../../lib/cli/about.js';
+import { GradientFiles } from '../../lib/cli/gradient-files.js';
+import { storedPlan } from '../../lib/cluster/index.js';
 import { assertFailed, EXAMPLE, ROWS, run } from '../cli/support.js';
 import { Cluster, needsRedis, withoutBatches } from './support.js';
 
@@ -107,6 +110,21 @@ describe('policy-loss gradients --queue', function () {
     assert.equal(code, 0, stderr);
     assert.equal(JSON.parse(stdout).skipped, 1);
     assert.deepEqual(readdirSync(folder).sort(), ['gradients-00000.jsonl', 'gradients-00002.jsonl']);
+  });
+
+  it('leaves the files of an earlier run alone if the run is gone before its files are placed', async () => {
+    const folder = folderOf('gone');
+    const out = join(folder, 'g.jsonl');
+    const words = ['gradients', EXAMPLE, '--loss', 'ppo', '--shard-size', '200K', '--out', out];
+    const submitter = cluster.run(...words);
+    const [id] = /[0-9a-f]{16}/.exec(await submitter.says(/run [0-9a-f]{16}: /))!;
+    const plan = await storedPlan(cluster.parts, id, version);
+    submitter.signal('SIGINT');
+    await submitter.end();
+    const files = await GradientFiles.of(plan, out);
+    for (const name of files!.names) writeFileSync(name, 'old');
+    await assert.rejects(files!.place(join(folder, 'gone')), /expected a part that can be read/);
+    for (const name of files!.names) assert.equal(readFileSync(name, 'utf8'), 'old');
   });
 
   it('refuses other names', async () => {
