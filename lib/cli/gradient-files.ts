@@ -1,9 +1,10 @@
 // The files of gradients that a run on a queue leaves: one per shard, with the name of --out and the number of the shard.
-import { copyFile, link, mkdir, readdir, rename, rm, stat } from 'node:fs/promises';
+import { access, constants, copyFile, mkdir, readdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { LossError } from '../index.js';
 import { GRADIENT_ENDINGS, gradientsFiles, type Plan } from '../parts/index.js';
 import { partName, readResult } from '../parts/part-file.js';
+import { isRemote } from '../rollouts/remote/index.js';
 import { writing } from '../rollouts/write/staging.js';
 import { makeTemporaryFolder, removeTemporaryFolder } from '../rollouts/write/temporary.js';
 
@@ -21,6 +22,19 @@ export function endingOf(out: string): GradientEnding {
     option: 'out',
     expected: `a name that ends in ${GRADIENT_ENDINGS.map((each) => `.${each}`).join(', ')}`,
     received: out,
+  });
+}
+
+/**
+ * Makes the folder of files of gradients. Must be called before the computation, which can take hours.
+ * @throws LossError `ERR_INVALID_OPTION` if it is on a server; `ERR_INVALID_INPUT` if files cannot be written there.
+ */
+export async function makeFolderFor(out: string): Promise<void> {
+  if (isRemote(out))
+    throw new LossError('ERR_INVALID_OPTION', { option: 'out', expected: 'a local file', received: 'a URL' });
+  await writing(out, async () => {
+    await mkdir(dirname(out), { recursive: true });
+    await access(dirname(out), constants.W_OK);
   });
 }
 
@@ -107,14 +121,13 @@ export class GradientFiles {
   }
 }
 
-/** Gives a file another name, and keeps the old one for other submitters of the run. */
+/** Copies a file. The copy is complete or absent. */
 async function place(source: string, file: string): Promise<void> {
-  await mkdir(dirname(file), { recursive: true });
   const folder = makeTemporaryFolder(join(dirname(file), `.${basename(file)}-`));
   try {
     const complete = join(folder, 'complete');
-    // Not all file systems have links, and none has them to another one.
-    await link(source, complete).catch(() => copyFile(source, complete));
+    // Not a link, because other submitters of the run place the same file.
+    await copyFile(source, complete, constants.COPYFILE_FICLONE);
     await rename(complete, file);
   } finally {
     await removeTemporaryFolder(folder);

@@ -1,6 +1,7 @@
 // `policy-loss join`: returns to a run on a queue.
 import { type Command, Option } from 'commander';
 import { version } from './about.js';
+import { makeFolderFor } from './gradient-files.js';
 import { helpAfter } from './help.js';
 import { type OutputOptions, print } from './output.js';
 import { refuseInputs } from './output-file.js';
@@ -39,6 +40,7 @@ export function addJoin(program: Command): void {
   command.action(async (name: string, { quiet = false, report, out, ...options }: JoinOptions) => {
     const { queue, parts } = requiredQueue(options);
     const { planFile, storedPlan } = await import('../cluster/index.js');
+    if (out !== undefined) await makeFolderFor(out);
     const plan = await storedPlan(parts, name, version);
     refuseInputs(
       [['--report', report]],

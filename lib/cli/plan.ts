@@ -53,7 +53,7 @@ export interface Planned {
 
 /** How to plan a computation. */
 export interface PlanningOptions extends RolloutsOptions {
-  shardSize: number;
+  shardSize?: number;
 }
 
 interface PlanOptions extends PlanningOptions, WritingOptions {
@@ -62,8 +62,10 @@ interface PlanOptions extends PlanningOptions, WritingOptions {
   forReport?: boolean;
 }
 
-// A shard takes seconds, which is long compared to the start of a process, and short enough to be repeated.
+// A shard takes seconds, which is long compared to the start of a process, and short enough to be repeated. For a report,
+// it also holds what is measured of each of its rows.
 const SHARD_BYTES = 2 ** 28;
+const SHARD_BYTES_FOR_REPORT = 2 ** 26;
 
 /**
  * Adds the command `plan` to the command-line program.
@@ -125,10 +127,8 @@ function planCommand(program: Command): Command {
 export const SHARD_SIZE_OPTION = () =>
   new Option(
     '--shard-size <bytes>',
-    'the size from which on a shard ends, such as 64M; K, M and G are powers of 1024',
-  )
-    .default(SHARD_BYTES, '256M')
-    .argParser(parseSize);
+    'the size from which on a shard ends, such as 64M; K, M and G are powers of 1024 (default: 256M, or 64M for a report)',
+  ).argParser(parseSize);
 
 const HELP = `\
 JSON lines are cut at the ends of lines and Parquet files at row groups. Compressed files and other formats are not cut.
@@ -198,7 +198,8 @@ export function planSubjects(
   options: WholePlanningOptions,
 ): Promise<Plan> {
   const subjects = planned.map(({ subject }) => subject);
-  return planFor(run, subjects, options.shardSize, configurationOf(planned.map(plannedFunction), options));
+  const { shardSize = options.forReport ? SHARD_BYTES_FOR_REPORT : SHARD_BYTES } = options;
+  return planFor(run, subjects, shardSize, configurationOf(planned.map(plannedFunction), options));
 }
 
 function configurationOf(functions: PlannedFunction[], options: WholePlanningOptions) {

@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import type { QueueAddress, RunProgress, SubmittedRun } from '../cluster/index.js';
 import { type FilesEvaluation, mergePlan, type Plan } from '../parts/index.js';
 import { describeFailure } from '../rollouts/source.js';
-import { type GradientEnding, GradientFiles, type WrittenFiles } from './gradient-files.js';
+import { type GradientEnding, GradientFiles, makeFolderFor, type WrittenFiles } from './gradient-files.js';
 import type { WritingOptions } from './gradients.js';
 import { type Printable, ProgressBar } from './output.js';
 import { refuseInputs } from './output-file.js';
@@ -74,10 +74,11 @@ export async function computeOnQueue(
   const { checkNoCode } = await import('../cluster/index.js');
   checkNoCode({ functions: planned.map(plannedFunction) });
   await checkWritable(options.report);
+  const { ids = [], out } = options;
+  if (out !== undefined) await makeFolderFor(out);
   const quiet = options.quiet === true;
   let end = async () => {};
   const forReport = options.report !== undefined;
-  const { ids = [], out } = options;
   const columns = plannedColumns({ ...(wanted.gradients && { gradients: { ids } }), forReport });
   await runOnRollouts(patterns, here, typed, columns, async (run) => {
     // Finds a wrong URL before all files are read.

@@ -1,6 +1,6 @@
 /** Tests `policy-loss gradients --queue`: its files have, in the order of their numbers, the rows of the one file. */
 import assert from 'node:assert/strict';
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { version } from '../../lib/cli/about.js';
@@ -75,6 +75,7 @@ describe('policy-loss gradients --queue', function () {
         files.map((file) => file.slice(folder.length + 1)),
       );
       assert.equal(readdirSync(others).length, files.length);
+      assert.equal(statSync(files[0]!).nlink, 1);
       assert.deepEqual(readdirSync(cluster.parts), []);
     });
 
@@ -134,6 +135,16 @@ describe('policy-loss gradients --queue', function () {
       2,
       /--out: expected a name that ends in \.safetensors, \.parquet, \.jsonl, \.jsonl\.gz/,
     );
+    // Before the files are read: this one does not exist.
+    for (const [name, status, message] of [
+      ['s3://bucket/g.jsonl', 2, /--out: expected a local file, got a URL/],
+      [join(EXAMPLE, 'g.jsonl'), 1, /g\.jsonl: expected .*(EEXIST|ENOTDIR)/],
+    ] as const)
+      assertFailed(
+        await cluster.run('gradients', 'none.jsonl', '--loss', 'ppo', '--out', name).end(),
+        status,
+        message,
+      );
     const submitter = cluster.run('evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '60K');
     const [id] = /[0-9a-f]{16}/.exec(await submitter.says(/run [0-9a-f]{16}: /))!;
     assertFailed(
