@@ -38,10 +38,10 @@ export function addCancel(program: Command): void {
     const tell = quiet ? () => {} : note;
     const address = await connect(queue);
     const onError = connectionErrors(address.shown);
-    await cancelRun(run, { address, parts, onError }, (shards) =>
+    const hadFolder = await cancelRun(run, { address, parts, onError }, (shards) =>
       tell(`waiting until workers have stopped ${shards} shard${shards === 1 ? '' : 's'}`),
     );
-    tell(`run ${run} is cancelled`);
+    tell(`run ${run} is cancelled${hadFolder ? '' : `; ${parts} has no parts of it`}`);
   });
 }
 

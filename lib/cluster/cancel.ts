@@ -1,12 +1,11 @@
 // Cancels runs. A mark in Redis says that a run is cancelled: workers stop its shards, and those who follow it end. A run
 // that is submitted again loses its mark.
-import { stat } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { JobType, Queue } from 'bullmq';
 import { LossError } from '../index.js';
 import { RUNS, removeUnlocked, runId, SHARDS, shardsOf, WEEK_SECONDS } from './jobs.js';
 import { bullmq } from './peers.js';
-import { checkRun, planFile, removeRunFolder } from './run-folder.js';
+import { checkRun, hasPlan, removeRunFolder } from './run-folder.js';
 import type { SubmitterOptions } from './submitted-run.js';
 
 /** Returns whether a run is cancelled. */
@@ -38,13 +37,14 @@ export function cancelledError(run: string): LossError {
  * Cancels a run: removes its jobs and its folder. Waits until the workers have stopped its shards. A run that is cancelled
  * already, but not completely, is cancelled to the end.
  * @param onWaiting called once if shards are in progress, with their number.
+ * @returns whether the folder had the run.
  * @throws LossError `ERR_INVALID_INPUT` if the name is not that of a run, or if neither the queue nor the folder has it.
  */
 export async function cancelRun(
   run: string,
   { address, parts, onError }: SubmitterOptions,
   onWaiting: (shards: number) => void,
-): Promise<void> {
+): Promise<boolean> {
   checkRun(run);
   const { Queue } = await bullmq();
   const { connection } = address;
@@ -61,7 +61,9 @@ export async function cancelRun(
     const client = await runs.getBackend().client;
     await client.set(markOf(run), 'cancelled', { EX: WEEK_SECONDS });
     await removeCancelled(run, runs, shards, onWaiting);
+    const known = await hasPlan(parts, run);
     if (await isCancelled(runs, run)) await removeRunFolder(parts, run);
+    return known;
   } finally {
     await Promise.all([runs.close(), shards.close()]);
   }
@@ -70,8 +72,7 @@ export async function cancelRun(
 async function isKnown(run: string, runs: Queue, shards: Queue, parts: string): Promise<boolean> {
   if ((await isCancelled(runs, run)) || (await runs.getJob(runId(run)))) return true;
   // Without a plan, a folder of this name may be anything.
-  const plan = await stat(planFile(parts, run)).catch(() => undefined);
-  return plan !== undefined || (await shardsOf(run, shards, STATES)).length > 0;
+  return (await hasPlan(parts, run)) || (await shardsOf(run, shards, STATES)).length > 0;
 }
 
 /**

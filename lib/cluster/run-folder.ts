@@ -1,6 +1,6 @@
 // The folder of a run: its plan and its parts. The submitter and all workers see it, under whatever path.
 import { randomUUID } from 'node:crypto';
-import { rename, rm } from 'node:fs/promises';
+import { rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LossError } from '../index.js';
 import { type Plan, type PlannedConfiguration, readPlan, writePlan } from '../parts/index.js';
@@ -34,6 +34,23 @@ export function checkRun(run: string): void {
     });
 }
 
+/** Returns whether the folder of a run has its plan, until somebody removes the run. */
+export async function hasPlan(parts: string, run: string): Promise<boolean> {
+  return stat(planFile(parts, run)).then(
+    () => true,
+    () => false,
+  );
+}
+
+/** The error about a run without a plan. */
+export function removedError(parts: string, run: string): LossError {
+  return new LossError('ERR_INVALID_INPUT', {
+    at: `run ${run}`,
+    expected: 'a run that nobody has cancelled or removed',
+    received: `no file ${planFile(parts, run)}`,
+  });
+}
+
 /**
  * Reads the plan of a run.
  * @param program the version of this package.
@@ -41,6 +58,7 @@ export function checkRun(run: string): void {
  */
 export async function storedPlan(parts: string, run: string, program: string): Promise<Plan> {
   checkRun(run);
+  if (!(await hasPlan(parts, run))) throw removedError(parts, run);
   const file = planFile(parts, run);
   const plan = await readPlan(file, program);
   if (runOf(plan) !== run)

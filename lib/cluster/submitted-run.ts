@@ -1,5 +1,4 @@
 // A run as its submitter sees it: submits it, follows it to its end, and removes it.
-import { stat } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Job, Queue, QueueEvents } from 'bullmq';
 import { LossError } from '../index.js';
@@ -18,7 +17,7 @@ import {
   shardsOf,
 } from './jobs.js';
 import { bullmq } from './peers.js';
-import { checkNoCode, planFile, removeRunFolder, storePlan } from './run-folder.js';
+import { checkNoCode, hasPlan, removedError, removeRunFolder, storePlan } from './run-folder.js';
 import { type RunProgress, RunWatch } from './run-watch.js';
 
 /** The queue, the folder and the callbacks of a submitter. */
@@ -107,7 +106,7 @@ export class SubmittedRun {
       // The run is cancelled before its job is removed or its shards fail.
       if (await this.isCancelled()) throw cancelledError(this.id);
       if (!job) {
-        if (await this.isRemoved()) throw this.#removedError();
+        if (await this.isRemoved()) throw removedError(this.#parts, this.id);
         await this.#add();
         continue;
       }
@@ -128,10 +127,7 @@ export class SubmittedRun {
 
   /** Returns whether somebody has removed the run since it was submitted. */
   async isRemoved(): Promise<boolean> {
-    return stat(planFile(this.#parts, this.id)).then(
-      () => false,
-      () => true,
-    );
+    return !(await hasPlan(this.#parts, this.id));
   }
 
   /** Returns whether somebody has cancelled the run since it was submitted. */
@@ -174,14 +170,6 @@ export class SubmittedRun {
   async #removeStrays(): Promise<void> {
     const ids = await shardsOf(this.id, this.#shards, ['completed', 'failed']);
     for (const id of ids) await this.#shards.remove(id);
-  }
-
-  #removedError(): LossError {
-    return new LossError('ERR_INVALID_INPUT', {
-      at: `run ${this.id}`,
-      expected: 'a run that nobody has removed',
-      received: `no file ${planFile(this.#parts, this.id)}`,
-    });
   }
 
   /**

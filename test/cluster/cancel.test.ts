@@ -66,7 +66,10 @@ describe('policy-loss cancel', function () {
     assert.equal(await cancel(id), `run ${id} is cancelled\n`);
     for (const program of [submitter, joined]) assertFailed(await program.end(), 1, CANCELLED);
     await assertGone(id);
+    assert.equal(await cancel(id), `run ${id} is cancelled; ${cluster.parts} has no parts of it\n`);
     assert.equal(await cancel(id, '--quiet'), '');
+    const gone = /expected a run that nobody has cancelled or removed, got no file/;
+    assertFailed(await cluster.run('join', id).end(), 1, gone);
   });
 
   it('is an error for a run that is unknown, and for another text', async () => {

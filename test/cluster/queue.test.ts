@@ -78,7 +78,11 @@ describe('queue', function () {
       assert.equal(joined.code, 0, joined.stderr);
       const alone = await run(...words);
       assert.deepEqual(withoutBatches(joined.stdout), withoutBatches(alone.stdout));
-      assertFailed(await cluster.run('join', id).end(), 1, /plan\.json: expected a plan that can be read/);
+      assertFailed(
+        await cluster.run('join', id).end(),
+        1,
+        /expected a run that nobody has cancelled or removed/,
+      );
       await endAll([worker]);
     });
 
@@ -364,7 +368,11 @@ describe('queue', function () {
       try {
         for (const [id, data, says] of [
           ['outside', { run: '../../elsewhere0', begun: 0 }, /run: expected 16 hexadecimal digits/],
-          ['none', { run: 'fedcba9876543210', begun: 0 }, /plan\.json: expected a plan that can be read/],
+          [
+            'none',
+            { run: 'fedcba9876543210', begun: 0 },
+            /expected a run that nobody has cancelled or removed/,
+          ],
           ['forged', { run: '0123456789abcdef', begun: 0 }, /expected the plan 0123456789abcdef…, got/],
         ] as const) {
           const folder = join(cluster.parts, '0123456789abcdef');

@@ -92,7 +92,7 @@ describe('jobs of shards', () => {
       [{ ...job, phase: 'whole' }, /phase: expected 'count' or 'compute' or 'merge'/],
       [{ ...job, shard: -1 }, /shard: expected a whole number/],
       [{ ...job, shard: 1000 }, /expected a shard from 0 to \d+, got 1000/],
-      [{ ...job, run: '0'.repeat(16) }, /plan\.json: expected a plan that can be read/],
+      [{ ...job, run: '0'.repeat(16) }, /expected a run that nobody has cancelled or removed/],
     ] as const)
       await assert.rejects(tasks().run(data), { name: 'LossError', message: says });
   });
