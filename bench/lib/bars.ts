@@ -22,6 +22,8 @@ export function bars(report: Report): Bar[] {
     othersOfFloor(report),
     smallComparedWithPyTorch(report),
     smallOverhead(report),
+    ...smallCalls(report),
+    returnedResults(report),
     threads(report),
     memory(report),
     objective(report),
@@ -139,6 +141,37 @@ function smallOverhead({ smallCalls }: Report): Bar {
     measured: `${digits(over)}; a call of one token takes ${digits(withBinding)}`,
     met: Math.max(over, withBinding) <= 12,
   });
+}
+
+/** The targets for asynchronous calls on small batches. */
+function smallCalls({ smallCalls: samples }: Report): Bar[] {
+  const name = `ppo, ${SMALL.join('×')} through compute()`;
+  const micros = (what: string) => samples && 1e3 * samples[what]!.median;
+  const awaited = micros('compute()');
+  const inFlight = micros('compute(), per call with 64 in flight');
+  return [
+    bar(
+      `${name}, one call after another: µs per call`,
+      '≤ 15',
+      awaited === undefined ? undefined : { measured: digits(awaited), met: awaited <= 15 },
+    ),
+    bar(
+      `${name}, 64 in flight: calls per second`,
+      '≥ 100000',
+      inFlight === undefined
+        ? undefined
+        : { measured: String(Math.round(1e6 / inFlight)), met: inFlight <= 10 },
+    ),
+  ];
+}
+
+function returnedResults({ eventLoop }: Report): Bar {
+  const call = eventLoop?.['into an array that the call returns']?.call.median;
+  return bar(
+    `ppo with grad: true, ${LARGE.join('×')}: ms that compute() blocks the event loop`,
+    '≤ 0.3',
+    call === undefined ? undefined : { measured: digits(call), met: call <= 0.3 },
+  );
 }
 
 function threads({ threads: results, cores }: Report): Bar {
