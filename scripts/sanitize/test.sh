@@ -19,14 +19,14 @@ case $kind in
     sanitizers=address,undefined
     native=emulation_test
     native_path=emulated/emulation_test
-    suites=(test/{golden,cross-validation,determinism,masking,micro-batches,counts,empty,errors,logits,logits-random}.test.ts
+    suites=(test/{golden,cross-validation,determinism,masking,micro-batches,counts,empty,errors,logits,logits-random,result-arrays}.test.ts
       test/advantage*.test.ts test/worker-threads.test.ts test/fuzz-boundary/boundary.test.ts)
     ;;
   tsan)
     sanitizers=thread
     native=concurrency_test
     native_path=test/native/concurrency_test
-    suites=(test/{determinism,errors,worker-threads}.test.ts)
+    suites=(test/{determinism,errors,small-calls,worker-threads}.test.ts)
     ;;
   *)
     echo "usage: test.sh asan|tsan" >&2
