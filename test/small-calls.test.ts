@@ -115,11 +115,28 @@ describe('the time of calls that are computed at once', () => {
     assert.ok(other.fits(1000));
   });
 
-  it('is learned, so that slow functions run elsewhere', async () => {
+  it('is learned, so that slow functions run elsewhere, and tried again', async () => {
     const cost = new CallCost(0);
-    for (let i = 0; i < 20; i++) cost.run(1000, busy(0.1));
+    for (let i = 0; i < 16; i++) cost.run(2000, busy(0.06));
     await setImmediate();
-    assert.ok(!cost.fits(1000));
+    assert.ok(!cost.fits(2000) && !cost.isSmall(2000));
+    let skipped = 1;
+    while (!cost.fits(2000)) skipped++;
+    assert.ok(skipped < 100 && !cost.isSmall(2000));
+    cost.run(2000, () => {});
+    assert.ok(cost.isSmall(2000));
+  });
+
+  it('does not depend on some slow calls, such as the first ones', async () => {
+    const cost = new CallCost(0);
+    for (let i = 0; i < 40; i++) cost.run(2000, i % 8 === 7 ? () => {} : busy(0.06));
+    assert.ok(cost.isSmall(2000));
+  });
+
+  it('of small batches says nothing about larger ones', () => {
+    const cost = new CallCost(0);
+    for (let i = 0; i < 16; i++) cost.run(1, busy(0.003));
+    assert.ok(cost.isSmall(4096));
   });
 
   it('is expected to be long for long programs and large batches', async () => {

@@ -13,10 +13,19 @@ const MOST_TOKENS = 16_384;
 
 /** A guess of the time per token in milliseconds, for built-in functions and per word of a program. */
 const FIRST_GUESS = { builtIn: 4e-6, programWord: 1e-6 };
-// The weight of a new time in the average, and how many times as long as expected it may count as. So a call that was
-// interrupted by another process does not change the average much.
-const WEIGHT = 1 / 8;
+/** A smaller batch takes about as long as one of this size, because a call takes some microseconds in any case. */
+const LEAST_TOKENS = 1024;
+/**
+ * The number of calls of which the fastest tells the expected time. The first calls are slow, because JavaScript is not
+ * compiled yet, and later ones may be interrupted by other processes.
+ */
+const WINDOW = 16;
+/**
+ * A function whose calls take too long is tried again, if it was expected to take at most this many times as long as it
+ * may: first after FIRST_PATIENCE calls, and then after twice as many each time.
+ */
 const MOST_TIMES = 4;
+const FIRST_PATIENCE = 64;
 
 let spent = 0;
 let turnEnds = false;
@@ -25,20 +34,28 @@ let helps = false;
 /** The expected times of the calls of one function. */
 export class CallCost {
   #perToken: number;
+  // The fastest of the calls of a window that have been timed, and their number.
+  #fastest = Number.POSITIVE_INFINITY;
+  #timed = 0;
+  // The calls that were expected to take too long, since the last one that was tried nevertheless.
+  #tooLong = 0;
+  #patience = FIRST_PATIENCE;
 
   /** @param programWords the length of the function's program, or 0 for a built-in function. */
   constructor(programWords: number) {
     this.#perToken = Math.max(FIRST_GUESS.builtIn, FIRST_GUESS.programWord * programWords);
   }
 
-  /** Returns whether a call with so many tokens may be computed at once in this turn of the event loop. */
+  /** Returns whether a call with so many tokens is to be computed at once in this turn of the event loop. */
   fits(tokens: number): boolean {
-    return this.isSmall(tokens) && spent + this.#perToken * tokens <= TURN;
+    if (tokens > MOST_TOKENS) return false;
+    const expected = this.#expected(tokens);
+    return expected <= CALL ? spent + expected <= TURN : this.#isTried(expected);
   }
 
   /** Returns whether a call with so many tokens may be computed at once in some turn. */
   isSmall(tokens: number): boolean {
-    return tokens <= MOST_TOKENS && this.#perToken * tokens <= CALL;
+    return tokens <= MOST_TOKENS && this.#expected(tokens) <= CALL;
   }
 
   /** Computes a call with so many tokens at once. */
@@ -48,14 +65,31 @@ export class CallCost {
       return compute();
     } finally {
       const time = performance.now() - start;
-      this.#learn(time / Math.max(tokens, 1));
+      this.#learn(time / Math.max(tokens, LEAST_TOKENS));
       spend(time);
     }
   }
 
+  #expected(tokens: number): number {
+    return this.#perToken * Math.max(tokens, LEAST_TOKENS);
+  }
+
+  #isTried(expected: number): boolean {
+    if (expected > MOST_TIMES * CALL || spent > 0 || ++this.#tooLong < this.#patience) return false;
+    this.#tooLong = 0;
+    this.#patience *= 2;
+    // The window begins anew and ends with this call, so that its time is what is expected from now on.
+    this.#fastest = Number.POSITIVE_INFINITY;
+    this.#timed = WINDOW - 1;
+    return true;
+  }
+
   #learn(perToken: number): void {
-    const counted = Math.min(perToken, MOST_TIMES * this.#perToken);
-    this.#perToken += WEIGHT * (counted - this.#perToken);
+    this.#fastest = Math.min(this.#fastest, perToken);
+    if (++this.#timed < WINDOW) return;
+    this.#perToken = this.#fastest;
+    this.#fastest = Number.POSITIVE_INFINITY;
+    this.#timed = 0;
   }
 }
 
