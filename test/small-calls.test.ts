@@ -103,6 +103,8 @@ describe('the time of calls that are computed at once', () => {
     while (performance.now() < end);
   };
 
+  const quick = () => {};
+
   it('is limited in each turn of the event loop, for all functions together', async () => {
     const [one, other] = [new CallCost(0), new CallCost(0)];
     await setImmediate();
@@ -120,22 +122,26 @@ describe('the time of calls that are computed at once', () => {
     for (let i = 0; i < 16; i++) cost.run(2000, busy(0.06));
     await setImmediate();
     assert.ok(!cost.fits(2000) && !cost.isSmall(2000));
-    let skipped = 1;
-    while (!cost.fits(2000)) skipped++;
-    assert.ok(skipped < 100 && !cost.isSmall(2000));
-    cost.run(2000, () => {});
-    assert.ok(cost.isSmall(2000));
+    // A call that is tried may be interrupted, too.
+    for (let tries = 0; !cost.isSmall(2000); tries++) {
+      assert.ok(tries < 8);
+      let skipped = 0;
+      while (!cost.fits(2000)) skipped++;
+      assert.ok(skipped > 50 && skipped < 100 * 2 ** tries, String(skipped));
+      cost.run(2000, quick);
+      await setImmediate();
+    }
   });
 
   it('does not depend on some slow calls, such as the first ones', async () => {
     const cost = new CallCost(0);
-    for (let i = 0; i < 40; i++) cost.run(2000, i % 8 === 7 ? () => {} : busy(0.06));
+    for (let i = 0; i < 40; i++) cost.run(2000, i % 8 === 7 ? quick : busy(0.06));
     assert.ok(cost.isSmall(2000));
   });
 
   it('of small batches says nothing about larger ones', () => {
     const cost = new CallCost(0);
-    for (let i = 0; i < 16; i++) cost.run(1, busy(0.003));
+    for (let i = 0; i < 16; i++) cost.run(1, quick);
     assert.ok(cost.isSmall(4096));
   });
 
@@ -143,7 +149,7 @@ describe('the time of calls that are computed at once', () => {
     await setImmediate();
     assert.ok(!new CallCost(1000).fits(1000));
     const fast = new CallCost(0);
-    for (let i = 0; i < 100; i++) fast.run(1e9, () => {});
+    for (let i = 0; i < 100; i++) fast.run(1e9, quick);
     await setImmediate();
     assert.ok(fast.fits(16_384) && !fast.fits(16_385));
   });
