@@ -7,7 +7,7 @@ import { parseArgs } from 'node:util';
 
 const { values: flags } = parseArgs({
   options: {
-    /** What the token pass reads and writes per token; PPO with its gradient by default. The row pass reads the mask. */
+    /** The bytes per token that the token pass moves: by default, those of PPO with its gradient. The row pass moves 1. */
     bytes: { type: 'string', default: '17' },
     /** The bandwidth of a core, of a node, and of the link between two nodes, in GB/s. */
     'core-gbs': { type: 'string', default: '12' },

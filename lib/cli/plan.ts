@@ -184,7 +184,7 @@ export function plannedFrom(typed: readonly TypedSubject[], command: Command): P
   );
 }
 
-/** How to plan, and what the plan has in addition to the options. */
+/** How to plan, with the settings of the plan that no option sets. */
 type WholePlanningOptions = PlanningOptions &
   Partial<PlanOptions> & { device: string } & Pick<PlannedConfiguration, 'compares'>;
 

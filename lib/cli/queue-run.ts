@@ -50,7 +50,7 @@ export type Show = (
   gradients: WrittenFiles | undefined,
 ) => Printable;
 
-/** What the plan of a command has in addition to the options. */
+/** Settings of a plan that no option of the command sets. */
 interface Wanted {
   compares?: boolean;
   /** The ending of the files of gradients. */

@@ -60,7 +60,7 @@ export interface TypedSubjects {
 /**
  * Separates the subjects (losses and algorithms with their options) from the other arguments of a command.
  * @param words the arguments after the command's name.
- * @param accepted how many subjects the command accepts. A command that needs two must check that there are two.
+ * @param accepted how many subjects the command accepts. For 'two or more', the caller must refuse a single one.
  * @param oneOf returns one of the values that an argument lists. Only commands that accept lists of values need it.
  * @throws LossError for unknown names and options, for a missing subject, and for too many subjects.
  */

@@ -37,7 +37,7 @@ export interface Examiner {
   finish(): Outcome;
 }
 
-/** What a check has measured of a row. Its length is the same for all rows. */
+/** The numbers that a check has measured of one row. A check measures equally many of each row. */
 export type Numbers = ArrayLike<number>;
 
 /** A check: what it looks for, what it needs, what its finding means, and how it examines rows. */

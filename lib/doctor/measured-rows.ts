@@ -14,7 +14,7 @@ import { RowTable } from './row-table.js';
 const uint32 = () => new Growing((length) => new Uint32Array(length));
 const float64 = () => new Growing((length) => new Float64Array(length));
 
-/** What a check has measured: of which rows, and the numbers of these rows, one row after another. */
+/** The indices of the rows that a check has measured, and the numbers of these rows, one row after another. */
 interface Measured {
   rows: Uint32Array;
   numbers: Float64Array;
