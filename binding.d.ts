@@ -314,10 +314,15 @@ export type NativeCounts = [
 export interface NativeCall {
   /** Receives the loss and the metrics, in the order of valueNames(). */
   values: Float64Array;
-  /** Receives ∂loss/∂logprob for each token. An array on a device must be on the device that evaluates the batch. */
-  grad: Float32Array | NativeDeviceArray | undefined;
+  /**
+   * Receives ∂loss/∂logprob for each token: a Float32Array, a Uint16Array for 16-bit values, or an array on the device that
+   * evaluates the batch.
+   */
+  grad: Float32Array | Uint16Array | NativeDeviceArray | undefined;
   /** Receives ∂loss/∂entropy for each token, as `grad` does. It must be another array. */
-  gradEntropy: Float32Array | NativeDeviceArray | undefined;
+  gradEntropy: Float32Array | Uint16Array | NativeDeviceArray | undefined;
+  /** The dtype of `grad`, numbered as in NativeBatch.dtypes, plus 8 times that of `gradEntropy`. The default is 0. */
+  gradDtypes?: number;
   /** Receives ∂loss/∂log_z for each row. */
   gradLogZ?: Float32Array | undefined;
   mu: number | undefined;
@@ -464,7 +469,8 @@ export interface NativeBinding {
   /**
    * A faster form of evaluateSync() for small host batches that have a mask and no column `weights`. It runs on the CPU. Its arguments are
    * separate, because looking up properties by name takes longer than computing a small batch. `dtypes` holds the
-   * numbers of NativeBatch.dtypes, with 3 bits for each column and the first column in the lowest bits.
+   * numbers of NativeBatch.dtypes, with 3 bits for each column and the first column in the lowest bits. The next bits hold
+   * NativeCall.gradDtypes.
    */
   evaluateHost(
     fn: NativeFunction,
@@ -485,8 +491,8 @@ export interface NativeBinding {
     mask: Uint8Array,
     expert: Uint8Array | undefined,
     values: Float64Array,
-    grad: Float32Array | undefined,
-    gradEntropy: Float32Array | undefined,
+    grad: Float32Array | Uint16Array | undefined,
+    gradEntropy: Float32Array | Uint16Array | undefined,
     mu: number | undefined,
     klCoef: number | undefined,
     entropyCoef: number | undefined,

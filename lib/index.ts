@@ -67,6 +67,7 @@ export type {
   ComputeSyncOptions,
   DeviceCallOptions,
   GradientRequest,
+  HalfGradientRequest,
   LossComputeOptions,
   LossComputeSyncOptions,
   LossResult,

@@ -53,6 +53,23 @@ describe('native calls', () => {
       assert.throws(() => native.evaluateSync(fn, bad, call(tokens)), TypeError);
     });
 
+  for (const [what, bad] of Object.entries({
+    'a 16-bit gradient that is too short': { grad: new Uint16Array(5), gradDtypes: 2 },
+    'a 16-bit gradient in an array of float32': { grad: new Float32Array(6), gradDtypes: 1 },
+    'a float32 gradient in an array of 16 bits': { grad: new Uint16Array(6), gradDtypes: 0 },
+    'a gradient of an unknown dtype': { grad: new Uint16Array(6), gradDtypes: 3 },
+    'a gradient of entropy in an array of float32': { gradEntropy: new Float32Array(6), gradDtypes: 8 },
+    'a 16-bit gradient from which that of logits is computed': {
+      grad: new Uint16Array(6),
+      gradDtypes: 2,
+      logits: {},
+    },
+  }))
+    it(`refuses ${what}`, () => {
+      const given = { ...call(6), ...bad } as never;
+      assert.throws(() => native.evaluateSync(fn, batch(6, {}), given), TypeError);
+    });
+
   const logits = (over: object) => ({
     rows: 6,
     vocabulary: 4,

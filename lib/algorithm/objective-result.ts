@@ -12,7 +12,7 @@ export interface ObjectiveResult extends LossResult {
 
 /** @internal Returns the result of an objective for the result of its evaluator. */
 export function toResult(
-  { loss, metrics, grad, deviceGrad, gradLogZ, part }: LossResult,
+  { loss, metrics, grad, halfGrad, deviceGrad, gradLogZ, part }: LossResult,
   { gradEntropy }: Gradients,
   { tokens }: Layout,
   found: CallAdvantages | undefined,
@@ -21,22 +21,29 @@ export function toResult(
   const result: ObjectiveResult = { loss, metrics };
   if (part) result.part = part;
   if (grad) result.grad = grad;
+  if (halfGrad) result.halfGrad = halfGrad;
   if (deviceGrad) result.deviceGrad = deviceGrad;
   if (gradLogZ) result.gradLogZ = gradLogZ;
   if (gradEntropy) addGradient(result, 'gradEntropy', gradEntropy);
-  else if (grad) addZeros(result, tokens);
+  else if (grad) addZeros(result, 'gradEntropy', () => new Float32Array(tokens));
+  else if (halfGrad)
+    addZeros(result, 'halfGradEntropy', () => ({ data: new Uint16Array(tokens), dtype: halfGrad.dtype }));
   return result;
 }
 
 // Adds a gradient of zeros to the result. The array is made only when it is first read: making a large one blocks the
 // event loop, and callers that never read it should not pay for it.
-function addZeros(result: ObjectiveResult, tokens: number): void {
+function addZeros<K extends 'gradEntropy' | 'halfGradEntropy'>(
+  result: ObjectiveResult,
+  key: K,
+  zeros: () => ObjectiveResult[K],
+): void {
   const shared = { configurable: true, enumerable: true };
-  Object.defineProperty(result, 'gradEntropy', {
+  Object.defineProperty(result, key, {
     ...shared,
     get() {
-      const value = new Float32Array(tokens);
-      Object.defineProperty(result, 'gradEntropy', { ...shared, value, writable: true });
+      const value = zeros();
+      Object.defineProperty(result, key, { ...shared, value, writable: true });
       return value;
     },
   });

@@ -13,10 +13,9 @@ import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { countBatch, countBatchSync } from '../core/count-batch.js';
 import type { Counts, Normalizer } from '../core/counts.js';
 import type { DeviceBatch } from '../core/device-batch.js';
-import { DeviceGradient } from '../core/device-gradient.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import { type CoefficientsOf, Evaluator, type ReadLoss } from '../core/evaluator.js';
-import { type Gradients, gradientsOf, type WantedGradients } from '../core/gradients.js';
+import { type Gradients, gradientsOf, requestLike, type WantedGradients } from '../core/gradients.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import type { ColumnName } from '../core/native-batch.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
@@ -60,7 +59,7 @@ export interface ObjectiveExtras {
 export interface ObjectiveComputeSyncOptions extends LossComputeSyncOptions {
   /**
    * An array that receives ∂loss/∂entropy: B×T values for a batch of B rows with T tokens each. Without this array, the
-   * gradient is returned in a new one if `grad` is given. With `grad` on a device, it is there too, as
+   * gradient is returned in a new one if `grad` is given, of the same dtype. With `grad` on a device, it is there too, as
    * `deviceGradEntropy`, unless the objective does not depend on entropies.
    */
   gradEntropy?: GradientRequest;
@@ -448,9 +447,7 @@ export class Objective {
     const { rows, entropyCoef } = this.entropyLossFn;
     const hasTerm = rows !== 'none' && entropyCoef !== 0 && this.#finder.has(batch, 'entropy');
     const depends = hasTerm || this.lossFn.dependsOnEntropy;
-    const onDevice = grad === 'device' || grad === 'shareable' || grad instanceof DeviceGradient;
-    const wanted = onDevice ? (grad === 'shareable' ? grad : 'device') : grad !== undefined && grad !== false;
-    return gradientsOf(input, { grad, gradEntropy: gradEntropy ?? (depends && wanted), gradLogZ });
+    return gradientsOf(input, { grad, gradEntropy: gradEntropy ?? (depends && requestLike(grad)), gradLogZ });
   }
 }
 

@@ -1,17 +1,33 @@
 // The options and the results of calls that compute a loss.
 import type { AbortSignalLike } from './abortable.js';
+import type { Float16ArrayLike } from './arrays.js';
+import type { HalfColumn } from './batch.js';
 import type { Normalizer } from './counts.js';
 import type { DeviceGradient } from './device-gradient.js';
 
+/** Requests a gradient in 16 bits: each float32 value, rounded to the nearest number of the dtype. */
+export interface HalfGradientRequest extends Pick<HalfColumn, 'dtype'> {
+  /** The array that receives the gradient, B×T elements. Without it, the gradient gets an array of its own. */
+  data?: Uint16Array | undefined;
+}
+
 /** Where a call is to write a gradient; see {@link ComputeSyncOptions.grad}. */
-export type GradientRequest = boolean | Float32Array | 'device' | 'shareable' | DeviceGradient;
+export type GradientRequest =
+  | boolean
+  | Float32Array
+  | HalfGradientRequest
+  | Float16ArrayLike
+  | 'device'
+  | 'shareable'
+  | DeviceGradient;
 
 /** Options of a call that computes a loss synchronously. */
 export interface ComputeSyncOptions {
   /**
    * true requests the gradient, ∂loss/∂logprob, in an array of its own. On Linux, the memory of a large array is recycled
    * after nothing refers to it any more. To receive it in an existing array, pass a Float32Array
-   * with B×T elements. `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`.
+   * with B×T elements. `{ dtype: 'bfloat16' }` or `{ dtype: 'float16' }` requests 16 bits per value, which are returned as
+   * `halfGrad`; `data`, or a Float16Array instead of the object, receives them in an existing array. `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`.
    * `'shareable'` does so in memory that other processes can open, which takes at least 2 MiB. To overwrite the
    * `deviceGrad` of an earlier call, pass it.
    */
@@ -58,10 +74,10 @@ export interface ComputeOptions extends ComputeSyncOptions, DeviceCallOptions {
 export interface LossComputeSyncOptions extends ComputeSyncOptions {
   /**
    * Requests ∂loss/∂entropy as `grad` requests ∂loss/∂logprob: B×T values, which are 0 if the loss does not depend on
-   * entropies. On a device, it is returned as `deviceGradEntropy`.
+   * entropies. In 16 bits, it is returned as `halfGradEntropy`, and on a device as `deviceGradEntropy`.
    */
   gradEntropy?: GradientRequest;
-  /** Requests ∂loss/∂log_z in the same way: B values, which are 0 if the loss does not depend on log_z. */
+  /** Requests ∂loss/∂log_z, in float32 on the host: B values, which are 0 if the loss does not depend on log_z. */
   gradLogZ?: boolean | Float32Array;
 }
 
@@ -79,6 +95,8 @@ export interface Result<M = Metrics> {
   metrics: M;
   /** Shape [B, T]: the gradient ∂loss/∂logprob, if the call requested it. It is exactly 0 at masked tokens. */
   grad?: Float32Array;
+  /** The same in 16 bits, if the call requested it so. It can be used as a column. */
+  halfGrad?: HalfColumn;
   /** The same on the device, if the call requested it there. */
   deviceGrad?: DeviceGradient;
   /**
@@ -92,6 +110,8 @@ export interface Result<M = Metrics> {
 export interface LossResult<M = Metrics> extends Result<M> {
   /** Shape [B, T]: the gradient ∂loss/∂entropy, if the call requested it. It is exactly 0 at masked tokens. */
   gradEntropy?: Float32Array;
+  /** The same in 16 bits, if the call requested it so. */
+  halfGradEntropy?: HalfColumn;
   /** The same on the device, if the call requested it there. */
   deviceGradEntropy?: DeviceGradient;
   /** Shape [B]: the gradient ∂loss/∂log_z, if the call requested it. */

@@ -46,6 +46,6 @@ export function addCorrection(
   { normalizer, part }: CallOptions,
 ): void {
   if (normalizer === undefined && !part) Object.assign(result.metrics, metrics);
-  const { grad } = result;
+  const grad = result.grad ?? result.halfGrad?.data;
   if (passing && grad) for (let i = 0; i < grad.length; i++) if (passing[i] === 0) grad[i] = 0;
 }

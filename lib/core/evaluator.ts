@@ -26,6 +26,7 @@ import {
   gradientArray,
   gradientsOf,
   nativeArray,
+  nativeDtypes,
   type WantedGradients,
 } from './gradients.js';
 import { hostArguments, plainHostBatch } from './host-call.js';
@@ -350,6 +351,7 @@ export class Evaluator {
       values,
       grad: nativeArray(gradients.grad),
       gradEntropy: nativeArray(gradients.gradEntropy),
+      gradDtypes: nativeDtypes(gradients),
       gradLogZ: gradients.gradLogZ,
       mu: coefficients.mu,
       klCoef: coefficients.klCoef,

@@ -1,16 +1,18 @@
 // The arrays that receive gradients.
 import { types } from 'node:util';
 import type { NativeDeviceArray } from '../../binding.js';
-import { checkAttached, isResizable } from './arrays.js';
+import { bitsOfFloat16Array, checkAttached, isResizable } from './arrays.js';
+import type { HalfColumn } from './batch.js';
 import type { Input } from './batch-reader.js';
-import type { GradientRequest, LossResult } from './calls.js';
+import type { GradientRequest, HalfGradientRequest, LossResult } from './calls.js';
+import { DTYPE_CODES } from './columns.js';
 import { DeviceGradient } from './device-gradient.js';
 import { describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
-import { resultArray } from './result-arrays.js';
+import { halfResultArray, resultArray } from './result-arrays.js';
 
 /** An array to which native code writes a gradient: in host memory, or on the device that computes the call. */
-export type GradientArray = Float32Array | DeviceGradient;
+export type GradientArray = Float32Array | HalfColumn | DeviceGradient;
 
 /** The arrays to which native code writes the gradients with respect to logprob, to entropy and to log_z. */
 export interface Gradients {
@@ -52,7 +54,11 @@ export function gradientArray(
   name: string,
 ): GradientArray | undefined {
   const isNew = wanted === 'device' || wanted === 'shareable';
-  if (!isNew && !(wanted instanceof DeviceGradient)) return gradArray(input.layout, wanted, name);
+  if (!isNew && !(wanted instanceof DeviceGradient)) {
+    const half = halfRequest(name, wanted);
+    if (half) return halfArray(input.layout, half, name);
+    return gradArray(input.layout, wanted as boolean | Float32Array | undefined, name);
+  }
   const index = input.resident?.device ?? input.device;
   if (index === undefined)
     throw new LossError('ERR_INVALID_INPUT', {
@@ -66,9 +72,56 @@ export function gradientArray(
   return wanted;
 }
 
+/** Returns the request for another gradient of the same kind, in an array of its own, and false if none is wanted. */
+export function requestLike(wanted: GradientRequest | undefined): GradientRequest {
+  if (wanted === 'shareable') return wanted;
+  if (wanted === 'device' || wanted instanceof DeviceGradient) return 'device';
+  const half = halfRequest('grad', wanted);
+  return half ? { dtype: half.dtype } : wanted !== undefined && wanted !== false;
+}
+
+// Returns what a request for 16 bits asks for, and undefined for other requests.
+function halfRequest(key: string, wanted: GradientRequest | undefined): HalfGradientRequest | undefined {
+  if (typeof wanted !== 'object' || wanted === null) return undefined;
+  if (ArrayBuffer.isView(wanted)) {
+    checkAttached(key, wanted);
+    const data = bitsOfFloat16Array(wanted);
+    return data && { dtype: 'float16', data };
+  }
+  if (!('dtype' in wanted)) return undefined;
+  const { dtype, data } = wanted as HalfGradientRequest;
+  if ((dtype === 'float16' || dtype === 'bfloat16') && (data === undefined || types.isUint16Array(data)))
+    return { dtype, data };
+  throw new LossError('ERR_INVALID_INPUT', {
+    key,
+    expected: 'dtype float16 or bfloat16, with a Uint16Array as data or without data',
+    received: `dtype ${describeValue(dtype)}${data === undefined ? '' : ` with ${describeValue(data)}`}`,
+  });
+}
+
+function halfArray(layout: Layout, { dtype, data }: HalfGradientRequest, name: string): HalfColumn {
+  const size = layout.tokens;
+  if (data === undefined)
+    return { data: halfResultArray(`a gradient of ${size} 16-bit values`, size), dtype };
+  checkMemory(name, data, size, describeShape(layout));
+  return { data, dtype };
+}
+
 /** Returns a gradient's array as native code takes it. */
-export function nativeArray(array: GradientArray | undefined): Float32Array | NativeDeviceArray | undefined {
-  return array instanceof DeviceGradient ? array.array() : array;
+export function nativeArray(
+  array: GradientArray | undefined,
+): Float32Array | Uint16Array | NativeDeviceArray | undefined {
+  if (array === undefined || ArrayBuffer.isView(array)) return array;
+  return array instanceof DeviceGradient ? array.array() : array.data;
+}
+
+/** Returns the dtypes of gradients as native code takes them; see NativeCall.gradDtypes. */
+export function nativeDtypes({ grad, gradEntropy }: Gradients): number {
+  return dtypeCode(grad) + 8 * dtypeCode(gradEntropy);
+}
+
+function dtypeCode(array: GradientArray | undefined): number {
+  return array === undefined || ArrayBuffer.isView(array) ? DTYPE_CODES.float32 : DTYPE_CODES[array.dtype];
 }
 
 /** Adds a gradient to a result, under the key for its place. */
@@ -78,7 +131,8 @@ export function addGradient(
   array: GradientArray | undefined,
 ): void {
   if (array instanceof DeviceGradient) result[key === 'grad' ? 'deviceGrad' : 'deviceGradEntropy'] = array;
-  else if (array) result[key] = array;
+  else if (ArrayBuffer.isView(array)) result[key] = array;
+  else if (array) result[key === 'grad' ? 'halfGrad' : 'halfGradEntropy'] = array;
 }
 
 /**
@@ -94,7 +148,7 @@ export function gradArray(
   const size = per === 'row' ? layout.rows : layout.tokens;
   if (wanted === true) return resultArray(`a gradient of ${size} values`, size);
   const expected =
-    per === 'row' ? 'true, false or a Float32Array' : "true, false, a Float32Array or 'device'";
+    per === 'row' ? 'true, false or a Float32Array' : "true, false, a Float32Array, { dtype } or 'device'";
   const shape = per === 'row' ? `[${size}], one value per row` : describeShape(layout);
   checkOutput(name, wanted, size, expected, shape);
   return wanted;
@@ -115,6 +169,10 @@ export function checkOutput(
 ): asserts array is Float32Array {
   if (!types.isFloat32Array(array))
     throw new LossError('ERR_INVALID_INPUT', { key, expected, received: describeValue(array) });
+  checkMemory(key, array, size, shape);
+}
+
+function checkMemory(key: string, array: Float32Array | Uint16Array, size: number, shape: string): void {
   checkAttached(key, array);
   if (isResizable(array))
     throw new LossError('ERR_INVALID_INPUT', {

@@ -3,7 +3,7 @@
 import type { NativeBatch, NativeBinding, NativeCall, NativeFunction } from '../../binding.js';
 import type { Input } from './batch-reader.js';
 import type { CallOptions } from './calls.js';
-import type { Gradients } from './gradients.js';
+import { type Gradients, nativeArray, nativeDtypes } from './gradients.js';
 import { COLUMNS } from './native-batch.js';
 
 type HostArguments = Parameters<NativeBinding['evaluateHost']>;
@@ -31,7 +31,7 @@ export function hostArguments(
   fn: NativeFunction,
   { rows, rowLength, offsets, dtypes, data, mask, expert }: PlainHostBatch,
   values: Float64Array,
-  { grad, gradEntropy }: Gradients,
+  gradients: Gradients,
   { mu, klCoef, entropyCoef }: Partial<Pick<NativeCall, 'mu' | 'klCoef' | 'entropyCoef'>>,
 ): HostArguments {
   let codes = 0;
@@ -41,7 +41,7 @@ export function hostArguments(
     rows,
     rowLength,
     offsets,
-    codes,
+    codes + nativeDtypes(gradients) * 2 ** (3 * COLUMNS.length),
     data[0],
     data[1],
     data[2],
@@ -56,8 +56,8 @@ export function hostArguments(
     expert,
     values,
     // A call on the CPU has no gradients on a device.
-    grad as Float32Array | undefined,
-    gradEntropy as Float32Array | undefined,
+    nativeArray(gradients.grad) as Float32Array | Uint16Array | undefined,
+    nativeArray(gradients.gradEntropy) as Float32Array | Uint16Array | undefined,
     mu,
     klCoef,
     entropyCoef,

@@ -19,12 +19,25 @@ let clearing: NodeJS.Timeout | undefined;
  * @throws LossError `ERR_OUT_OF_MEMORY`
  */
 export function resultArray(what: string, length: number): Float32Array<ArrayBuffer> {
-  const bytes = length * Float32Array.BYTES_PER_ELEMENT;
+  return newArray(Float32Array, what, length);
+}
+
+/** Does the same as {@link resultArray} for numbers of 16 bits. */
+export function halfResultArray(what: string, length: number): Uint16Array<ArrayBuffer> {
+  return newArray(Uint16Array, what, length);
+}
+
+function newArray<A>(
+  type: { new (from: number | ArrayBuffer): A; readonly BYTES_PER_ELEMENT: number },
+  what: string,
+  length: number,
+): A {
+  const bytes = length * type.BYTES_PER_ELEMENT;
   return allocate(what, () => {
-    if (bytes < LEAST_RECYCLED || bytes > constants.MAX_LENGTH) return new Float32Array(length);
+    if (bytes < LEAST_RECYCLED || bytes > constants.MAX_LENGTH) return new type(length);
     if (native.takeRecycled) clearing = clearing?.refresh() ?? setTimeout(clear, KEPT).unref();
     // The buffer of a Buffer of this kind belongs to it alone, has its size, and is not cleared.
-    return new Float32Array(native.takeRecycled?.(bytes) ?? Buffer.allocUnsafeSlow(bytes).buffer);
+    return new type(native.takeRecycled?.(bytes) ?? Buffer.allocUnsafeSlow(bytes).buffer);
   });
 }
 

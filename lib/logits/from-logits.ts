@@ -1,6 +1,7 @@
 // From logits to a loss and, if wanted, back to the gradient with respect to the logits, in one call.
 import type { NativeLogits } from '../../binding.js';
 import { abortable, callNative } from '../core/abortable.js';
+import { bitsOfFloat16Array } from '../core/arrays.js';
 import { type Batch, find } from '../core/batch.js';
 import { findInput } from '../core/batch-reader.js';
 import type {
@@ -204,7 +205,9 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
 const isWanted = (request: GradientRequest | undefined) => request !== undefined && request !== false;
 
 function checkOnHost(key: string, request: GradientRequest | undefined): void {
-  if (request === undefined || typeof request === 'boolean' || ArrayBuffer.isView(request)) return;
+  const isFloat16 = bitsOfFloat16Array(request) !== undefined;
+  if (request === undefined || typeof request === 'boolean') return;
+  if (ArrayBuffer.isView(request) && !isFloat16) return;
   throw new LossError('ERR_INVALID_INPUT', {
     key,
     expected:

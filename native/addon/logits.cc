@@ -117,6 +117,8 @@ Napi::Value logits_gradient(const Napi::CallbackInfo& info, const FunctionHandle
   const int64_t tokens = batch.layout.tokens();
   if (first > tokens || logits.rows > tokens - first) refuse(env, "firstToken is out of range");
   if (!logits.out || !logits.logprob || !call.outputs.grad) refuse(env, "logits lacks an output");
+  if (call.outputs.grad.dtype != DType::kFloat32 || call.outputs.grad_entropy.dtype != DType::kFloat32)
+    refuse(env, "a gradient is not in float32");
   if (!gradient_is_per_token(*function)) refuse(env, "the function has no gradients per token");
   if (!later)
     return run_now(env, std::make_shared<cpu::LogitsGradient>(function, batch, call.coefficients,

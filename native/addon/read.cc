@@ -267,6 +267,12 @@ ColumnView read_column(const Napi::Value& value, int code, const Layout& layout)
   return view;
 }
 
+GradientView gradient_if_any(const Napi::Value& value, int code, int64_t tokens, const char* what) {
+  const DType dtype = view_of(value.Env(), code).dtype;
+  if (dtype == DType::kFloat32) return floats_if_any(value, tokens, what);
+  return {static_cast<uint16_t*>(elements(value, napi_uint16_array, tokens, what)), dtype};
+}
+
 // Reads the columns with one float64 number per row, of which a batch may have none.
 void read_row_columns(const Napi::Value& value, BatchView* batch) {
   if (!value.IsArray()) return;
@@ -355,15 +361,17 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   const int64_t values = static_cast<int64_t>(value_names(function).size());
   call.outputs.values =
       static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
-  const auto read_gradient = [&](const char* name, float** on_host, DeviceArrayHandle* on_device) {
+  const int dtypes = static_cast<int>(number_or_zero(object.Get("gradDtypes")));
+  const auto read_gradient = [&](const char* name, int code, GradientView* on_host,
+                                 DeviceArrayHandle* on_device) {
     const Napi::Value value = object.Get(name);
     if (value.IsExternal())
       *on_device = read_device_array(value);
     else
-      *on_host = floats_if_any(value, tokens, name);
+      *on_host = gradient_if_any(value, code, tokens, name);
   };
-  read_gradient("grad", &call.outputs.grad, &call.device_grad);
-  read_gradient("gradEntropy", &call.outputs.grad_entropy, &call.device_grad_entropy);
+  read_gradient("grad", dtypes & 3, &call.outputs.grad, &call.device_grad);
+  read_gradient("gradEntropy", dtypes >> 3 & 3, &call.outputs.grad_entropy, &call.device_grad_entropy);
   call.outputs.grad_log_z = floats_if_any(object.Get("gradLogZ"), rows, "gradLogZ");
   const Napi::Value normalizer = object.Get("normalizer");
   if (!normalizer.IsUndefined()) {

@@ -60,6 +60,9 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
 float* floats(const Napi::Value& value, int64_t length, const char* what);
 // Does the same as floats(), but returns null if the value is undefined.
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
+// Returns the array that receives a gradient, or none if the value is undefined. `code` is its code in
+// NativeBatch.dtypes.
+GradientView gradient_if_any(const Napi::Value& value, int code, int64_t tokens, const char* what);
 // Returns the spreads of some rows, each of which is kSpreadLength numbers; null if the value is undefined.
 constexpr int64_t kSpreadLength = sizeof(Spread) / sizeof(double);
 inline Spread* spreads_if_any(const Napi::Value& value, int64_t rows) {

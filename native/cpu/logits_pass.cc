@@ -1,5 +1,6 @@
 #include "cpu/logits_pass.h"
 
+#include "cpu/narrow.h"
 #include "cpu/tile.h"
 
 // Keeps code that several functions share from being repeated in each of them.
@@ -51,21 +52,6 @@ PL_SHARED void widen_blocks(const uint16_t* in, int n, DType dtype, float* out) 
     for (int at = 0; at < n; at += kWide) {
       PL_FOR_LANES
       for (int l = 0; l < kWide; ++l) out[at + l] = float_of_bfloat16(in[at + l]);
-    }
-  }
-}
-
-// Converts n numbers, a multiple of kBlock, to 16 bits.
-PL_SHARED void narrow_blocks(const float* in, int n, DType dtype, uint16_t* out) {
-  if (dtype == DType::kFloat16) {
-    for (int at = 0; at < n; at += kWide) {
-      PL_FOR_LANES
-      for (int l = 0; l < kWide; ++l) out[at + l] = half_of_float(in[at + l]);
-    }
-  } else {
-    for (int at = 0; at < n; at += kWide) {
-      PL_FOR_LANES
-      for (int l = 0; l < kWide; ++l) out[at + l] = bfloat16_of_float(in[at + l]);
     }
   }
 }
@@ -244,20 +230,6 @@ PL_SHARED void multiply_by_softcap_derivative(const float* x, int n, float softc
   }
 }
 
-void write(const float* grad, int n, void* out, DType dtype, int64_t first) {
-  if (dtype == DType::kFloat32) {
-    memcpy(static_cast<float*>(out) + first, grad, n * sizeof(float));
-    return;
-  }
-  uint16_t* const bits = static_cast<uint16_t*>(out) + first;
-  const int whole = n / kBlock * kBlock;
-  if (whole > 0) narrow_blocks(grad, whole, dtype, bits);
-  if (whole == n) return;
-  alignas(64) uint16_t last[kBlock];
-  narrow_blocks(grad + whole, kBlock, dtype, last);
-  memcpy(bits + whole, last, (n - whole) * sizeof *bits);
-}
-
 }  // namespace
 
 void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last,
@@ -305,7 +277,7 @@ void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool
     }
     if (has_target) grad[row.target - at] = of_target;
     if (row.softcap > 0) multiply_by_softcap_derivative(x, padded(n), row.softcap, grad);
-    if (!direct) write(grad, n, out, out_dtype, at);
+    if (!direct) store_numbers(grad, n, out_dtype, out, at);
   }
 }
 

@@ -72,9 +72,8 @@ struct TokenPass {
   // they are the gradient weights of all rows instead.
   const double* row_sums;
   const double* row_negatives;  // tokens with a negative advantage, of rows that several chunks share
-  float* grad;                  // null if not wanted
-  float* grad_entropy;          // null if not wanted
-  float* grad_log_z;            // null if not wanted
+  GradientView grad, grad_entropy;
+  float* grad_log_z;  // null if not wanted
 };
 
 // Returns whether a row takes part in the program's computation of rows and in reductions over rows.

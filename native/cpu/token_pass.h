@@ -2,6 +2,7 @@
 // and the entropy loss. It sums these losses and their metrics, and writes the gradients.
 #pragma once
 
+#include "cpu/narrow.h"
 #include "cpu/program_rows.h"
 #include "cpu/row_sums.h"
 #include "cpu/target.h"
@@ -79,8 +80,8 @@ class TokenPassOfChunk {
     return terms.has_loss() + terms.has_kl() + terms.entropy > 1 ? kSharedTile : kTile;
   }
 
-  void clear(float* grad, int64_t first, int64_t last) const {
-    if (grad) memset(grad + begin_ + first, 0, (last - first) * sizeof(float));
+  void clear(const GradientView& grad, int64_t first, int64_t last) const {
+    if (grad) memset(grad.at(begin_ + first), 0, (last - first) * size_of(grad.dtype));
   }
 
   // Returns whether the next tile, which begins at `at`, has no unmasked tokens or does not exist.
@@ -164,13 +165,13 @@ class TokenPassOfChunk {
   }
 
   // Computes a piece of a tile. Only the first `real` of its `padded` tokens exist. If that is not all of
-  // them, the gradients are written to buffers first, and then only those of the real tokens are copied.
+  // them, or if gradients are not float32, the gradients are written to buffers first. Then only those of the
+  // real tokens are copied or converted.
   void compute_piece(const TileColumns& in, int padded, int64_t position, int real) {
     const bool direct = real == padded;
-    float* const grad = pass_.grad ? pass_.grad + begin_ + position : nullptr;
-    float* const grad_entropy = pass_.grad_entropy ? pass_.grad_entropy + begin_ + position : nullptr;
-    float* const g = grad && !direct ? grad_buffer_ : grad;
-    float* const h = grad_entropy && !direct ? entropy_buffer_ : grad_entropy;
+    const int64_t first = begin_ + position;
+    float* const g = floats_for(pass_.grad, first, direct, grad_buffer_);
+    float* const h = floats_for(pass_.grad_entropy, first, direct, entropy_buffer_);
     if (loss_)
       loss_->loss_tile(pass_.loss, row_, in, padded, static_cast<float>(weights_.loss_grad), g, &loss_sums_);
     if (terms_.has_entropy(row_.kind))
@@ -180,8 +181,15 @@ class TokenPassOfChunk {
     if (program_) program_->output(in, padded, position, g, h, &loss_sums_);
     if (kl_) kl_->tile(in, padded, static_cast<float>(weights_.kl_grad), g, terms_.has_loss(), &kl_sum_);
     if (g && !terms_.has_loss() && !kl_) memset(g, 0, padded * sizeof(float));
-    if (g && !direct) memcpy(grad, g, real * sizeof(float));
-    if (h && !direct) memcpy(grad_entropy, h, real * sizeof(float));
+    if (g == grad_buffer_) store_numbers(g, real, pass_.grad.dtype, pass_.grad.data, first);
+    if (h == entropy_buffer_)
+      store_numbers(h, real, pass_.grad_entropy.dtype, pass_.grad_entropy.data, first);
+  }
+
+  // Returns where the loops write a gradient.
+  static float* floats_for(const GradientView& grad, int64_t first, bool direct, float* buffer) {
+    if (!grad) return nullptr;
+    return direct && grad.dtype == DType::kFloat32 ? grad.floats() + first : buffer;
   }
 
   const cpu::TokenPass& pass_;
@@ -207,8 +215,9 @@ class TokenPassOfChunk {
   LaneSum<float> kl_sum_, entropy_sum_;
   Sums row_sums_;
 
-  alignas(64) float grad_buffer_[kBlock];
-  alignas(64) float entropy_buffer_[kBlock];
+  // Padded like the buffers of TileReader.
+  alignas(64) float grad_buffer_[kTile + 48];
+  alignas(64) float entropy_buffer_[kTile + 48];
 };
 
 inline void token_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk, ExactSums* sums) {

@@ -218,9 +218,8 @@ struct AdvantageCall {
 // The arrays, in host memory, that receive the results of an evaluation, and the options of the call.
 struct Call {
   Result* result = nullptr;
-  float* grad = nullptr;          // per token; null if not wanted
-  float* grad_entropy = nullptr;  // per token; null if not wanted
-  float* grad_log_z = nullptr;    // per row; null if not wanted
+  GradientView grad, grad_entropy;
+  float* grad_log_z = nullptr;  // per row; null if not wanted
   // Arrays on the device of the call, with one element per token, that receive gradients instead of the
   // arrays above. Null if the gradient is not wanted there.
   DeviceArray* device_grad = nullptr;

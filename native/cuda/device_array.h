@@ -14,7 +14,7 @@ struct DeviceArray {
 };
 
 // The array of a call that receives a gradient: one that stays on the device, or one that is copied to the
-// host and lives as long as the call.
+// host and lives as long as the call. Kernels write it in float32; launch_narrowing() converts it.
 class GradientArray {
  public:
   GradientArray() = default;
@@ -24,14 +24,31 @@ class GradientArray {
     if (kept_ && !kept_->written) kept_->memory = Buffer();
   }
 
-  // Allocates memory for `length` values. `kept` is the array that stays on the device, or null.
-  void allocate(Context& context, int64_t length, DeviceArray* kept) {
+  // Allocates memory for `length` values, which will be copied to `host` in its dtype. `kept` is the array
+  // that stays on the device, or null.
+  void allocate(Context& context, int64_t length, const GradientView& host, DeviceArray* kept) {
     const int64_t bytes = length * static_cast<int64_t>(sizeof(float));
     kept_ = kept;
+    length_ = length;
+    host_ = host;
+    if (host.dtype != DType::kFloat32) narrow_ = context.allocate(length * size_of(host.dtype));
     if (!kept)
       own_ = context.allocate(bytes);
     else if (kept->memory.bytes() < bytes)
       kept->memory = kept->shareable ? context.allocate_shareable(bytes) : context.allocate(bytes);
+  }
+
+  // Launches the kernel that converts the values to the dtype of the host's array, if this is not float32.
+  void launch_narrowing(const Context& context) const {
+    if (length_ > 0 && host_.dtype != DType::kFloat32)
+      launch_narrow(data(), length_, host_.dtype, narrow_.as<uint16_t>(), context.grid_of_threads(length_));
+  }
+
+  // Returns the bytes to copy to the host when the values are complete.
+  Transfer transfer() const {
+    const bool is_narrow = host_.dtype != DType::kFloat32;
+    void* const from = is_narrow ? narrow_.as<void>() : data();
+    return Channel::transfer_to(from, host_.data, length_ * size_of(host_.dtype));
   }
 
   float* data() const { return kept_ ? kept_->memory.as<float>() : own_.as<float>(); }
@@ -41,7 +58,9 @@ class GradientArray {
   }
 
  private:
-  Buffer own_;
+  Buffer own_, narrow_;
+  int64_t length_ = 0;
+  GradientView host_;
   DeviceArray* kept_ = nullptr;
 };
 

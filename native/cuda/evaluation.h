@@ -40,9 +40,9 @@ class Evaluation {
     if (call.weights) pass_.batch.column[kWeights] = {send_tokens(call.weights, &weights_)};
     if (call.logprob) pass_.batch.column[kLogprob] = {send_tokens(call.logprob, &logprob_)};
     if (call.grad || call.grad_stays || call.device_grad)
-      grad_.allocate(context, batch.tokens, call.device_grad);
+      grad_.allocate(context, batch.tokens, call.grad, call.device_grad);
     if (call.grad_entropy || call.device_grad_entropy)
-      grad_entropy_.allocate(context, batch.tokens, call.device_grad_entropy);
+      grad_entropy_.allocate(context, batch.tokens, call.grad_entropy, call.device_grad_entropy);
     pass_.grad = grad_.data();
     pass_.grad_entropy = grad_entropy_.data();
     // Only rows that take part in a program write their gradients.
@@ -88,20 +88,19 @@ class Evaluation {
     if (!is_program()) pass_.host_result = context_.mapped_result();
     if (needs_token_pass()) launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_, pass_.spans));
     if (is_program()) program_.run(pass_, context_.mapped_result());
+    grad_.launch_narrowing(context_);
+    grad_entropy_.launch_narrowing(context_);
     if (is_timed()) context_.mark_passes_end();
     context_.end_passes();
   }
 
   void fetch() {
-    const int64_t bytes = batch_.tokens * static_cast<int64_t>(sizeof(float));
     Transfer arrays[3];
     int count = 0;
-    const auto add = [&](float* to, float* from, int64_t size) {
-      if (to) arrays[count++] = Channel::transfer_to(from, to, size);
-    };
-    add(call_.grad, pass_.grad, bytes);
-    add(call_.grad_entropy, pass_.grad_entropy, bytes);
-    add(call_.grad_log_z, pass_.grad_log_z, grad_log_z_.bytes());
+    if (call_.grad) arrays[count++] = grad_.transfer();
+    if (call_.grad_entropy) arrays[count++] = grad_entropy_.transfer();
+    if (call_.grad_log_z)
+      arrays[count++] = Channel::transfer_to(pass_.grad_log_z, call_.grad_log_z, grad_log_z_.bytes());
     if (!context_.receive(arrays, count, call_.abort)) context_.await_kernels();
     *call_.result = context_.result();
     grad_.finish();

@@ -68,6 +68,8 @@ void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_s
 void launch_weights(int loss, const void* object, const Pass& pass, const Grid& grid);
 void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid);
 void launch_row_means(const Pass& pass, const Grid& grid);
+// Converts n numbers of float32 to `dtype`, which has 16 bits.
+void launch_narrow(const float* from, int64_t n, DType dtype, uint16_t* to, const Grid& grid);
 void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& grid);
 
 // The token kernels are divided into groups. Each group is compiled in its own file, tokens_<group>.cu.

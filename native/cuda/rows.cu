@@ -69,6 +69,12 @@ const LossLaunches& launches_of(int loss) {
   return loss < 0 ? kNoLossLaunches : Table<Losses>::launches[loss];
 }
 
+__global__ void narrow_kernel(const float* from, int64_t n, DType dtype, uint16_t* to) {
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.x) * kThreads)
+    to[i] = dtype == DType::kFloat16 ? half_of_float(from[i]) : bfloat16_of_any(from[i]);
+}
+
 }  // namespace
 
 bool is_over_pairs(int loss) {
@@ -109,6 +115,10 @@ void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& g
   launch_tokens_of_group<1>(loss, object, pass, grid);
   launch_tokens_of_group<2>(loss, object, pass, grid);
   launch_tokens_of_group<3>(loss, object, pass, grid);
+}
+
+void launch_narrow(const float* from, int64_t n, DType dtype, uint16_t* to, const Grid& grid) {
+  launch("narrow_kernel", narrow_kernel, grid, from, n, dtype, to);
 }
 
 void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid) {

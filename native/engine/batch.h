@@ -19,6 +19,23 @@ struct ColumnView {
   bool per_row = false;  // one value per row instead of one per token
 };
 
+// A view of the array that receives a gradient: one number per token, in any dtype. data is null if the
+// gradient is not wanted.
+struct GradientView {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+
+  GradientView() = default;
+  GradientView(float* numbers) : data(numbers) {}
+  GradientView(uint16_t* bits, DType format) : data(bits), dtype(format) {}
+
+  PL_FN explicit operator bool() const { return data != nullptr; }
+  // Returns the address of a token's number.
+  PL_FN void* at(int64_t token) const { return static_cast<char*>(data) + token * size_of(dtype); }
+  // Returns the numbers of an array of float32.
+  PL_FN float* floats() const { return static_cast<float*>(data); }
+};
+
 // Tells where the rows of a batch lie in its flat array of tokens. Rows are either padded to row_length or
 // packed. Packed row b consists of the tokens from offsets[b] to offsets[b + 1] − 1.
 struct Layout {

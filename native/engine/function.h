@@ -129,13 +129,13 @@ int64_t merge(const PreparedFunction& function, const std::vector<const double*>
 
 // The arrays that receive a call's results. A null pointer means that the result is not wanted.
 struct Outputs {
-  float* grad = nullptr;          // per token, ∂loss/∂logprob
-  float* grad_entropy = nullptr;  // per token, ∂loss/∂entropy
-  float* grad_log_z = nullptr;    // per row, ∂loss/∂log_z
-  double* values = nullptr;       // [values()]
-  uint64_t present = 0;           // bit i: values[i] exists; see finish()
-  double* part = nullptr;         // [kPartLength] the sums from which merge() computes the values
-  double* counts = nullptr;       // [kCounts] of the batch itself, even if there is a normalizer
+  GradientView grad{};          // per token, ∂loss/∂logprob
+  GradientView grad_entropy{};  // per token, ∂loss/∂entropy
+  float* grad_log_z = nullptr;  // per row, ∂loss/∂log_z
+  double* values = nullptr;     // [values()]
+  uint64_t present = 0;         // bit i: values[i] exists; see finish()
+  double* part = nullptr;       // [kPartLength] the sums from which merge() computes the values
+  double* counts = nullptr;     // [kCounts] of the batch itself, even if there is a normalizer
 
   bool has_grad() const { return grad || grad_entropy || grad_log_z; }
 };

@@ -95,6 +95,7 @@ run in float32 within a tile of at most 1024 tokens and in float64 beyond it. Lo
 - Unmasked NaN gives NaN. Unmasked Infinity and results beyond 3.4·10³⁸ continue as in float32 arithmetic, to ±Infinity or
   NaN. They are not errors, except in rewards, values and baselines, which must be finite.
 - 16-bit columns are widened exactly. Float64Array and numbers are rounded to float32 once; rewards are not rounded.
+- 16-bit gradients are the float32 gradients, rounded to the nearest number, with ties to even.
 - An exponential below the smallest normal float32 (e^−87.3) is 0.
 - A token exactly on a threshold (a clip's bound, a ratio's range) may fall on either side, because the difference of two
   logprobs is rounded.

@@ -1,4 +1,4 @@
-/** Tests gradients that stay on a CUDA device, real or emulated. */
+/** Tests gradients in 16 bits of a CUDA device, real or emulated, and gradients that stay there. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { setTimeout } from 'node:timers/promises';
@@ -8,16 +8,80 @@ import { Worker } from 'node:worker_threads';
 import {
   ALGORITHM_TYPE,
   type Batch,
+  type DeviceBatch,
   type DeviceGradient,
   ENTROPY_LOSS_FN,
   KL_FN,
+  type LossComputeOptions,
+  lossFromExpression,
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
+import { assertRounded, fromHalf } from '../support/half.js';
 import { batch, column, DEVICE, gpus, packed, rejects } from '../support/on-device.js';
 import { assertSameArray } from '../support/tolerance.js';
 
 const ppo = POLICY_LOSS_FN.create('ppo');
+
+describe(`gradients of ${DEVICE} in 16 bits`, () => {
+  const objective = ALGORITHM_TYPE.get('ppo').objective({
+    kl_loss_fn: 'k2',
+    entropy_loss_fn: 'default',
+    entropy_loss_fn_args: { entropy_coef: 0.1 },
+  });
+  const calls = {
+    ppo: (on: Batch | DeviceBatch, options: LossComputeOptions) => ppo.compute(on, options),
+    'an expression': (on: Batch | DeviceBatch, options: LossComputeOptions) =>
+      expression.compute(on, options),
+    'an objective': (on: Batch | DeviceBatch, options: LossComputeOptions) => objective.compute(on, options),
+    'a limited ratio': (on: Batch | DeviceBatch, options: LossComputeOptions) => limited.compute(on, options),
+  };
+  const expression = lossFromExpression('-A*min(r, 1.2)*batch_mean(r) + entropy');
+  const limited = POLICY_LOSS_FN.create('ppo', { masks: { delta: 1.1 } });
+
+  for (const [name, compute] of Object.entries(calls))
+    it(`of ${name} are the rounded ones`, async () => {
+      for (const host of [batch, packed]) {
+        using resident = await upload(host, DEVICE);
+        const full = await compute(resident, { grad: true, gradEntropy: true });
+        for (const dtype of ['bfloat16', 'float16'] as const) {
+          const options = { grad: { dtype }, gradEntropy: { dtype } };
+          for (const found of [
+            await compute(resident, options),
+            await compute(host, { ...options, device: DEVICE }),
+          ]) {
+            assert.deepEqual([found.loss, found.metrics], [full.loss, full.metrics]);
+            assertRounded(found.halfGrad, full.grad, dtype, 'grad');
+            assertRounded(found.halfGradEntropy, full.gradEntropy, dtype, 'gradEntropy');
+          }
+          const mixed = await compute(resident, { grad: true, gradEntropy: { dtype } });
+          assertSameArray(mixed.grad!, full.grad!, 'grad');
+          assertRounded(mixed.halfGradEntropy, full.gradEntropy, dtype, 'gradEntropy');
+        }
+      }
+    });
+
+  it('are returned by computeSync(), and written to arrays of the caller', async () => {
+    using resident = await upload(batch, DEVICE);
+    const { grad } = ppo.computeSync(resident, { grad: true });
+    const data = new Uint16Array(grad!.length);
+    const { halfGrad } = ppo.computeSync(resident, { grad: { dtype: 'float16', data } });
+    assert.equal(halfGrad!.data, data);
+    assertRounded(halfGrad, grad, 'float16', 'grad');
+  });
+
+  it('keep every NaN a NaN', async () => {
+    const bits = Uint32Array.from(batch.logprob, (_, i) => (i % 2 === 0 ? 0x7fffffff : 0xff800001));
+    const given = { ...batch, advantages: new Float32Array(bits.buffer) };
+    for (const dtype of ['bfloat16', 'float16'] as const) {
+      const { halfGrad } = await ppo.compute(given, { grad: { dtype }, device: DEVICE });
+      halfGrad!.data.forEach((value, i) => {
+        if (batch.actionMask[i]) assert.ok(Number.isNaN(fromHalf(value, dtype)));
+        else assert.equal(value, 0);
+      });
+    }
+  });
+});
 
 describe(`gradients that stay on ${DEVICE}`, () => {
   it('have the same bits as gradients on the host', async () => {

@@ -62,6 +62,10 @@ const withoutLogprob = () => {
   return batch;
 };
 const CONTROLLER = new AbortController();
+const halfGradients = () => ({
+  grad: { dtype: 'bfloat16', data: new Uint16Array(TOKENS) },
+  gradEntropy: { dtype: 'float16' },
+});
 const outputs = () => ({ advantages: new Float32Array(TOKENS) });
 const options = () => ({ grad: true, device: 'cpu', signal: CONTROLLER.signal, seed: 1 });
 const counts = () => ({ tokens: TOKENS, rows: ROWS, columns: COLUMNS, expert: { tokens: 3, rows: 1 } });
@@ -89,7 +93,7 @@ const METHODS: Record<string, () => Anything[]> = {
     { grad: true, seed: 1, entropy: true, gradLogits: new Float32Array(2 * TOKENS) },
   ],
   compute: () => [whole(), { ...options(), out: outputs() }],
-  computeSync: () => [whole(), { grad: true, seed: 1, out: outputs() }],
+  computeSync: () => [whole(), { ...halfGradients(), seed: 1, out: outputs() }],
   count: () => [whole(), { seed: 1 }],
   countSync: () => [whole(), { seed: 1 }],
   calculateKl: () => [whole(), { device: 'cpu' }],

@@ -1,5 +1,6 @@
 // Fuzzes evaluations. An evaluation computes a policy loss, a KL loss and an entropy loss, or some of them.
 #include "engine/function.h"
+#include "math/half.h"
 #include "test/fuzz/options.h"
 #include "test/fuzz/programs.h"
 #include "test/fuzz/targets.h"
@@ -219,6 +220,33 @@ void check(const Call& call, const Outcome& outcome) {
     require((outcome.present >> i & 1) == 0 || std::isfinite(outcome.values[i]), "finite values");
 }
 
+bool is_rounded(uint16_t bits, float full, DType dtype) {
+  const bool is_half = dtype == DType::kFloat16;
+  if (std::isnan(full)) return std::isnan(is_half ? float_of_half(bits) : float_of_bfloat16(bits));
+  return bits == (is_half ? half_of_float(full) : bfloat16_of_float(full));
+}
+
+// Evaluates the call once more, with gradients in 16 bits.
+void check_halves(const Call& call, const std::shared_ptr<const PreparedFunction>& function,
+                  const Outcome& full) {
+  const int shift = call.wanted.shift;
+  const DType dtype = shift % 2 == 0 ? DType::kFloat16 : DType::kBFloat16;
+  Outputs outputs;
+  Array<double> values = to_be_written<double>(function->values(), kTwoThreads, shift);
+  outputs.values = values.data();
+  Array<uint16_t> grad = to_be_written<uint16_t>(full.grad.size(), kTwoThreads, shift);
+  if (call.wanted.grad) outputs.grad = {grad.data(), dtype};
+  Array<uint16_t> grad_entropy = to_be_written<uint16_t>(full.grad_entropy.size(), kTwoThreads, shift);
+  if (call.wanted.grad_entropy) outputs.grad_entropy = {grad_entropy.data(), dtype};
+  perform(kTwoThreads, std::make_shared<cpu::Evaluation>(function, call.batch.view, call.coefficients,
+                                                         call.normalizer, outputs));
+  require(values.same_bits(full.values), "the same values with gradients in 16 bits");
+  for (int64_t i = 0; i < grad.size(); ++i)
+    require(is_rounded(grad[i], full.grad[i], dtype), "the rounded gradient");
+  for (int64_t i = 0; i < grad_entropy.size(); ++i)
+    require(is_rounded(grad_entropy[i], full.grad_entropy[i], dtype), "the rounded gradient of entropy");
+}
+
 }  // namespace
 
 void fuzz_evaluation(Bytes& in, bool of_program) {
@@ -255,6 +283,7 @@ void fuzz_evaluation(Bytes& in, bool of_program) {
   for (const Where where : {kOneThread, kTwoThreads})
     require(at(where).same_bits(expected), "the same bits on the pool's threads");
   check(call, expected);
+  check_halves(call, prepared, expected);
 
   // A loss over pairs reads rows even if they count 0 times, so these rows are not disturbed. One metric of
   // ppo_sequence_masking counts masked tokens with negative advantages, so their signs are kept.

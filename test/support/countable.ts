@@ -8,6 +8,8 @@ import {
   type Batch,
   type Counts,
   ENTROPY_LOSS_FN,
+  type GradientRequest,
+  type HalfColumn,
   KL_FN,
   type Metrics,
   type Normalizer,
@@ -24,11 +26,13 @@ export interface Computed {
   metrics: Record<string, number>;
   grad?: Float32Array;
   gradEntropy?: Float32Array;
+  halfGrad?: HalfColumn;
+  halfGradEntropy?: HalfColumn;
   part?: Float64Array;
 }
 /** Options of a call, in addition to its normalizer. By default, the gradients are computed. */
 export interface Wanted {
-  grad?: boolean;
+  grad?: GradientRequest;
   part?: boolean;
 }
 /** The calls that policy losses, KL functions, entropy losses and objectives have in common. */

@@ -1,4 +1,6 @@
 /** Converts numbers to the bits of float16 and bfloat16 and back. */
+import assert from 'node:assert/strict';
+import type { HalfColumn } from '../../lib/index.js';
 
 export type Half = 'float16' | 'bfloat16';
 
@@ -41,4 +43,21 @@ function roundTiesToEven(x: number): number {
   const below = Math.floor(x);
   const over = x - below;
   return over > 0.5 || (over === 0.5 && below % 2 === 1) ? below + 1 : below;
+}
+
+/** Fails unless a 16-bit gradient has the bits of the float32 gradient, rounded. */
+export function assertRounded(
+  actual: HalfColumn | undefined,
+  full: Float32Array | undefined,
+  dtype: Half,
+  what: string,
+): void {
+  assert.ok(actual && full, `no ${what}`);
+  assert.equal(actual.dtype, dtype, what);
+  assert.equal(actual.data.length, full.length, `length of ${what}`);
+  for (let i = 0; i < full.length; i++) {
+    const expected = toHalf(full[i]!, dtype);
+    if (actual.data[i] !== expected)
+      assert.fail(`${what}[${i}] has the bits ${actual.data[i]}, expected ${expected} for ${full[i]}`);
+  }
 }

@@ -1,0 +1,39 @@
+#include "cpu/narrow.h"
+
+#include "cpu/tile.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+namespace {
+
+// Converts n numbers, a multiple of kBlock, to 16 bits.
+__attribute__((noinline)) void narrow_blocks(const float* in, int n, DType dtype, uint16_t* out) {
+  if (dtype == DType::kFloat16) {
+    for (int at = 0; at < n; at += kSumLanes) {
+      PL_FOR_LANES
+      for (int l = at; l < at + kSumLanes; ++l) out[l] = half_of_float(in[l]);
+    }
+  } else {
+    for (int at = 0; at < n; at += kSumLanes) {
+      PL_FOR_LANES
+      for (int l = at; l < at + kSumLanes; ++l) out[l] = bfloat16_of_any(in[l]);
+    }
+  }
+}
+
+}  // namespace
+
+void store_numbers(const float* in, int n, DType dtype, void* out, int64_t first) {
+  if (dtype == DType::kFloat32) {
+    memcpy(static_cast<float*>(out) + first, in, n * sizeof(float));
+    return;
+  }
+  uint16_t* const bits = static_cast<uint16_t*>(out) + first;
+  const int whole = n / kBlock * kBlock;
+  if (whole > 0) narrow_blocks(in, whole, dtype, bits);
+  if (whole == n) return;
+  alignas(64) uint16_t last[kBlock];
+  narrow_blocks(in + whole, kBlock, dtype, last);
+  memcpy(bits + whole, last, (n - whole) * sizeof *bits);
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

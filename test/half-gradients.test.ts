@@ -1,0 +1,348 @@
+/**
+ * Tests gradients in 16 bits: they have the bits of the float32 gradient, rounded to nearest with ties to even, whatever
+ * the loss, the layout, the mask, the number of threads and the memory that receives them.
+ */
+import assert from 'node:assert/strict';
+import { cpus } from 'node:os';
+import { native } from '../lib/core/native.js';
+import {
+  type Batch,
+  type GradientRequest,
+  type HalfColumn,
+  lossFromExpression,
+  POLICY_LOSS_FN,
+  setThreads,
+} from '../lib/index.js';
+import { takeRows } from './reference/objective.js';
+import { type Countable, countable, everyRow, objective, oneOfEach } from './support/countable.js';
+import {
+  type BatchSpec,
+  EDGE_LENGTHS,
+  fitting,
+  inHalf,
+  layOut,
+  makeBatch,
+  makeRewarded,
+  readsPairs,
+} from './support/draw.js';
+import { assertRounded, fromHalf, type Half, toHalf } from './support/half.js';
+import { isLossError } from './support/loss-error.js';
+import { packedBatch, paddedBatch } from './support/subject.js';
+
+const HALVES = ['bfloat16', 'float16'] as const;
+/** Batches whose tiles and rows end at many places, and one that is divided into chunks, also within a row. */
+const SPECS: readonly BatchSpec[] = [
+  EDGE_LENGTHS,
+  { ...EDGE_LENGTHS, mask: 'ones' },
+  { ...EDGE_LENGTHS, seed: 22, mask: 'emptyrows' },
+  {
+    ...EDGE_LENGTHS,
+    seed: 23,
+    rows: 4,
+    columns: 40_000,
+    rowLengths: [40_000, 3, 700, 18_001],
+    mask: 'prefix',
+  },
+];
+
+const { takeRecycled } = native;
+
+/** Calls `compute` with results in memory that is full of ones. */
+async function inUsedMemory<T>(compute: () => T | Promise<T>): Promise<T> {
+  native.takeRecycled = (bytes) => new Uint8Array(bytes).fill(255).buffer;
+  try {
+    return await compute();
+  } finally {
+    if (takeRecycled) native.takeRecycled = takeRecycled;
+    else delete native.takeRecycled;
+  }
+}
+
+/** Asserts that the gradients of all calls on a batch are the rounded ones of a call in float32. */
+async function assertAllRounded(on: Countable, batch: Batch, what: string): Promise<void> {
+  setThreads(1);
+  const full = on.sync(batch);
+  for (const dtype of HALVES) {
+    const wanted = { grad: { dtype } };
+    const results = [on.sync(batch, undefined, wanted)];
+    setThreads(3);
+    results.push(await inUsedMemory(() => on.sync(batch, undefined, wanted)));
+    results.push(await inUsedMemory(() => on.async(batch, undefined, wanted)));
+    setThreads(1);
+    for (const { loss, metrics, grad, gradEntropy, halfGrad, halfGradEntropy } of results) {
+      assert.deepEqual({ loss, metrics }, { loss: full.loss, metrics: full.metrics }, what);
+      assert.deepEqual([grad, gradEntropy], [undefined, undefined], what);
+      assertRounded(halfGrad, full.grad, dtype, `grad, ${what}`);
+      if (full.gradEntropy) assertRounded(halfGradEntropy, full.gradEntropy, dtype, `gradEntropy, ${what}`);
+    }
+  }
+}
+
+describe('gradients in 16 bits', () => {
+  after(() => setThreads(cpus().length));
+
+  for (const { family, name, args } of oneOfEach())
+    it(`of ${family} ${name} are the rounded ones`, async () => {
+      const on = countable(family, name, args);
+      for (const spec of SPECS) {
+        const made = makeBatch(fitting(name, args, spec));
+        await assertAllRounded(on, packedBatch(made), `packed, ${spec.mask}`);
+        if (spec.columns < 10_000) await assertAllRounded(on, paddedBatch(made), `padded, ${spec.mask}`);
+        if (spec === SPECS[0])
+          for (const dtype of HALVES) await assertAllRounded(on, inHalf(made, dtype).laid, dtype);
+      }
+    });
+
+  for (const { family, name, args } of oneOfEach())
+    it(`of parts of a batch of ${family} ${name} are the rounded ones`, () => {
+      // Without `pairwise`, dpo has a single margin for the whole batch.
+      const on = countable(family, name, name === 'dpo' ? { ...args, pairwise: true } : args);
+      if (on.readsWholeBatch) return;
+      const batch = makeBatch(fitting(name, args, { ...EDGE_LENGTHS, mask: 'random' }));
+      const rows = everyRow(batch);
+      const size = readsPairs(name) ? 2 : 4;
+      const normalizer = on.countSync(packedBatch(batch));
+      for (let first = 0; first < rows.length; first += size) {
+        const part = layOut(takeRows(batch, rows.slice(first, first + size)));
+        const { grad } = on.sync(part, normalizer);
+        for (const dtype of HALVES)
+          assertRounded(on.sync(part, normalizer, { grad: { dtype } }).halfGrad, grad, dtype, 'grad');
+      }
+    });
+
+  it('of objectives are the rounded ones, for both gradients', async () => {
+    const spec = { ...EDGE_LENGTHS, groups: 'some', rewards: 'normal', perToken: false } as const;
+    const batch = layOut(makeRewarded(spec));
+    for (const [entropy_loss_fn, entropy_coef] of [
+      ['default', 0.1],
+      ['none', 0],
+    ] as const) {
+      const config = { kl_loss_fn: 'k2', kl_loss_fn_args: { kl_coef: 0.1 }, entropy_loss_fn };
+      const on = objective('grpo', { ...config, entropy_loss_fn_args: { entropy_coef } });
+      const full = on.sync(batch);
+      assert.ok(full.gradEntropy);
+      await assertAllRounded(on, batch, entropy_loss_fn);
+    }
+  });
+
+  it('may have different dtypes', async () => {
+    const fn = POLICY_LOSS_FN.create('erc');
+    const { name } = (fn.constructor as { declaration?: { name: string } }).declaration!;
+    const batch = packedBatch(makeBatch(fitting(name, {}, EDGE_LENGTHS)));
+    const full = fn.computeSync(batch, { grad: true, gradEntropy: true });
+    const options = { grad: { dtype: 'float16' }, gradEntropy: { dtype: 'bfloat16' } } as const;
+    for (const found of [fn.computeSync(batch, options), await fn.compute(batch, options)]) {
+      assertRounded(found.halfGrad, full.grad, 'float16', 'grad');
+      assertRounded(found.halfGradEntropy, full.gradEntropy, 'bfloat16', 'gradEntropy');
+    }
+    const mixed = fn.computeSync(batch, { grad: true, gradEntropy: { dtype: 'float16' } });
+    assert.deepEqual(mixed.grad, full.grad);
+    assertRounded(mixed.halfGradEntropy, full.gradEntropy, 'float16', 'gradEntropy');
+  });
+
+  it('of weighted and limited tokens are the rounded ones', async () => {
+    const batch = packedBatch(makeBatch({ ...EDGE_LENGTHS, values: 'wide' }));
+    for (const args of [{ correction: { rollout_is: 'token' } }, { masks: { delta: 1.1 } }]) {
+      const fn = POLICY_LOSS_FN.create('ppo', args);
+      const { grad } = fn.computeSync(batch, { grad: true });
+      for (const dtype of HALVES) {
+        const options = { grad: { dtype } };
+        assertRounded(fn.computeSync(batch, options).halfGrad, grad, dtype, 'grad');
+        assertRounded((await fn.compute(batch, options)).halfGrad, grad, dtype, 'grad');
+      }
+    }
+  });
+
+  it('of losses that are expressions are the rounded ones', () => {
+    const batch = packedBatch(makeBatch(EDGE_LENGTHS));
+    for (const text of ['max(-A*r, -A*clip(r, 0.8, 1.2))', '-A*min(r, 1.2)*batch_mean(r)', 'A*entropy*r']) {
+      const fn = lossFromExpression(text);
+      const full = fn.computeSync(batch, { grad: true, gradEntropy: true });
+      for (const dtype of HALVES) {
+        const found = fn.computeSync(batch, { grad: { dtype }, gradEntropy: { dtype } });
+        assertRounded(found.halfGrad, full.grad, dtype, text);
+        assertRounded(found.halfGradEntropy, full.gradEntropy, dtype, text);
+      }
+    }
+  });
+
+  it('are written to arrays of the caller, and nowhere else', async () => {
+    const fn = POLICY_LOSS_FN.create('ppo');
+    const batch = packedBatch(makeBatch(EDGE_LENGTHS));
+    const { grad } = fn.computeSync(batch, { grad: true });
+    const size = grad!.length;
+    for (const dtype of HALVES)
+      for (const compute of [fn.computeSync.bind(fn), fn.compute.bind(fn)]) {
+        // An odd offset, so that no vector is aligned.
+        const memory = new Uint16Array(size + 2).fill(0xabcd);
+        const data = memory.subarray(1, size + 1);
+        const { halfGrad } = await compute(batch, { grad: { dtype, data } });
+        assert.equal(halfGrad!.data, data);
+        assertRounded(halfGrad, grad, dtype, 'grad');
+        assert.deepEqual([memory[0], memory[size + 1]], [0xabcd, 0xabcd]);
+      }
+  });
+
+  it('are written to a Float16Array', function () {
+    const Float16 = (globalThis as { Float16Array?: typeof Float32Array }).Float16Array;
+    if (!Float16) return this.skip();
+    const fn = POLICY_LOSS_FN.create('ppo');
+    const batch = packedBatch(makeBatch(EDGE_LENGTHS));
+    const { grad } = fn.computeSync(batch, { grad: true });
+    const own = new Float16(grad!.length);
+    const { halfGrad } = fn.computeSync(batch, { grad: own });
+    assert.equal(halfGrad!.data.buffer, own.buffer);
+    assertRounded(halfGrad, grad, 'float16', 'grad');
+    own.forEach((value, i) => {
+      assert.equal(value, fromHalf(toHalf(grad![i]!, 'float16'), 'float16'));
+    });
+  });
+
+  it('can be used as columns', () => {
+    const fn = POLICY_LOSS_FN.create('ppo');
+    const batch = packedBatch(makeBatch(EDGE_LENGTHS));
+    const { halfGrad } = fn.computeSync(batch, { grad: { dtype: 'bfloat16' } });
+    const widened = Float32Array.from(halfGrad!.data, (bits) => fromHalf(bits, 'bfloat16'));
+    const losses = [halfGrad!, widened].map(
+      (advantages) => fn.computeSync({ ...batch, advantages }, { grad: false }).loss,
+    );
+    assert.equal(losses[0], losses[1]);
+  });
+
+  // A loss whose gradient is the advantage: the number of tokens is a power of 2.
+  const identity = lossFromExpression('A*logprob', { lossAggMode: 'token-mean' });
+  const TOKENS = 1024;
+  const roundings = (values: Float32Array, dtype: Half) => {
+    const advantages = new Float32Array(TOKENS);
+    values.forEach((x, i) => {
+      advantages[i] = x * TOKENS;
+    });
+    const ones = new Float32Array(TOKENS).fill(-1);
+    const batch = { shape: [1, TOKENS], logprob: ones, advantages, actionMask: ones.map(() => 1) } as const;
+    const given = { ...batch, actionMask: new Uint8Array(TOKENS).fill(1) };
+    return identity.computeSync(given, { grad: { dtype } }).halfGrad!;
+  };
+
+  it('round to the nearest number, and to the even one of two that are equally near', () => {
+    const near = [1, 1 + 2 ** -8, 1 + 3 * 2 ** -8, 1 + 2 ** -11, 1 + 3 * 2 ** -11, 65504, 65519, 65520, 7e4];
+    const tiny = [2 ** -14, 2 ** -24, 2 ** -25, 3 * 2 ** -25, 2 ** -26, 1e-30, 0];
+    const values = Float32Array.from([...near, ...tiny].flatMap((x) => [x, -x]));
+    for (const dtype of HALVES) {
+      const { data } = roundings(values, dtype);
+      values.forEach((x, i) => {
+        assert.equal(data[i], toHalf(x, dtype), `${x} in ${dtype}`);
+      });
+    }
+    assert.equal(fromHalf(roundings(Float32Array.of(65520), 'float16').data[0]!, 'float16'), Infinity);
+  });
+
+  it('keep every NaN a NaN', () => {
+    // Rounding the bits of these as numbers would give 0 or Infinity.
+    const bits = Uint32Array.of(0x7fffffff, 0xffffffff, 0x7f800001, 0xff800001, 0x7fc00000, 0x7fff8000);
+    for (const dtype of HALVES) {
+      const { data } = roundings(new Float32Array(bits.buffer), dtype);
+      for (let i = 0; i < bits.length; i++)
+        assert.ok(Number.isNaN(fromHalf(data[i]!, dtype)), `${bits[i]!.toString(16)} in ${dtype}`);
+    }
+  });
+
+  it('are empty for an empty batch', () => {
+    const empty = new Float32Array(0);
+    const batch = { shape: [0, 0], logprob: empty, oldLogprob: empty, advantages: empty, actionMask: [] };
+    const { halfGrad } = POLICY_LOSS_FN.create('ppo').computeSync(batch as never, {
+      grad: { dtype: 'float16' },
+    });
+    assert.deepEqual(halfGrad, { data: new Uint16Array(0), dtype: 'float16' });
+  });
+
+  it('are returned by a loss from logits unless its gradient with respect to them is requested', async () => {
+    const fn = POLICY_LOSS_FN.create('ppo');
+    const spec: BatchSpec = { ...EDGE_LENGTHS, rows: 2, columns: 3 };
+    delete spec.rowLengths;
+    const { logprob, entropy: _, ...columns } = paddedBatch(makeBatch({ ...spec, packed: false }));
+    const size = (logprob as Float32Array).length;
+    const logits = Float32Array.from({ length: size * 4 }, (_, i) => (i * 7) % 5);
+    const batch = { ...columns, logits, targets: new Int32Array(size), vocabulary: 4 };
+    const { grad } = fn.fromLogitsSync(batch, { grad: true });
+    assertRounded(fn.fromLogitsSync(batch, { grad: { dtype: 'float16' } }).halfGrad, grad, 'float16', 'grad');
+    const fails = isLossError('ERR_INVALID_INPUT', /^grad: expected true, false or a Float32Array, because/);
+    const wanted = { grad: { dtype: 'float16' }, gradLogits: true } as const;
+    assert.throws(() => fn.fromLogitsSync(batch, wanted), fails);
+    await assert.rejects(fn.fromLogits(batch, wanted), fails);
+  });
+
+  describe('refuse', () => {
+    const size = 6;
+    const column = new Float32Array(size);
+    const batch = {
+      shape: [2, 3] as const,
+      logprob: column,
+      oldLogprob: column,
+      advantages: column,
+      actionMask: new Uint8Array(size).fill(1),
+    };
+    const detached = new Uint16Array(size);
+    structuredClone(detached, { transfer: [detached.buffer] });
+    const resizable = new (ArrayBuffer as unknown as new (size: number, o: object) => ArrayBuffer)(2 * size, {
+      maxByteLength: 4 * size,
+    });
+    const cases: [string, unknown, string, RegExp][] = [
+      [
+        'another dtype',
+        { dtype: 'float32' },
+        'ERR_INVALID_INPUT',
+        /grad: expected dtype float16 or bfloat16/,
+      ],
+      ['no dtype', { dtype: undefined }, 'ERR_INVALID_INPUT', /grad: expected dtype float16 or bfloat16/],
+      [
+        'an array of another type',
+        { dtype: 'float16', data: new Float32Array(size) },
+        'ERR_INVALID_INPUT',
+        /grad: expected dtype float16 or bfloat16, with a Uint16Array.*Float32Array/,
+      ],
+      [
+        'an array without a dtype',
+        new Uint16Array(size),
+        'ERR_INVALID_INPUT',
+        /grad: .*\{ dtype \}.*Uint16Array/,
+      ],
+      [
+        'another length',
+        { dtype: 'float16', data: new Uint16Array(5) },
+        'ERR_SHAPE_MISMATCH',
+        /grad: expected .*6.*5/,
+      ],
+      ['a detached array', { dtype: 'float16', data: detached }, 'ERR_INVALID_INPUT', /grad: .*detached/],
+      [
+        'memory that can shrink',
+        { dtype: 'bfloat16', data: new Uint16Array(resizable) },
+        'ERR_INVALID_INPUT',
+        /grad: .*resizable/,
+      ],
+    ];
+    for (const [title, grad, code, message] of cases)
+      it(title, async () => {
+        const fn = POLICY_LOSS_FN.create('ppo');
+        const options = { grad: grad as GradientRequest };
+        assert.throws(() => fn.computeSync(batch, options), isLossError(code as never, message));
+        await assert.rejects(fn.compute(batch, options), isLossError(code as never, message));
+      });
+
+    it('16 bits for the gradient of a row', () => {
+      const options = { gradLogZ: { dtype: 'float16' } as unknown as boolean };
+      assert.throws(
+        () => POLICY_LOSS_FN.create('ppo').computeSync(batch, options),
+        isLossError('ERR_INVALID_INPUT', /gradLogZ: expected true, false or a Float32Array/),
+      );
+    });
+  });
+
+  it('are typed', () => {
+    const { halfGrad } = POLICY_LOSS_FN.create('sft').computeSync(
+      { shape: [1, 1], logprob: [-1], actionMask: [1] },
+      { grad: { dtype: 'bfloat16', data: new Uint16Array(1) } },
+    );
+    const column: HalfColumn = halfGrad!;
+    assert.equal(fromHalf(column.data[0]!, column.dtype), -1);
+  });
+});
