@@ -7,6 +7,7 @@ import { BACKWARD, FORWARD, FUSED, overPyTorch, shareOf } from './logits.js';
 import type { Sample } from './race.js';
 import { type Bar, find, OURS, type Report } from './report.js';
 import { digits, type TableContent } from './tables.js';
+import { FORMS } from './variations.js';
 
 const PYTORCH = 'eager PyTorch';
 /**
@@ -319,14 +320,14 @@ function maskedTokens({ layouts }: Report): Bar[] {
   });
 }
 
-// The target for 16-bit columns.
+// The target for 16-bit columns, with gradients in float32 and in 16 bits.
 function halves({ dtypes }: Report): Bar {
   const ofFloor = (samples: Record<string, Sample>, dtype: string) =>
     speedup(samples[`floor, ${dtype}`]!, samples[dtype]!);
   const bound = Object.entries(dtypes ?? {})
     .filter(([, samples]) => ofFloor(samples, 'float32') >= MEMORY_BOUND)
     .flatMap(([id, samples]) =>
-      ['bfloat16', 'float16'].map((dtype) => ({ id: `${id} ${dtype}`, value: ofFloor(samples, dtype) })),
+      FORMS.map((form) => ({ id: `${id} ${form}`, value: ofFloor(samples, form) })),
     );
   const none = dtypes && { measured: 'memory limits no function', met: true };
   return bar(

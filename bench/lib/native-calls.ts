@@ -1,7 +1,8 @@
 // Prepares calls to a function's native code, without the package's classes around it.
 import type { NativeBinding, NativeCall } from '../../binding.js';
+import { nativeArray, nativeDtypes } from '../../lib/core/gradients.js';
 import { native } from '../../lib/core/native.js';
-import type { Batch } from '../../lib/index.js';
+import type { Batch, HalfColumn } from '../../lib/index.js';
 import { nativeBatch } from './batch.js';
 import { type Contender, syncContender } from './race.js';
 import type { Gradients, Work } from './works.js';
@@ -15,11 +16,12 @@ const COEFFICIENTS = { mu: 0.1, klCoef: 0.001, entropyCoef: -0.01 };
  * @param gradients the arrays that receive the gradients.
  * @param values the number of values (loss and metrics) that the function computes.
  */
-export function callFor(gradients: Gradients, values: number): NativeCall {
+export function callFor(gradients: Gradients<Float32Array | HalfColumn>, values: number): NativeCall {
   return {
     values: new Float64Array(values),
-    grad: gradients.grad,
-    gradEntropy: gradients.gradEntropy,
+    grad: nativeArray(gradients.grad),
+    gradEntropy: nativeArray(gradients.gradEntropy),
+    gradDtypes: nativeDtypes(gradients),
     ...COEFFICIENTS,
     abort: undefined,
   };
@@ -32,7 +34,12 @@ export function nativeContender(name: string, work: Work, batch: Batch, gradient
 }
 
 /** Prepares the arguments for native calls on one build of the native module. */
-export function prepare(build: NativeBinding, work: Work, batch: Batch, gradients: Gradients) {
+export function prepare(
+  build: NativeBinding,
+  work: Work,
+  batch: Batch,
+  gradients: Gradients<Float32Array | HalfColumn>,
+) {
   const fn = build.createFunction(work.spec);
   const input = nativeBatch(batch, work);
   return { fn, input, call: callFor(gradients, build.valueNames(fn).length) };

@@ -8,7 +8,7 @@ import { nativeContender } from './native-calls.js';
 import { type Contender, contender, race, renamed, syncContender } from './race.js';
 import type { Times } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';
-import { gradientsOf, type Work } from './works.js';
+import { gradientsOf, halfGradientsOf, type Work } from './works.js';
 
 const tokensOf = ([rows, columns]: Shape) => rows * columns;
 
@@ -116,20 +116,31 @@ export function layoutsTable(results: Record<string, Times>, [rows, columns]: Sh
   };
 }
 
-/** Times functions with float columns in float32, bfloat16 and float16. The gradients are always float32. */
+const HALVES = ['bfloat16', 'float16'] as const;
+const WITH_GRADIENTS = ' with gradients';
+/** The contenders with 16-bit columns: with gradients in float32, and with gradients of the columns' dtype. */
+export const FORMS = HALVES.flatMap((dtype) => [dtype, `${dtype}${WITH_GRADIENTS}`]);
+
+/**
+ * Times functions with float columns in float32, bfloat16 and float16, and gradients in float32 and in the columns' dtype.
+ */
 export async function timeDtypes(works: readonly Work[], shape: Shape, rounds: number) {
   const full = makeInputs(shape);
-  const batches: Record<string, Batch> = {
-    float32: full,
-    bfloat16: inHalf(full, 'bfloat16'),
-    float16: inHalf(full, 'float16'),
-  };
+  const batches = HALVES.map((dtype) => ({ dtype, batch: inHalf(full, dtype) }));
   const results: Record<string, Times> = {};
   for (const work of works.filter(({ computes }) => computes)) {
-    const gradients = gradientsOf(work, tokensOf(shape));
-    const contenders = Object.entries(batches).flatMap(([name, batch]) => [
-      contender(name, () => work.compute(batch, gradients)),
-      renamed(`floor, ${name}`, floor(work, batch, gradients)),
+    const tokens = tokensOf(shape);
+    const gradients = gradientsOf(work, tokens);
+    const cases = [
+      { name: 'float32', batch: full, to: gradients },
+      ...batches.flatMap(({ dtype, batch }) => [
+        { name: dtype, batch, to: gradients },
+        { name: `${dtype}${WITH_GRADIENTS}`, batch, to: halfGradientsOf(work, tokens, dtype) },
+      ]),
+    ];
+    const contenders = cases.flatMap(({ name, batch, to }) => [
+      contender(name, () => work.compute(batch, to)),
+      renamed(`floor, ${name}`, floor(work, batch, to)),
     ]);
     results[work.id] = await race(contenders, rounds);
   }
@@ -139,13 +150,21 @@ export async function timeDtypes(works: readonly Work[], shape: Shape, rounds: n
 export function dtypesTable(results: Record<string, Times>, [rows, columns]: Shape): TableContent {
   return {
     title: `16-bit columns, forward and gradient, ${rows}×${columns}; speed-up over float32`,
-    head: ['function', 'float32, ms', 'of the floor', 'bfloat16', 'float16', 'the floor’s bfloat16'],
+    head: [
+      'function',
+      'float32, ms',
+      'of the floor',
+      ...FORMS.flatMap((form) => [form, 'of its floor']),
+      'the floor’s bfloat16',
+    ],
     rows: Object.entries(results).map(([id, times]) => [
       id,
       times.float32!.median.toFixed(2),
       ratio(times['floor, float32'], times.float32),
-      ratio(times.float32, times.bfloat16),
-      ratio(times.float32, times.float16),
+      ...FORMS.flatMap((form) => [
+        ratio(times.float32, times[form]),
+        ratio(times[`floor, ${form}`], times[form]),
+      ]),
       ratio(times['floor, float32'], times['floor, bfloat16']),
     ]),
   };

@@ -6,6 +6,7 @@ import {
   type Batch,
   type DeviceBatch,
   ENTROPY_LOSS_FN,
+  type HalfColumn,
   KL_FN,
   POLICY_LOSS_FN,
   type PolicyLossFn,
@@ -13,9 +14,9 @@ import {
 import { GROUP_SIZE, type NativeReads } from './batch.js';
 
 /** The arrays that receive the gradients of a call. */
-export interface Gradients {
-  grad?: Float32Array;
-  gradEntropy?: Float32Array;
+export interface Gradients<A = Float32Array> {
+  grad?: A;
+  gradEntropy?: A;
 }
 
 /** Requests the gradient with respect to log-probabilities in an array that the call returns. */
@@ -50,7 +51,10 @@ export interface Work extends NativeReads {
   readonly computes: boolean;
   readonly spec: NativeFunctionSpec;
   /** With `grad: true`, returns the gradient in an array of its own. */
-  compute(batch: Batch | DeviceBatch, gradients?: Gradients | ReturnedGradient): Promise<Outcome>;
+  compute(
+    batch: Batch | DeviceBatch,
+    gradients?: Gradients<Float32Array | HalfColumn> | ReturnedGradient,
+  ): Promise<Outcome>;
   computeSync(batch: Batch | DeviceBatch, gradients?: Gradients): Outcome;
 }
 
@@ -114,7 +118,7 @@ function entropy(name: string): Work {
   const term = fn.term('token-mean');
   // In its options and results, an entropy loss calls its gradient `grad`. Objectives and the benchmarks call it
   // `gradEntropy`.
-  const options = (given: Gradients | ReturnedGradient = {}) =>
+  const options = (given: Gradients<Float32Array | HalfColumn> | ReturnedGradient = {}) =>
     'gradEntropy' in given && given.gradEntropy ? { grad: given.gradEntropy } : {};
   const outcome = ({ grad, ...rest }: Outcome): Outcome => ({ ...rest, ...(grad && { gradEntropy: grad }) });
   return {
@@ -175,8 +179,21 @@ export function works(only: RegExp | undefined): Work[] {
  * the timing starts.
  */
 export function gradientsOf(work: Work, tokens: number): Gradients {
+  return gradientArrays(work, () => new Float32Array(tokens).fill(1));
+}
+
+/** Does the same for gradients in 16 bits. */
+export function halfGradientsOf(
+  work: Work,
+  tokens: number,
+  dtype: HalfColumn['dtype'],
+): Gradients<HalfColumn> {
+  return gradientArrays(work, () => ({ data: new Uint16Array(tokens).fill(1), dtype }));
+}
+
+function gradientArrays<A>({ wrt }: Work, make: () => A): Gradients<A> {
   return {
-    ...(work.wrt.includes('logprob') && { grad: new Float32Array(tokens).fill(1) }),
-    ...(work.wrt.includes('entropy') && { gradEntropy: new Float32Array(tokens).fill(1) }),
+    ...(wrt.includes('logprob') && { grad: make() }),
+    ...(wrt.includes('entropy') && { gradEntropy: make() }),
   };
 }

@@ -5,17 +5,20 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 namespace {
 
+// The loops compute two vectors per step.
+constexpr int kWide = 2 * kVectorBytes / sizeof(float);
+
 // Converts n numbers, a multiple of kBlock, to 16 bits.
 __attribute__((noinline)) void narrow_blocks(const float* in, int n, DType dtype, uint16_t* out) {
   if (dtype == DType::kFloat16) {
-    for (int at = 0; at < n; at += kSumLanes) {
+    for (int at = 0; at < n; at += kWide) {
       PL_FOR_LANES
-      for (int l = at; l < at + kSumLanes; ++l) out[l] = half_of_float(in[l]);
+      for (int l = 0; l < kWide; ++l) out[at + l] = half_of_float(in[at + l]);
     }
   } else {
-    for (int at = 0; at < n; at += kSumLanes) {
+    for (int at = 0; at < n; at += kWide) {
       PL_FOR_LANES
-      for (int l = at; l < at + kSumLanes; ++l) out[l] = bfloat16_of_any(in[l]);
+      for (int l = 0; l < kWide; ++l) out[at + l] = bfloat16_of_any(in[at + l]);
     }
   }
 }
@@ -29,11 +32,11 @@ void store_numbers(const float* in, int n, DType dtype, void* out, int64_t first
   }
   uint16_t* const bits = static_cast<uint16_t*>(out) + first;
   const int whole = n / kBlock * kBlock;
-  if (whole > 0) narrow_blocks(in, whole, dtype, bits);
-  if (whole == n) return;
   alignas(64) uint16_t last[kBlock];
-  narrow_blocks(in + whole, kBlock, dtype, last);
-  memcpy(bits + whole, last, (n - whole) * sizeof *bits);
+  // One call, because compilers would repeat the loops for another one.
+  for (int at = 0; at < n; at = at < whole ? whole : n)
+    narrow_blocks(in + at, at < whole ? whole : kBlock, dtype, at < whole ? bits : last);
+  if (whole < n) memcpy(bits + whole, last, (n - whole) * sizeof *bits);
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

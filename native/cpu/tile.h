@@ -206,7 +206,7 @@ PL_FN float kept(float x, int32_t lane) {
 }
 
 // Converts the values [first, first + n) of a 16-bit column to float32.
-inline void widen(const ColumnView& view, int64_t first, int n, float* out) {
+__attribute__((noinline)) inline void widen(const ColumnView& view, int64_t first, int n, float* out) {
   const uint16_t* in = static_cast<const uint16_t*>(view.data) + first;
   if (view.dtype == DType::kFloat16) {
 #pragma omp simd

@@ -40,9 +40,11 @@ PL_CLONES void rewrite(char* bytes, int64_t n, uint32_t mask) {
   }
 }
 
-PL_CLONES void fill(float* out, int64_t n) {
+// Writes n bytes, rounded down to whole words.
+PL_CLONES void fill(char* bytes, int64_t n) {
+  const uint32_t word = 0x3f803f80;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] = 1.0f;
+  for (int64_t i = 0; i < n / 4; ++i) std::memcpy(bytes + 4 * i, &word, 4);
 }
 
 }  // namespace
@@ -76,8 +78,8 @@ uint32_t Traffic::run_tile(int64_t first, int64_t n) const {
     seen |= touch(static_cast<const char*>(view.data) + first * size, n * size);
   }
   if (batch_.mask) seen |= touch(reinterpret_cast<const char*>(batch_.mask + first), n);
-  for (float* grad : gradients_)
-    if (grad) fill(grad + first, n);
+  for (const GradientView& grad : gradients_)
+    if (grad) fill(static_cast<char*>(grad.at(first)), n * size_of(grad.dtype));
   return seen;
 }
 

@@ -31,7 +31,7 @@ class Traffic : public Task {
   std::shared_ptr<const PreparedFunction> function_;
   BatchView batch_;
   unsigned columns_;
-  float* gradients_[2];
+  GradientView gradients_[2];
   int phase_ = 0;
   std::vector<Chunk> chunks_;
   std::atomic<uint32_t> seen_{0};

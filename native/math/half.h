@@ -75,7 +75,7 @@ PL_FN uint16_t half_of_float(float x) {
 
 // Rounds any float32 number to bfloat16. Every NaN becomes the same quiet NaN.
 PL_FN uint16_t bfloat16_of_any(float x) {
-  return x == x ? bfloat16_of_float(x) : static_cast<uint16_t>(0x7fc0);
+  return bfloat16_of_float(x == x ? x : bits_float(0x7fc00000));
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET
