@@ -5,20 +5,17 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 namespace {
 
-// The loops compute two vectors per step.
-constexpr int kWide = 2 * kVectorBytes / sizeof(float);
-
 // Converts n numbers, a multiple of kBlock, to 16 bits.
 __attribute__((noinline)) void narrow_blocks(const float* in, int n, DType dtype, uint16_t* out) {
   if (dtype == DType::kFloat16) {
-    for (int at = 0; at < n; at += kWide) {
+    for (int at = 0; at < n; at += kSumLanes) {
       PL_FOR_LANES
-      for (int l = 0; l < kWide; ++l) out[at + l] = half_of_float(in[at + l]);
+      for (int l = 0; l < kSumLanes; ++l) out[at + l] = half_of_float(in[at + l]);
     }
   } else {
-    for (int at = 0; at < n; at += kWide) {
+    for (int at = 0; at < n; at += kSumLanes) {
       PL_FOR_LANES
-      for (int l = 0; l < kWide; ++l) out[at + l] = bfloat16_of_any(in[at + l]);
+      for (int l = 0; l < kSumLanes; ++l) out[at + l] = bfloat16_of_any(in[at + l]);
     }
   }
 }

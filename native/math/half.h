@@ -59,6 +59,15 @@ PL_FN uint16_t bfloat16_of_float(float x) {
 }
 
 // Rounds to float16. Every NaN becomes the same quiet NaN.
+#if defined(__clang__) && !defined(__CUDACC__) && (defined(__F16C__) || defined(__aarch64__))
+PL_FN uint16_t half_of_float(float x) {
+  const float quiet = bits_float((float_bits(x) & static_cast<int32_t>(0x80000000)) | 0x7fc00000);
+  const _Float16 half = static_cast<_Float16>(x == x ? x : quiet);
+  uint16_t result;
+  memcpy(&result, &half, sizeof result);
+  return result;
+}
+#else
 PL_FN uint16_t half_of_float(float x) {
   const uint32_t bits = static_cast<uint32_t>(float_bits(x));
   const uint32_t magnitude = bits & 0x7fffffff;
@@ -71,6 +80,7 @@ PL_FN uint16_t half_of_float(float x) {
   const uint32_t rounded = bounded < 0x38800000 ? subnormal : normal;
   return static_cast<uint16_t>((x == x ? rounded : 0x7e00) | (bits >> 16 & 0x8000));
 }
+#endif
 #endif
 
 // Rounds any float32 number to bfloat16. Every NaN becomes the same quiet NaN.
