@@ -267,12 +267,6 @@ ColumnView read_column(const Napi::Value& value, int code, const Layout& layout)
   return view;
 }
 
-GradientView gradient_if_any(const Napi::Value& value, int code, int64_t tokens, const char* what) {
-  const DType dtype = view_of(value.Env(), code).dtype;
-  if (dtype == DType::kFloat32) return floats_if_any(value, tokens, what);
-  return {static_cast<uint16_t*>(elements(value, napi_uint16_array, tokens, what)), dtype};
-}
-
 // Reads the columns with one float64 number per row, of which a batch may have none.
 void read_row_columns(const Napi::Value& value, BatchView* batch) {
   if (!value.IsArray()) return;

@@ -62,7 +62,11 @@ float* floats(const Napi::Value& value, int64_t length, const char* what);
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
 // Returns the array that receives a gradient, or none if the value is undefined. `code` is its code in
 // NativeBatch.dtypes.
-GradientView gradient_if_any(const Napi::Value& value, int code, int64_t tokens, const char* what);
+inline GradientView gradient_if_any(const Napi::Value& value, int code, int64_t tokens, const char* what) {
+  const DType dtype = view_of(value.Env(), code).dtype;
+  if (dtype == DType::kFloat32) return floats_if_any(value, tokens, what);
+  return {static_cast<uint16_t*>(elements(value, napi_uint16_array, tokens, what)), dtype};
+}
 // Returns the spreads of some rows, each of which is kSpreadLength numbers; null if the value is undefined.
 constexpr int64_t kSpreadLength = sizeof(Spread) / sizeof(double);
 inline Spread* spreads_if_any(const Napi::Value& value, int64_t rows) {
