@@ -171,6 +171,22 @@ PL_FN float exp2_of_product(float x, float factor, float scale) {
   return p * power_of_two(float_bits(shifted));
 }
 
+// Returns 2^(x·factor) for |x·factor| <= 126, with a relative error below 3e-6, which is 1/1000 of that of x
+// if x is a bfloat16 number. It multiplies less often than exp2_of_product(): it adds the whole part of the
+// exponent to the stored one.
+PL_FN float short_exp2_of_product(float x, float factor) {
+  const float round_to_integer = 12582912.0f;  // as in reduce()
+  const float shifted = fma(x, factor, round_to_integer);
+  const float r = fma(x, factor, -(shifted - round_to_integer));
+  float p = 0.00958285294f;
+  p = fma(p, r, 0.0559064262f);
+  p = fma(p, r, 0.240240991f);
+  p = fma(p, r, 0.693124175f);
+  p = fma(p, r, 1.0f);
+  return bits_float(static_cast<int32_t>(static_cast<uint32_t>(float_bits(p)) +
+                                         (static_cast<uint32_t>(float_bits(shifted)) << 23)));
+}
+
 // Returns e^x, where r is the remainder that reduce(x, 126) returned, for x in [−104, 89]. If x is so small
 // that the power of two would not be a normal number, multiplies by two factors instead of one, so that
 // subnormal results are correct. A caller may add a small number to the remainder to get e^(x + this number).
