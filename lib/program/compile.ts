@@ -150,7 +150,8 @@ function addGradients(graph: Graph, uses: Uses, derivatives: Derivatives, loweri
 const CHOICES: Partial<Record<Node['op'], Op>> = { lt: 'select_lt', le: 'select_le', eq: 'select_eq' };
 
 // Replaces nodes by those that programs compute: the operands of sg() in place of sg(), and comparisons that are part of a
-// choice. Where rows without unmasked tokens do not take part, max(n, 1) becomes n.
+// choice. A minimum or maximum with a number that cannot be NaN becomes such a choice too, which takes one instruction of
+// a processor. Where rows without unmasked tokens do not take part, max(n, 1) becomes n.
 class Lowering {
   readonly #graph: Graph;
   // max(n, 1) if it is to become n.
@@ -186,9 +187,20 @@ class Lowering {
     if (choice)
       return graph.apply(choice, ...first!.operands, ...others, ...(isAnd ? [graph.constant(0)] : []));
     if (node === this.#atLeastOne) return graph.rowTokens();
+    if (node.op === 'select' && first!.isCondition && others[0] !== others[1])
+      return graph.apply('select_lt', graph.constant(0), first!, ...others);
+    if (node.op === 'min' || node.op === 'max') return this.#extreme(node.op, operands as [Node, Node]);
     if (node.op === 'exp' && this.#shared.has(node.operands[0]!))
       return graph.apply('exp_with_residual', first!);
     return isLeaf(node) ? node : graph.apply(node.op as Op, ...operands);
+  }
+
+  // Returns the smaller or larger of two numbers, or NaN if one of them is NaN.
+  #extreme(op: 'min' | 'max', [a, b]: readonly [Node, Node]): Node {
+    const known = [a, b].find((x) => x.isCondition || (x.op === 'constant' && !Number.isNaN(x.value)));
+    if (known === undefined) return this.#graph.apply(op, a, b);
+    const other = known === a ? b : a;
+    return this.#graph.apply('select_lt', ...(op === 'min' ? [known, other] : [other, known]), known, other);
   }
 }
 

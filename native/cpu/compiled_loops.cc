@@ -15,25 +15,36 @@ struct Columns {
   }
 };
 
-// Copies of a loop's sums, which the compiler keeps in registers because no pointer can point to them.
-template <int metrics, int sums>
+// Calls visit(k) for each number k in a set of reductions.
+template <unsigned set, class Visit>
+PL_FN void for_each_in(const Visit& visit) {
+  if constexpr (set != 0) {
+    visit(__builtin_ctz(set));
+    for_each_in<set&(set - 1)>(visit);
+  }
+}
+
+// Copies of a loop's sums, which the compiler keeps in registers because no pointer can point to them. The
+// sets tell which reductions are sums in float64 and which are sums in float32.
+template <int metrics, unsigned sums, unsigned singles>
 struct LocalSums {
+  static constexpr int reductions = 32 - __builtin_clz((sums | singles) << 1 | 1);
   float loss[kSumLanes] = {};
   float metric[metrics + 1][kSumLanes];
-  double sum[sums + 1][kSumLanes];
-  float single[sums + 1][kSumLanes];
+  double sum[reductions][kSumLanes];
+  float single[reductions][kSumLanes];
 
   PL_FN void load(const CompiledSegment& segment) {
     if (segment.outputs) segment.outputs->loss.store(loss);
     for (int k = 0; k < metrics; ++k) segment.outputs->metric[k].store(metric[k]);
-    for (int k = 0; k < sums; ++k) segment.sums[k]->precise.store(sum[k]);
-    for (int k = 0; k < sums; ++k) segment.sums[k]->single.store(single[k]);
+    for_each_in<sums>([&](int k) { segment.sums[k]->precise.store(sum[k]); });
+    for_each_in<singles>([&](int k) { segment.sums[k]->single.store(single[k]); });
   }
   PL_FN void store(const CompiledSegment& segment) const {
     if (segment.outputs) segment.outputs->loss.load(loss);
     for (int k = 0; k < metrics; ++k) segment.outputs->metric[k].load(metric[k]);
-    for (int k = 0; k < sums; ++k) segment.sums[k]->precise.load(sum[k]);
-    for (int k = 0; k < sums; ++k) segment.sums[k]->single.load(single[k]);
+    for_each_in<sums>([&](int k) { segment.sums[k]->precise.load(sum[k]); });
+    for_each_in<singles>([&](int k) { segment.sums[k]->single.load(single[k]); });
   }
 };
 
@@ -46,14 +57,14 @@ PL_FN void read_ahead(const float* tokens) {
 }
 
 // Each listed segment becomes a function that computes n tokens of a tile.
-#define SEGMENT(index, uniform_count, metric_count, sum_count)                      \
+#define SEGMENT(index, uniform_count, metric_count, sums, singles)                  \
   void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) { \
     [[maybe_unused]] float uniform[uniform_count + 1];                              \
     for (int k = 0; k < uniform_count; ++k) uniform[k] = segment.uniforms[k];       \
     const Columns columns(in);                                                      \
     const Lane* const lanes = in.lanes;                                             \
     [[maybe_unused]] float* const grad = segment.grad;                              \
-    LocalSums<metric_count, sum_count> local;                                       \
+    LocalSums<metric_count, sums, singles> local;                                   \
     local.load(segment);                                                            \
     for (int at = 0; at < n; at += kSumLanes) {
 // Prefetches a column that the loop reads, or the gradients, so that memory is read while the processor

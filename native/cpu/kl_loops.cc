@@ -45,9 +45,11 @@ void kl_values(const TileColumns& in, int n, float* out) {
     const Values logprob = in.get<Values>(kLogprob);
     const Values ref = in.get<Values>(kRefLogprob);
     const Values old = in.get<Values>(kOldLogprob);
-#pragma omp simd
-    for (int i = 0; i < n; ++i)
-      out[i] = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f).value;
+    for (int at = 0; at < n; at += kVector) {
+      PL_FOR_LANES_COMPACTLY
+      for (int i = at; i < at + kVector; ++i)
+        out[i] = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f).value;
+    }
   });
 }
 

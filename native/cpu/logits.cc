@@ -198,7 +198,8 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
       rows_(call.rows),
       first_token_(first_token),
       terms_per_row_((call.vocabulary + kLogitsBlock - 1) / kLogitsBlock * kLogitsBlock),
-      tiles_per_row_((call.vocabulary + kLogitsTile - 1) / kLogitsTile),
+      bytes_per_row_(terms_per_row_ * sizeof(float) +
+                     (call.vocabulary + kLogitsTile - 1) / kLogitsTile * sizeof(TermsOfTile)),
       rows_per_piece_(std::clamp<int64_t>(
           kCachedBytes / std::max<int64_t>(1, call.vocabulary * (size_of(call.dtype) + 4)), 1,
           kMostCachedRows)) {
@@ -218,10 +219,10 @@ int64_t LogitsGradient::next_phase() {
   return aborted() ? 0 : (rows_ + rows_per_piece_ - 1) / rows_per_piece_;
 }
 
-// Terms come first, and then the largest logit of each tile.
 LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t row) const {
-  float* const begin = terms.get() + row * (terms_per_row_ + tiles_per_row_);
-  return {begin, begin + terms_per_row_};
+  char* const begin = terms.get() + row * bytes_per_row_;
+  return {reinterpret_cast<float*>(begin),
+          reinterpret_cast<TermsOfTile*>(begin + terms_per_row_ * sizeof(float))};
 }
 
 void LogitsGradient::run(int64_t piece) {
@@ -235,7 +236,7 @@ void LogitsGradient::run(int64_t piece) {
       unused_.pop_back();
     }
   }
-  if (!terms) terms.reset(new (std::nothrow) float[rows_per_piece_ * (terms_per_row_ + tiles_per_row_)]);
+  if (!terms) terms.reset(new (std::nothrow) char[rows_per_piece_ * bytes_per_row_]);
   if (!terms) {
     // The pool's threads do not catch exceptions.
     out_of_memory_.store(true, std::memory_order_relaxed);

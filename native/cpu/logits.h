@@ -128,15 +128,15 @@ class LogitsGradient : public Task {
   void done() override {}
 
  private:
-  // Memory for the terms of the rows of a piece.
-  using Terms = std::unique_ptr<float[]>;
+  // Memory for the terms of the rows of a piece: of each row, the terms and then what belongs to its tiles.
+  using Terms = std::unique_ptr<char[]>;
 
   LogitsTerms terms_of(const Terms& terms, int64_t row) const;
 
   Evaluation loss_;
   LogitsEvaluation logits_;
   int64_t rows_, first_token_;
-  int64_t terms_per_row_, tiles_per_row_, rows_per_piece_;
+  int64_t terms_per_row_, bytes_per_row_, rows_per_piece_;
   std::mutex mutex_;
   std::vector<Terms> unused_;  // at most kMostUnused
   std::atomic<bool> out_of_memory_{false};

@@ -11,10 +11,18 @@ namespace {
 
 using cpu::kLogitsTile;
 using cpu::LogitsRow;
+using cpu::TermsOfTile;
 
-// Loops without sums compute one vector per step.
-constexpr int kVector = kVectorBytes / sizeof(float);
 constexpr int kWide = 2 * kVector;
+
+// Precedes a loop over `count` numbers, a multiple of kVector, and has one vector step compute all of them.
+// For Clang, PL_FOR_LANES would say so only of kSumLanes numbers.
+#if defined(__clang__)
+#define PL_FOR_EACH(count) PL_LOOP(kVector, (count) / kVector)
+#else
+#define PL_FOR_EACH(count) PL_FOR_LANES
+#endif
+
 static_assert(cpu::kLogitsBlock % kBlock == 0 && kLogitsTile % cpu::kLogitsBlock == 0);
 
 // Logits of one tile, followed by −Infinity up to a whole block. The buffer itself is padded like
@@ -45,12 +53,12 @@ PL_FN int padded(int n) {
 PL_SHARED void widen_blocks(const uint16_t* in, int n, DType dtype, float* out) {
   if (dtype == DType::kFloat16) {
     for (int at = 0; at < n; at += kWide) {
-      PL_FOR_LANES
+      PL_FOR_EACH(kWide)
       for (int l = 0; l < kWide; ++l) out[at + l] = float_of_half(in[at + l]);
     }
   } else {
     for (int at = 0; at < n; at += kWide) {
-      PL_FOR_LANES
+      PL_FOR_EACH(kWide)
       for (int l = 0; l < kWide; ++l) out[at + l] = float_of_bfloat16(in[at + l]);
     }
   }
@@ -111,17 +119,9 @@ PL_SHARED const float* cap(const float* x, int n, float softcap, Buffer* buffer)
   return buffer->of;
 }
 
-float largest(const float* z, int n) {
-  // The loop has twice the usual number of lanes, because each step only waits for the one before.
-  constexpr int kLanes = 2 * kSumLanes;
-  static_assert(kBlock % kLanes == 0);
-  alignas(64) float most[kLanes];
-  for (float& each : most) each = -kInfinity;
-  for (int at = 0; at < n; at += kLanes) {
-    PL_FOR_LANES
-    for (int l = 0; l < kLanes; ++l) most[l] = z[at + l] > most[l] ? z[at + l] : most[l];
-  }
-  for (int width = kLanes / 2; width >= kVector; width /= 2) {
+// Returns the largest of the numbers in lanes, whose count is a power of two. Changes the lanes.
+PL_SHARED float largest_of_lanes(float* most, int count) {
+  for (int width = count / 2; width >= kVector; width /= 2) {
     for (int at = 0; at < width; at += kVector) {
       PL_FOR_LANES_COMPACTLY
       for (int l = at; l < at + kVector; ++l) most[l] = most[l + width] > most[l] ? most[l + width] : most[l];
@@ -130,6 +130,19 @@ float largest(const float* z, int n) {
   float result = most[0];
   for (int l = 1; l < kVector; ++l) result = most[l] > result ? most[l] : result;
   return result;
+}
+
+float largest(const float* z, int n) {
+  // The loop has twice the usual number of lanes, because each step only waits for the one before.
+  constexpr int kLanes = 2 * kSumLanes;
+  static_assert(kBlock % kLanes == 0);
+  alignas(64) float most[kLanes];
+  for (float& each : most) each = -kInfinity;
+  for (int at = 0; at < n; at += kLanes) {
+    PL_FOR_EACH(kLanes)
+    for (int l = 0; l < kLanes; ++l) most[l] = z[at + l] > most[l] ? z[at + l] : most[l];
+  }
+  return largest_of_lanes(most, kLanes);
 }
 
 // Returns the total of the partial sums, and sets them to 0.
@@ -161,6 +174,150 @@ PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, 
   if constexpr (!with_entropy) return 0;
   weights.load(weighted);
   return take(&weights) * log2_factor / kLog2E;
+}
+
+// The following functions compute tiles of small bfloat16 logits: two logits at a time, of which one is the
+// lower and one the upper half of a word of 32 bits. So no vector must be widened or narrowed. Terms are
+// relative to a logit of 0, so the largest logit need not be known.
+constexpr int kPairs = kSumLanes / 2;
+
+// A pair of logits or of gradients.
+typedef uint32_t Pair __attribute__((may_alias, aligned(alignof(uint16_t))));
+
+PL_FN float first_of(uint32_t pair) {
+  return bits_float(static_cast<int32_t>(pair << 16));
+}
+PL_FN float second_of(uint32_t pair) {
+  return bits_float(static_cast<int32_t>(pair & 0xffff0000u));
+}
+PL_FN uint32_t pair_of(float first, float second) {
+  return bfloat16_in_upper_half(first) >> 16 | (bfloat16_in_upper_half(second) & 0xffff0000u);
+}
+
+// Returns whether the exponents of all terms are small. This is false if there is a NaN.
+PL_SHARED bool has_small_logits(const uint16_t* bits, int n, double inverse_temperature) {
+  alignas(64) uint16_t most[kBlock] = {};
+  for (int at = 0; at < n; at += kBlock) {
+    PL_FOR_EACH(kBlock)
+    for (int l = 0; l < kBlock; ++l) {
+      const uint16_t magnitude = bits[at + l] & 0x7fff;
+      most[l] = magnitude > most[l] ? magnitude : most[l];
+    }
+  }
+  uint16_t largest = 0;
+  for (const uint16_t each : most) largest = each > largest ? each : largest;
+  return float_of_bfloat16(largest) * kLog2E * inverse_temperature <= 60;
+}
+
+// Returns the bits of a tile's logits if they can be computed in pairs, otherwise null.
+const uint16_t* small_pairs(const LogitsRow& row, int64_t first, int n) {
+  if (!kHasSpecialLoops || row.dtype != DType::kBFloat16 || row.token_ids || row.softcap > 0 ||
+      n % kBlock != 0)
+    return nullptr;
+  const uint16_t* const bits = static_cast<const uint16_t*>(row.data) + first;
+  return has_small_logits(bits, n, 1 / row.temperature) ? bits : nullptr;
+}
+
+// Does the same as sum_terms().
+template <bool with_entropy, bool keeps_terms>
+PL_SHARED double sum_pairs(const uint16_t* bits, int n, float log2_factor, const Ahead& ahead, float* kept,
+                           LaneSum<float>* totals) {
+  const Pair* const pairs = reinterpret_cast<const Pair*>(bits);
+  LaneSum<float> weights;
+  alignas(64) float total[kSumLanes] = {}, weighted[kSumLanes] = {};
+  for (int at = 0; at < n; at += kSumLanes) {
+    ahead.read(at);
+    PL_FOR_EACH(kPairs)
+    for (int l = 0; l < kPairs; ++l) {
+      const uint32_t pair = pairs[at / 2 + l];
+      const float x = first_of(pair), y = second_of(pair);
+      const float a = short_exp2_of_product(x, log2_factor);
+      const float b = short_exp2_of_product(y, log2_factor);
+      total[l] += a;
+      total[kPairs + l] += b;
+      if constexpr (keeps_terms) {
+        kept[at + l] = a;
+        kept[at + kPairs + l] = b;
+      }
+      if constexpr (with_entropy) {
+        weighted[l] = fma(a, x, weighted[l]);
+        weighted[kPairs + l] = fma(b, y, weighted[kPairs + l]);
+      }
+    }
+  }
+  totals->load(total);
+  if constexpr (!with_entropy) return 0;
+  weights.load(weighted);
+  return take(&weights) * log2_factor / kLog2E;
+}
+
+// Adds the sums of a tile to *sums. Returns false if one logit may have most of the probability, because the
+// sum without that logit's term then needs more digits.
+bool add_pairs(const uint16_t* bits, int n, double inverse_temperature, bool with_entropy, const Ahead& ahead,
+               float* kept, SoftmaxSums* sums) {
+  const auto sum = with_entropy ? kept ? sum_pairs<true, true> : sum_pairs<true, false>
+                   : kept ? sum_pairs<false, true>
+                                : sum_pairs<false, false>;
+  LaneSum<float> totals;
+  const double weighted =
+      sum(bits, n, static_cast<float>(kLog2E * inverse_temperature), ahead, kept, &totals);
+  LaneSum<float> copy = totals;
+  const double total = take(&totals);
+  if (largest_of_lanes(copy.lane, kSumLanes) > total / 2) return false;
+  SoftmaxSums tile = {0, total - 1, weighted};
+  if (total < 1e-3) {
+    // The rest would lose digits, so it is taken relative to the logarithm of the total.
+    const double log_total = ::log(total);
+    tile = {log_total / inverse_temperature, 0, weighted / total - log_total};
+  }
+  add_sums(tile, inverse_temperature, sums);
+  return true;
+}
+
+// Returns whether a factor of terms that are relative to a logit of 0 is 0 or has the digits of float32.
+bool has_digits(float factor) {
+  return factor == 0 || absolute(factor) >= 1e-30f;
+}
+
+// Returns the gradient of a small logit, where `gradient` is relative to a logit of 0.
+template <bool with_entropy>
+PL_FN float gradient_of_small(const SoftmaxGradient& gradient, float z) {
+  return short_exp2_of_product(z, gradient.log2_factor) * by_term<with_entropy>(gradient, z);
+}
+
+// Do the same as gradient_tile() and gradient_of_terms(). `shared` is relative to a logit of 0.
+template <bool with_entropy>
+PL_SHARED void gradient_of_pairs(const SoftmaxGradient& shared, const uint16_t* bits, int n, uint16_t* out,
+                                 const Ahead& ahead) {
+  const SoftmaxGradient gradient = shared;
+  const Pair* const pairs = reinterpret_cast<const Pair*>(bits);
+  Pair* const results = reinterpret_cast<Pair*>(out);
+  for (int at = 0; at < n; at += kSumLanes) {
+    ahead.read(at);
+    PL_FOR_EACH(kPairs)
+    for (int l = at / 2; l < at / 2 + kPairs; ++l) {
+      const uint32_t pair = pairs[l];
+      results[l] = pair_of(gradient_of_small<with_entropy>(gradient, first_of(pair)),
+                           gradient_of_small<with_entropy>(gradient, second_of(pair)));
+    }
+  }
+}
+
+template <bool with_entropy>
+PL_SHARED void gradient_of_paired_terms(const SoftmaxGradient& shared, const float* terms,
+                                        const uint16_t* bits, int n, uint16_t* out) {
+  const SoftmaxGradient gradient = shared;
+  const Pair* const pairs = reinterpret_cast<const Pair*>(bits);
+  Pair* const results = reinterpret_cast<Pair*>(out);
+  for (int at = 0; at < n; at += kSumLanes) {
+    PL_FOR_EACH(kPairs)
+    for (int l = 0; l < kPairs; ++l) {
+      const uint32_t pair = pairs[at / 2 + l];
+      results[at / 2 + l] =
+          pair_of(terms[at + l] * by_term<with_entropy>(gradient, first_of(pair)),
+                  terms[at + kPairs + l] * by_term<with_entropy>(gradient, second_of(pair)));
+    }
+  }
 }
 
 // Returns the sum of all terms but the largest logit's, if that is the only one that is not small. Its
@@ -198,7 +355,8 @@ SoftmaxSums sum_tile(const float* z, int n, float inverse_temperature, bool with
   return {max, rest, weighted};
 }
 
-template <bool with_entropy>
+// If is_small is set, the logits are small and `shared` is relative to a logit of 0.
+template <bool with_entropy, bool is_small>
 PL_SHARED void gradient_tile(const SoftmaxGradient& shared, const float* z, int n, float* out,
                              const Ahead& ahead) {
   const SoftmaxGradient gradient = shared;
@@ -206,19 +364,22 @@ PL_SHARED void gradient_tile(const SoftmaxGradient& shared, const float* z, int 
   for (int at = 0; at < n; at += kVector) {
     ahead.read(at);
     PL_FOR_LANES_COMPACTLY
-    for (int l = at; l < at + kVector; ++l) out[l] = gradient_of<with_entropy>(gradient, least, z[l]);
+    for (int l = at; l < at + kVector; ++l) {
+      out[l] = is_small ? gradient_of_small<with_entropy>(gradient, z[l])
+                        : gradient_of<with_entropy>(gradient, least, z[l]);
+    }
   }
 }
 
-// Does the same with the terms of the sums. `scale` belongs to the tile.
+// Does the same with the terms of the sums. `shared` is relative to the tile's reference.
 template <bool with_entropy>
-PL_SHARED void gradient_of_terms(const SoftmaxGradient& shared, const float* terms, float scale,
-                                 const float* z, int n, float* out) {
+PL_SHARED void gradient_of_terms(const SoftmaxGradient& shared, const float* terms, const float* z, int n,
+                                 float* out) {
   const SoftmaxGradient gradient = shared;
   for (int at = 0; at < n; at += kWide) {
-    PL_FOR_LANES
+    PL_FOR_EACH(kWide)
     for (int l = 0; l < kWide; ++l)
-      out[at + l] = gradient_of_term<with_entropy>(gradient, scale, terms[at + l], z[at + l]);
+      out[at + l] = gradient_of_term<with_entropy>(gradient, terms[at + l], z[at + l]);
   }
 }
 
@@ -238,43 +399,69 @@ void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t 
   const double inverse_temperature = 1 / row.temperature;
   for (int64_t at = first; at < last; at += kLogitsTile) {
     const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
-    const float* z = read(row, at, n, &wide);
-    if (row.softcap > 0) z = cap(z, n, row.softcap, &capped);
     const Ahead ahead(row.data, at, size_of(row.dtype));
     float* const terms = kept.term ? kept.term + at : nullptr;
+    const bool has_target = row.target >= at && row.target < at + n;
+    if (const uint16_t* const pairs = small_pairs(row, at, n)) {
+      if (add_pairs(pairs, n, inverse_temperature, with_entropy, ahead, terms, sums)) {
+        if (terms) kept.tile[at / kLogitsTile] = {0, 1};
+        if (has_target) *target = float_of_bfloat16(pairs[row.target - at]);
+        continue;
+      }
+    }
+    const float* z = read(row, at, n, &wide);
+    if (row.softcap > 0) z = cap(z, n, row.softcap, &capped);
     const SoftmaxSums tile =
         sum_tile(z, padded(n), static_cast<float>(inverse_temperature), with_entropy, ahead, terms);
-    if (terms) kept.max[at / kLogitsTile] = static_cast<float>(tile.max);
+    if (terms) kept.tile[at / kLogitsTile] = {static_cast<float>(tile.max), 0};
     add_sums(tile, inverse_temperature, sums);
-    if (row.target >= at && row.target < at + n) *target = z[row.target - at];
+    if (has_target) *target = z[row.target - at];
   }
 }
 
 void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy, int64_t first,
                      int64_t last, const cpu::LogitsTerms& kept, void* out, DType out_dtype) {
   Buffer wide, capped, buffer;
-  const bool reads_logits = with_entropy || row.softcap > 0 || !kept.term;
+  const SoftmaxGradient from_zero = relative_to(0, gradient);
+  const bool allows_small = has_digits(from_zero.by_logprob) && has_digits(from_zero.by_distance);
   const int64_t tiles = (last - first + kLogitsTile - 1) / kLogitsTile;
   for (int64_t i = 0; i < tiles; ++i) {
     // The sums, from which terms were kept, end with the last tile, so that one is still in the cache.
     const int64_t at = first + (kept.term ? tiles - 1 - i : i) * kLogitsTile;
     const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
     const bool has_target = row.target >= at && row.target < at + n;
-    const float* const x = reads_logits || has_target ? read(row, at, n, &wide) : kept.term + at;
+    const Ahead ahead(row.data, at, size_of(row.dtype));
+    const TermsOfTile tile = kept.term ? kept.tile[at / kLogitsTile] : TermsOfTile{};
+    // Which formula computes a gradient must not depend on where it is written.
+    const uint16_t* const pairs =
+        allows_small && (!kept.term || tile.in_pairs) ? small_pairs(row, at, n) : nullptr;
+    if (pairs && out_dtype == DType::kBFloat16) {
+      uint16_t* const grad = static_cast<uint16_t*>(out) + at;
+      const float z = has_target ? float_of_bfloat16(pairs[row.target - at]) : 0.0f;
+      if (kept.term)
+        (with_entropy ? gradient_of_paired_terms<true>
+                      : gradient_of_paired_terms<false>)(from_zero, kept.term + at, pairs, n, grad);
+      else
+        (with_entropy ? gradient_of_pairs<true> : gradient_of_pairs<false>)(from_zero, pairs, n, grad, ahead);
+      if (has_target) grad[row.target - at] = bfloat16_of_float(gradient_of_target(gradient, z));
+      continue;
+    }
+    const bool has_terms = kept.term && !tile.in_pairs;
+    const bool reads_logits = with_entropy || row.softcap > 0 || !has_terms || has_target;
+    const float* const x = reads_logits ? read(row, at, n, &wide) : kept.term + at;
     const float* const z = row.softcap > 0 ? cap(x, n, row.softcap, &capped) : x;
     // A gradient in place of the logits must not overwrite logits that are still needed.
     const bool direct = out_dtype == DType::kFloat32 && n % kBlock == 0 && z == x;
     float* const grad = direct ? static_cast<float*>(out) + at : buffer.of;
     const float of_target = has_target ? gradient_of_target(gradient, z[row.target - at]) : 0.0f;
-    if (kept.term) {
-      const double distance = kept.max[at / kLogitsTile] - static_cast<double>(gradient.center);
-      const float scale = static_cast<float>(::exp(distance * gradient.inverse_temperature));
-      (with_entropy ? gradient_of_terms<true> : gradient_of_terms<false>)(gradient, kept.term + at, scale, z,
-                                                                          padded(n), grad);
-    } else {
-      const Ahead ahead(row.data, at, size_of(row.dtype));
-      (with_entropy ? gradient_tile<true> : gradient_tile<false>)(gradient, z, padded(n), grad, ahead);
-    }
+    if (has_terms)
+      (with_entropy ? gradient_of_terms<true>
+                    : gradient_of_terms<false>)(relative_to(tile.reference, gradient), kept.term + at, z,
+                                                padded(n), grad);
+    else
+      (with_entropy ? pairs ? gradient_tile<true, true> : gradient_tile<true, false>
+       : pairs ? gradient_tile<false, true>
+                    : gradient_tile<false, false>)(pairs ? from_zero : gradient, z, padded(n), grad, ahead);
     if (has_target) grad[row.target - at] = of_target;
     if (row.softcap > 0) multiply_by_softcap_derivative(x, padded(n), row.softcap, grad);
     if (!direct) store_numbers(grad, n, out_dtype, out, at);

@@ -142,7 +142,7 @@ class ProgramRows {
     values_.row_index = row;
     values_.kept_begin = layout_.begin(pass_.keeps_rows ? row : first_row_);
     for (int k = 0; k < program_.kept; ++k) values_.row_rank[k].clear();
-    gatherer_.start_row(row, static_cast<uint32_t>(repeats));
+    gatherer_.start_row(row);
     scanned_ = pass_.scanned;
     if (scanned_ && program_.has_several_passes) scanned_ += cpu::scanned_begin(layout_, row);
     values_.loss = 0;

@@ -16,12 +16,10 @@ constexpr float kNoLimit = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kFewTokens = 1024;
 // The tokens of a block (kBlock), of which a pass samples all, and how many of their values the sample keeps.
 constexpr int64_t kBlockTokens = 64;
-constexpr int64_t kSampledOfBlock = 16;
+constexpr int64_t kSampledOfBlock = 32;
 // A sample has at most this many blocks, and at most this share of the tokens is computed for it.
 constexpr int64_t kSampleBlocks = 512;
 constexpr int64_t kSampleShare = 16;
-// Bins with more values than this are searched by another digit before their values are collected.
-constexpr double kManyCandidates = 65536;
 
 struct Limits {
   float low = kNoLimit, high = kNoLimit;
@@ -29,6 +27,15 @@ struct Limits {
 
 bool is_by_sum(program::Op op) {
   return op == program::Op::k_rows_under_mean || op == program::Op::k_rows_under_fill;
+}
+
+// More candidates than this are divided into bins of equal widths before their digits are searched.
+constexpr size_t kManyCandidates = 4096;
+constexpr int kWidthBits = 9;  // of a bin's number
+
+// Returns the exponent of a positive value in the unit of the sums of significands.
+int exponent_of(uint32_t key) {
+  return std::max(static_cast<int>(key >> 23 & 0xff), 1);
 }
 
 // Returns the segment that keeps values in a row value.
@@ -61,14 +68,6 @@ float value_above(uint32_t key) {
   return key == ~0u ? kNoLimit : value_of(key + 1);
 }
 
-// Widens limits so that they lie between two values with different first two digits. When a search has found
-// these digits, it then needs no further pass.
-void widen(Limits* limits) {
-  constexpr uint32_t others = (1u << digit_shift(1)) - 1u;
-  if (!std::isnan(limits->low)) limits->low = value_below(key_of(limits->low) & ~others);
-  if (!std::isnan(limits->high)) limits->high = value_above(key_of(limits->high) | others);
-}
-
 }  // namespace
 
 // What passes have gathered of the values that one row_keep keeps.
@@ -87,13 +86,6 @@ class KeptValues {
     std::lock_guard lock(mutex_);
     candidates_.insert(candidates_.end(), candidates, candidates + n);
   }
-  void take(const BinSums* bins) {
-    std::lock_guard lock(mutex_);
-    for (int b = 0; b < kMaxBins; ++b) {
-      bins_[b].count += bins[b].count;
-      bins_[b].significands += bins[b].significands;
-    }
-  }
 
   // Samples the values, unless that has been done, with the segments of a pass up to the one that keeps them.
   void sample(TokenPass pass, int first_segment) {
@@ -104,6 +96,7 @@ class KeptValues {
     wanted.sample = std::max(kSampleShare, tokens / (kSampleBlocks * kBlockTokens)) * kBlockTokens;
     collect_between({}, &wanted);
     wanted.rows = nullptr;
+    fetch_sample(pass.program.program->columns, wanted.sample);
     run_here(pass, first_segment, wanted, {0, batch_.layout.rows, 0, -1});
     for (size_t i = 0; i < candidates_.size(); i += kBlockTokens / kSampledOfBlock)
       sample_.push_back({candidates_[i].row, candidates_[i].position, candidates_[i].key});
@@ -115,13 +108,15 @@ class KeptValues {
     if (batch_.layout.tokens() <= kFewTokens) return {};
     const auto size = static_cast<double>(sample_.size());
     const double share = (rank + 0.5) / total_;
-    // Four standard deviations of the rank in a sample of independent values, and some more for a rank near
-    // the ends. The values of a row may depend on each other, which then takes another attempt.
-    const double reach = std::ldexp(4 * std::sqrt(size * share * (1 - share)) + 8, 3 * attempts);
+    // 2.5 standard deviations of the rank in a sample of independent values, and some more for a rank near
+    // the ends. One time in eighty, and if the values of a row depend on each other, that takes another
+    // attempt.
+    const double reach = std::ldexp(2.5 * std::sqrt(size * share * (1 - share)) + 8, 3 * attempts);
     const double first = share * size - reach, last = share * size + reach;
     Limits limits;
     if (first >= 0) limits.low = value_of(key_in_sample(static_cast<size_t>(first)));
     if (last < size) limits.high = value_of(key_in_sample(static_cast<size_t>(last)));
+    candidates_.reserve(static_cast<size_t>(std::min(2.2 * reach / size, 1.0) * total_));
     return limits;
   }
 
@@ -141,42 +136,23 @@ class KeptValues {
     counts_.assign(batch_.layout.rows, {});
     has_candidates_ = false;
     searched_.reset();
-    wanted->collects = true;
     wanted->low = limits.low;
     wanted->high = limits.high;
     wanted->rows = counts_.data();
   }
 
-  // Has a pass collect the values whose keys begin with the digits that a search has found.
-  void collect_found(const Search& search, Gathering* wanted) {
-    const uint32_t first = search.key(), last = first | ~search.mask();
-    collect_between({value_below(first), value_above(last)}, wanted);
-  }
-
-  // Has a pass count the values for the next digit of a search.
-  void count(const Search& search, Gathering* wanted) {
-    std::fill_n(bins_, kMaxBins, BinSums{});
-    has_bins_ = false;
-    counted_ = search.key();
-    counted_mask_ = search.mask();
-    wanted->counts = true;
-    wanted->digits = search.key();
-    wanted->digits_mask = search.mask();
-    wanted->shift = search.shift();
-    wanted->bin_mask = search.bin_mask();
-  }
-
   // Ends a pass that has gathered values.
   void end_pass(const Gathering& gathered) {
-    has_bins_ = has_bins_ || gathered.counts;
-    if (!gathered.collects) return;
     has_candidates_ = true;
+    has_sum_ = gathered.sums || std::isnan(limits_.low);
     less_ = at_low_ = at_high_ = between_ = 0;
+    sum_ = 0;
     for (int64_t row = 0; row < batch_.layout.rows; ++row) {
       const uint64_t repeats = batch_.repeats_of(row);
       less_ += repeats * counts_[row].less;
       at_low_ += repeats * counts_[row].at_low;
       at_high_ += repeats * counts_[row].at_high;
+      sum_ += static_cast<double>(repeats) * counts_[row].sum;
     }
     for (const KeptToken& x : candidates_) between_ += batch_.repeats_of(x.row);
   }
@@ -191,24 +167,19 @@ class KeptValues {
   // Returns how many values the last pass has found.
   double found() const { return static_cast<double>(less_ + at_low_ + between_ + at_high_); }
 
-  // Returns whether all values whose keys begin with the digits that a search has found are candidates.
-  bool encloses(const Search& search) const {
-    const uint32_t first = search.key(), last = first | ~search.mask();
-    return has_candidates_ && (std::isnan(limits_.low) || key_of(limits_.low) < first) &&
-           (std::isnan(limits_.high) || key_of(limits_.high) > last);
+  // Finds the result of a selection by a sum. Returns false if it is not between the limits.
+  bool find_by_sum(program::Op op, double by, double* result) const {
+    if (!has_candidates_ || !has_sum_) return false;
+    Search search(op, by);
+    const bool has_low = !std::isnan(limits_.low), has_high = !std::isnan(limits_.high);
+    const auto count = static_cast<double>(less_ + at_low_);
+    if (has_low && !search.start_above(key_of(limits_.low), count, sum_, total_)) return false;
+    if (!has_low) search.start_above(0, 0, 0, total_);
+    search_candidates(&search);
+    if (has_high && (search.is_missing() || search.key() >= key_of(limits_.high))) return false;
+    *result = search.result();
+    return true;
   }
-
-  bool has_bins_for(const Search& search) const {
-    return has_bins_ && counted_ == search.key() && counted_mask_ == search.mask();
-  }
-  void choose(Search* search) const {
-    Bin bins[kMaxBins];
-    for (int b = 0; b < kMaxBins; ++b) bins[b] = {bins_[b].count, bins_[b].significands};
-    search->choose(bins);
-  }
-
-  // Finds the remaining digits among the candidates.
-  void finish(Search* search) const { finish(candidates_, true, search); }
 
   // Returns the value with a rank that is enclosed, or the place of its token.
   double value_at(const TokenPass& pass, double rank, bool wants_place) {
@@ -220,13 +191,27 @@ class KeptValues {
     if (!searched_ || searched_rank_ != rank) {
       searched_.emplace(program::Op::k_rows_rank, left);
       searched_rank_ = rank;
-      finish(&*searched_);
+      searched_->start_above(0, 0, 0, static_cast<double>(between_));
+      search_candidates(&*searched_);
     }
     if (!wants_place) return searched_->result();
     return place_among(candidates_, searched_->key(), searched_->rank_among_ties());
   }
 
  private:
+  // Prefetches the sampled tokens of columns, because a processor does not foresee where they are.
+  void fetch_sample(unsigned columns, int64_t distance) const {
+    const auto fetch = [&](const void* data, int64_t size) {
+      for (int64_t at = 0; data && at < batch_.layout.tokens(); at += distance)
+        for (int64_t byte = 0; byte < kBlockTokens * size; byte += 64)
+          __builtin_prefetch(static_cast<const char*>(data) + at * size + byte);
+    };
+    fetch(batch_.mask, 1);
+    for (int c = 0; c < kColumns; ++c)
+      if ((columns & reads(c)) != 0 && !batch_.column[c].per_row)
+        fetch(batch_.column[c].data, size_of(batch_.column[c].dtype));
+  }
+
   static void run_here(TokenPass pass, int first_segment, const Gathering& wanted, const Chunk& chunk) {
     pass.program.gathering = &wanted;
     pass.program.first_segment = first_segment;
@@ -240,11 +225,47 @@ class KeptValues {
     return sample_[rank].key;
   }
 
+  // Searches all candidates. The search has begun above the lower limit.
+  void search_candidates(Search* search) const {
+    std::vector<KeptToken> left;
+    finish(narrow(search, &left) ? left : candidates_, true, search);
+  }
+
+  // Divides many candidates into bins, and takes those of the bin that has the result. Returns false if that
+  // is not possible. The sums are integers, because threads collect the candidates in any order.
+  bool narrow(Search* search, std::vector<KeptToken>* left) const {
+    if (candidates_.size() <= kManyCandidates || !(limits_.low >= 0) || std::isnan(limits_.high))
+      return false;
+    const uint32_t first = key_of(limits_.low) + 1, last = key_of(limits_.high) - 1;
+    const int exponent = exponent_of(first);
+    if (first >= last || exponent_of(last) > exponent + 8) return false;
+    const int shift = std::max(0, 32 - __builtin_clz(last - first) - kWidthBits);
+    Bin bins[1 << kWidthBits] = {};
+    for (const KeptToken& x : candidates_) {
+      const uint64_t count = batch_.repeats_of(x.row);
+      Bin& bin = bins[(x.key - first) >> shift];
+      bin.count += count;
+      bin.significands += count * (uint64_t{significand_of(x.key)} << (exponent_of(x.key) - exponent));
+    }
+    const double unit = unit_of(first);
+    for (uint32_t b = 0; b <= (last - first) >> shift; ++b) {
+      const uint32_t end = std::min(last, first + (b << shift) + ((1u << shift) - 1u));
+      if (!search->is_among(end, static_cast<double>(bins[b].count),
+                            static_cast<double>(bins[b].significands) * unit))
+        continue;
+      std::copy_if(candidates_.begin(), candidates_.end(), std::back_inserter(*left),
+                   [&](const KeptToken& x) { return (x.key - first) >> shift == b; });
+      break;
+    }
+    return true;
+  }
+
   // Finds the remaining digits of a search among candidates. With `repeats`, each counts as often as its row.
   void finish(const std::vector<KeptToken>& candidates, bool repeats, Search* search) const {
     const std::vector<KeptToken>* among = &candidates;
     for (std::vector<KeptToken> left; !search->is_done();) {
-      if (search->mask() != 0) {
+      // Copying the included ones costs more than passing over the others unless these are many.
+      if (search->mask() != 0 && search->found() * 4 < static_cast<double>(among->size())) {
         std::vector<KeptToken> included;
         std::copy_if(among->begin(), among->end(), std::back_inserter(included),
                      [&](const KeptToken& x) { return search->includes(x.key); });
@@ -253,6 +274,7 @@ class KeptValues {
       }
       Bin bins[kMaxBins] = {};
       for (const KeptToken& x : *among) {
+        if (!search->includes(x.key)) continue;
         const uint64_t count = repeats ? batch_.repeats_of(x.row) : 1;
         Bin& bin = bins[search->bin_of(x.key)];
         bin.count += count;
@@ -293,7 +315,6 @@ class KeptValues {
     // Collects the ties in this row.
     KeptValues of_row(pass, kept_, total_);
     Gathering wanted = of_row.gathering();
-    wanted.collects = true;
     wanted.low = value_below(key_of(limit));
     wanted.high = value_above(key_of(limit));
     run_here(pass, segment_, wanted, {row, row + 1, 0, -1});
@@ -313,20 +334,15 @@ class KeptValues {
   std::vector<KeptToken> candidates_;
   std::vector<RowCounts> counts_;
   uint64_t less_ = 0, at_low_ = 0, between_ = 0, at_high_ = 0;
+  bool has_sum_ = false;
+  double sum_ = 0;  // of the values up to the lower limit
   // The last search for a rank among the candidates. Programs ask for a value first, and then for its place.
   std::optional<Search> searched_;
   double searched_rank_ = 0;
-  // The bins of the values whose keys begin with some digits.
-  bool has_bins_ = false;
-  uint32_t counted_ = 0, counted_mask_ = 0;
-  BinSums bins_[kMaxBins];
 };
 
 void take_candidates(KeptValues* to, const KeptToken* candidates, int n) {
   to->take(candidates, n);
-}
-void take_bins(KeptValues* to, const BinSums* bins) {
-  to->take(bins);
 }
 
 Selector::Selector() = default;
@@ -373,34 +389,23 @@ void Selector::prepare(TokenPass* pass) {
   if (total_ == 0) return;
   // The first selection among values that the pass keeps.
   const Instruction* first = nullptr;
-  bool by_sum = false;
-  for (int i = program.segments[p.first_segment].first; i < program.instruction_count; ++i) {
+  for (int i = program.segments[p.first_segment].first; !first && i < program.instruction_count; ++i) {
     const Instruction& x = program.instructions[i];
     if (!program::is_rows_selection(x.op)) continue;
     const int segment = segment_of_kept(program, x.operand[0].index);
-    if (segment < p.first_segment || segment >= p.last_segment) continue;
-    if (!first) first = &x;
-    by_sum = by_sum || (x.operand[0].index == first->operand[0].index && is_by_sum(x.op));
+    if (segment >= p.first_segment && segment < p.last_segment) first = &x;
   }
   if (!first) return;
   KeptValues& values = values_of(*pass, first->operand[0].index);
   Gathering wanted = values.gathering();
-  const bool few = pass->batch->layout.tokens() <= kFewTokens;
   double by = 0;
-  const bool known = is_known(*pass, first->operand[1], &by);
-  if (few) {
+  if (pass->batch->layout.tokens() <= kFewTokens) {
     values.collect_between({}, &wanted);
-  } else if (known || by_sum) {
+  } else if (is_known(*pass, first->operand[1], &by)) {
     values.sample(*pass, p.first_segment);
-    const double rank = !is_by_sum(first->op) ? existing_rank(by, total_)
-                        : known               ? values.rank_by_sum(first->op, by)
-                                              : total_ - 1;
-    Limits limits = values.limits_around(rank, 0);
-    if (by_sum) {
-      widen(&limits);
-      values.count(Search(first->op, by), &wanted);
-    }
-    values.collect_between(limits, &wanted);
+    wanted.sums = is_by_sum(first->op);
+    const double rank = wanted.sums ? values.rank_by_sum(first->op, by) : existing_rank(by, total_);
+    values.collect_between(values.limits_around(rank, 0), &wanted);
   } else {
     return;
   }
@@ -448,7 +453,6 @@ bool Selector::run(TokenPass* pass, const Instruction& x) {
                                           : find_rank(pass, &values, x.op, by, &result);
     if (!is_found) return false;
   }
-  search_.reset();
   attempts_ = 0;
   p.batch_values[x.out] = result;
   return true;
@@ -473,23 +477,13 @@ bool Selector::find_rank(TokenPass* pass, KeptValues* values, program::Op op, do
 }
 
 bool Selector::find_by_sum(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result) {
-  if (!search_) search_.emplace(op, by);
-  while (!search_->is_done() && !values->encloses(*search_)) {
-    if (values->has_bins_for(*search_)) {
-      values->choose(&*search_);
-      continue;
-    }
-    Gathering wanted = values->gathering();
-    if (search_->mask() == 0 || search_->found() > kManyCandidates)
-      values->count(*search_, &wanted);
-    else
-      values->collect_found(*search_, &wanted);
-    gather(pass, wanted);
-    return false;
-  }
-  values->finish(&*search_);
-  *result = search_->result();
-  return true;
+  if (values->find_by_sum(op, by, result)) return true;
+  values->sample(*pass, values->segment());
+  Gathering wanted = values->gathering();
+  wanted.sums = true;
+  values->collect_between(values->limits_around(values->rank_by_sum(op, by), attempts_++), &wanted);
+  gather(pass, wanted);
+  return false;
 }
 
 }  // namespace policy_loss::cpu

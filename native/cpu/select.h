@@ -1,10 +1,10 @@
 // The selections of programs (see program/program.h) among the kept values of all rows, on the CPU.
 //
 // The kept values are not stored. A pass over the rows computes them tile by tile, and gathers only what the
-// search needs: the number of values below some limits, and the few values between the limits, which are the
-// candidates; or the counts and sums of the values by a digit of their keys. A sample of the values tells
-// which limits probably enclose the result. If they do not, the pass runs again with wider ones. What is
-// gathered are integers, so the result depends neither on the sample nor on the order in which threads work.
+// search needs: the number and the sum of the values up to some limit, and the few values between this limit
+// and another one, which are the candidates. A sample of the values tells which limits probably enclose the
+// result. If they do not, the pass runs again with wider ones. The sums are added up row by row, and the rest
+// are integers, so the result does not depend on the order in which threads work.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +50,7 @@ class Selector {
   // The selection that needs another pass, or -1, and the segments of the pass that it belongs to.
   int at_ = -1;
   int first_segment_ = 0, last_segment_ = 0;
-  // The state of this selection.
-  std::optional<Search> search_;
-  int attempts_ = 0;
+  int attempts_ = 0;  // of this selection
 };
 
 }  // namespace policy_loss::cpu

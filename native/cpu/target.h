@@ -144,12 +144,19 @@ struct LogitsRow {
 // from their start on.
 constexpr int kLogitsTile = 4096;
 
+// How the terms of a tile are kept: relative to which logit, whose term is 1, and in which order. In pairs,
+// of each kSumLanes logits, those at even places come before those at odd places.
+struct TermsOfTile {
+  float reference;
+  int32_t in_pairs;
+};
+
 // The terms of a row's sums, which are kept so that the gradient need not compute them again. The memory for
 // terms has room for the row's length, rounded up to a multiple of kLogitsBlock.
 constexpr int kLogitsBlock = 64;
 struct LogitsTerms {
-  float* term = nullptr;  // per logit; null if they are not kept
-  float* max = nullptr;   // per tile: the logit whose term is 1
+  float* term = nullptr;        // per logit; null if they are not kept
+  TermsOfTile* tile = nullptr;  // per tile
 };
 
 struct Target {

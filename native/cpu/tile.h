@@ -88,6 +88,8 @@ constexpr int kVectorBytes = 32;
 #else
 constexpr int kVectorBytes = 16;
 #endif
+// The floats in such a vector.
+constexpr int kVector = kVectorBytes / sizeof(float);
 
 // The partial sums of one sum.
 template <class Number>

@@ -114,23 +114,33 @@ PL_FN SoftmaxGradient softmax_gradient(double temperature, double logsumexp, dou
           static_cast<float>(scale * g_entropy * inverse)};
 }
 
+// Returns the factor of a token's term in its gradient. z must not be −Infinity. `row` is the result of
+// relative_to() if the term is not the token's probability.
+template <bool with_entropy>
+PL_FN float by_term(const SoftmaxGradient& row, float z) {
+  return with_entropy ? fma(row.by_distance, z - row.mean, row.by_logprob) : row.by_logprob;
+}
+
+// Returns the gradient of a token from its term. The term of −Infinity is 0, so any finite factor will do.
+template <bool with_entropy>
+PL_FN float gradient_of_term(const SoftmaxGradient& row, float term, float z) {
+  return term * by_term<with_entropy>(row, at_least(z, -1e30f));
+}
+
+// Returns the numbers of a row for its terms in the sums, e^((z − reference)/T), instead of probabilities.
+PL_FN SoftmaxGradient relative_to(double reference, SoftmaxGradient row) {
+  const double scale = ::exp((reference - static_cast<double>(row.center)) * row.inverse_temperature);
+  row.by_logprob = static_cast<float>(scale * static_cast<double>(row.by_logprob));
+  row.by_distance = static_cast<float>(scale * static_cast<double>(row.by_distance));
+  return row;
+}
+
 // Returns the gradient with respect to the capped logit of a token that is not the target.
 template <bool with_entropy>
 PL_FN float gradient_of(const SoftmaxGradient& row, float least, float z) {
   const float distance = at_least(z - row.center, least);
   if constexpr (!with_entropy) return exp2_of_product(distance, row.log2_factor, row.by_logprob);
-  // Bounded, because the power of two is 0 for −Infinity.
-  const float surplus = at_least(z - row.mean, -1e30f);
-  return exp2_of_product(distance, row.log2_factor, 1.0f) * fma(row.by_distance, surplus, row.by_logprob);
-}
-
-// Returns the same from the logit's term in the sums, e^((z − max)/T), which was computed with the largest
-// logit of a tile. `scale` is e^((max − center)/T).
-template <bool with_entropy>
-PL_FN float gradient_of_term(const SoftmaxGradient& row, float scale, float term, float z) {
-  if constexpr (!with_entropy) return term * (scale * row.by_logprob);
-  const float surplus = at_least(z - row.mean, -1e30f);
-  return term * scale * fma(row.by_distance, surplus, row.by_logprob);
+  return gradient_of_term<true>(row, exp2_of_product(distance, row.log2_factor, 1.0f), z);
 }
 
 // Returns the gradient with respect to the target's capped logit. It is computed in float64, because 1 − p

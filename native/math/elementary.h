@@ -128,6 +128,12 @@ struct Precise {
   float value, rest;
 };
 
+// Returns artanh(s)/s − 1 for |s| <= 0.172. ln(1 + f) equals 2·artanh(s) with s = f/(2 + f).
+PL_FN float artanh_series(float s) {
+  const float t = s * s;
+  return t * fma(t, fma(t, fma(t, 0.111111111f, 0.142857143f), 0.2f), 0.333333333f);
+}
+
 // Returns ln x for a positive, finite x, with more digits than float32 has.
 PL_FN Precise precise_log(float x) {
   const Split a = split_any(x);

@@ -51,11 +51,14 @@ PL_FN uint16_t half_of_float(float x) {
   return result;
 }
 #else
-// Rounds to bfloat16. A NaN stays a NaN if its low 15 bits are 0, as those of NaNs are that arithmetic
-// returns for 16-bit inputs.
-PL_FN uint16_t bfloat16_of_float(float x) {
+// Rounds to bfloat16 and returns the result in the upper half of the bits; the lower half is arbitrary. A NaN
+// stays a NaN if its low 15 bits are 0, as those of NaNs are that arithmetic returns for 16-bit inputs.
+PL_FN uint32_t bfloat16_in_upper_half(float x) {
   const uint32_t bits = static_cast<uint32_t>(float_bits(x));
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  return bits + 0x7fff + (bits >> 16 & 1);
+}
+PL_FN uint16_t bfloat16_of_float(float x) {
+  return static_cast<uint16_t>(bfloat16_in_upper_half(x) >> 16);
 }
 
 // Rounds to float16. Every NaN becomes the same quiet NaN.

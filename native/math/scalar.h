@@ -171,6 +171,22 @@ PL_FN float exp2_of_product(float x, float factor, float scale) {
   return p * power_of_two(float_bits(shifted));
 }
 
+// Returns 2^(x·factor) for |x·factor| <= 126, with a relative error below 3e-6, which is 1/1000 of that of x
+// if x is a bfloat16 number. It multiplies less often than exp2_of_product(): it adds the whole part of the
+// exponent to the stored one.
+PL_FN float short_exp2_of_product(float x, float factor) {
+  const float round_to_integer = 12582912.0f;  // as in reduce()
+  const float shifted = fma(x, factor, round_to_integer);
+  const float r = fma(x, factor, -(shifted - round_to_integer));
+  float p = 0.00958285294f;
+  p = fma(p, r, 0.0559064262f);
+  p = fma(p, r, 0.240240991f);
+  p = fma(p, r, 0.693124175f);
+  p = fma(p, r, 1.0f);
+  return bits_float(static_cast<int32_t>(static_cast<uint32_t>(float_bits(p)) +
+                                         (static_cast<uint32_t>(float_bits(shifted)) << 23)));
+}
+
 // Returns e^x, where r is the remainder that reduce(x, 126) returned, for x in [−104, 89]. If x is so small
 // that the power of two would not be a normal number, multiplies by two factors instead of one, so that
 // subnormal results are correct. A caller may add a small number to the remainder to get e^(x + this number).
@@ -228,16 +244,17 @@ PL_FN Split split(float x) {
   return {n, bits_float((bits & 0x7fffff) + sqrt_half) - 1.0f};
 }
 
-// Returns artanh(s)/s − 1 for |s| <= 0.172. ln(1 + f) equals 2·artanh(s) with s = f/(2 + f).
-PL_FN float artanh_series(float s) {
-  const float t = s * s;
-  return t * fma(t, fma(t, fma(t, 0.111111111f, 0.142857143f), 0.2f), 0.333333333f);
-}
-
-// Returns ln(2^n·(1 + f)) for numbers that split() returned.
+// Returns ln(2^n·(1 + f)) for numbers that split() returned. The polynomial's relative error is 3e-8. It
+// needs no division, which would take longer than all of it.
 PL_FN float log_of_split(float n, float f) {
-  const float s = f / (2.0f + f);
-  return fma(n, 0.693147181f, 2.0f * fma(s, artanh_series(s), s));
+  float p = 0.0870043486f;
+  p = fma(p, f, -0.142674789f);
+  p = fma(p, f, 0.149147645f);
+  p = fma(p, f, -0.16577585f);
+  p = fma(p, f, 0.199630648f);
+  p = fma(p, f, -0.250013381f);
+  p = fma(p, f, 0.333339095f);
+  return fma(n, 0.693147181f, fma(f * f, fma(p, f, -0.5f), f));
 }
 
 // Returns ln x for a positive, normal x, within 3 ulp (units in the last place).

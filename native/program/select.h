@@ -47,6 +47,17 @@ PL_FN uint32_t significand_of(uint32_t key) {
   return (bits >> 23 & 0xff) == 0 ? fraction : fraction | 0x800000;
 }
 
+// Returns the unit of the significands of values with this highest digit of the key.
+PL_FN double unit_of(uint32_t key) {
+  const auto bits = static_cast<uint32_t>(float_bits(value_of(key)));
+  const uint32_t exponent = bits >> 23 & 0xff;
+  const uint64_t power = (exponent > 0 ? exponent : 1) + 1023 - 150;
+  double unit;
+  const uint64_t of_unit = power << 52 | static_cast<uint64_t>(bits >> 31) << 63;
+  memcpy(&unit, &of_unit, sizeof unit);
+  return unit;
+}
+
 // Returns the rank among `total` values, of which there is at least one, that is nearest to the given number.
 PL_FN double existing_rank(double rank, double total) {
   const double whole = rank >= 0 ? round_down(rank) : 0.0;
@@ -58,8 +69,27 @@ class Search {
  public:
   PL_FN Search(Op op, double by) : op_(op), by_(by) {}
 
+  // Begins a search above a key: `count` of `total` values have a key up to this one, and their sum is given.
+  // The bins must then lack these values. Returns whether the result is above the key.
+  PL_FN bool start_above(uint32_t key, double count, double sum, double total) {
+    below_ = count;
+    sum_ = sum;
+    total_ = total;
+    return !is_fulfilled(count, sum, key);
+  }
+
+  // Returns whether the result is among the next values, of which there are `count` with a key up to `last`.
+  // Otherwise, leaves them out of what follows.
+  PL_FN bool is_among(uint32_t last, double count, double sum) {
+    if (is_fulfilled(below_ + count, sum_ + sum, last)) return true;
+    below_ += count;
+    sum_ += sum;
+    return false;
+  }
+
   // Returns whether the key is found, or does not exist.
   PL_FN bool is_done() const { return digit_ == kDigits || is_missing_; }
+  PL_FN bool is_missing() const { return is_missing_; }
   // Returns the digits found so far, as a key whose other digits are 0.
   PL_FN uint32_t key() const { return key_; }
 
@@ -78,7 +108,7 @@ class Search {
 
   // Finds the next digit, given the bins of the values whose keys begin with the digits found so far.
   PL_FN void choose(const Bin* bins) {
-    if (digit_ == 0) begin(bins);
+    if (digit_ == 0 && total_ == 0) begin(bins);
     const int shift = digit_shift(digit_);
     const auto last = static_cast<uint32_t>(digit_bins(digit_) - 1);
     for (uint32_t b = 0;; ++b) {
@@ -116,17 +146,6 @@ class Search {
     for (int b = 0; b < digit_bins(0); ++b) total_ += static_cast<double>(bins[b].count);
     if (op_ == Op::k_rows_under_mean || op_ == Op::k_rows_under_fill) return;
     by_ = existing_rank(by_, total_);
-  }
-
-  // Returns the unit of the significands of values with this highest digit.
-  static PL_FN double unit_of(uint32_t key) {
-    const auto bits = static_cast<uint32_t>(float_bits(value_of(key)));
-    const uint32_t exponent = bits >> 23 & 0xff;
-    const uint64_t power = (exponent > 0 ? exponent : 1) + 1023 - 150;
-    double unit;
-    const uint64_t of_unit = power << 52 | static_cast<uint64_t>(bits >> 31) << 63;
-    memcpy(&unit, &of_unit, sizeof unit);
-    return unit;
   }
 
   PL_FN bool is_fulfilled(double count, double sum, uint32_t end) const {

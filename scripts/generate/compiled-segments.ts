@@ -144,7 +144,8 @@ function areJoined({ instructions }: Segment, after: Segment): boolean {
 // Returns a segment in the macros of the list, without the macro that begins it and the segment's index.
 function textOf(segment: readonly Instruction[]): string {
   const uniforms: string[] = [];
-  let reductions = 0;
+  // The operations of the reductions.
+  const reductions: string[] = [];
   let positions = 0;
   const registers = new Set<number>();
   const columns = new Set<number>();
@@ -177,9 +178,13 @@ function textOf(segment: readonly Instruction[]): string {
       return `${macro}${known === undefined ? '' : '_COPIED'}(${numbers})`;
     }
     if (op === 'grad') return `GRAD(${given})`;
-    if (op === 'row_sum') return `SUM(${reductions++}, ${given})`;
-    if (op === 'row_sum_single') return `SUM_SINGLE(${reductions++}, ${given})`;
-    if (op.startsWith('row_')) return `EXTREME(${op}, ${reductions++}, ${given})`;
+    if (op.startsWith('row_')) {
+      const number = reductions.push(op) - 1;
+      if (op === 'row_sum') return `SUM(${number}, ${given})`;
+      return op === 'row_sum_single'
+        ? `SUM_SINGLE(${number}, ${given})`
+        : `EXTREME(${op}, ${number}, ${given})`;
+    }
     if (SCANS.includes(op)) return `SCAN(${op}, ${out}, ${given})`;
     registers.add(out);
     summed.delete(`R(${out})`);
@@ -187,7 +192,7 @@ function textOf(segment: readonly Instruction[]): string {
     return `ARITHMETIC(${op}, ${out}, ${given})`;
   });
   const metrics = Math.max(0, ...segment.map(({ op, out }) => (op === 'metric' ? out + 1 : 0)));
-  const head = `${uniforms.length}, ${metrics}, ${reductions})`;
+  const head = `${uniforms.length}, ${metrics}, ${setOf(reductions, 'row_sum')}, ${setOf(reductions, 'row_sum_single')})`;
   const ahead = [
     ...inOrder(columns).map((index) => `READ_AHEAD(${index})`),
     ...(segment.some(({ op }) => op === 'grad') ? ['READ_AHEAD_OF_GRAD'] : []),
@@ -199,6 +204,11 @@ function textOf(segment: readonly Instruction[]): string {
   const declared = inOrder(registers).map((index) => `r${index}`);
   const declaration = declared.length > 0 ? [`REGISTERS(${declared.join(', ')})`] : [];
   return [head, ...ahead, 'BEGIN_LOOP', ...loads, ...declaration, ...lines, 'END_LOOP', ...copies].join('\n');
+}
+
+// Returns the set of the reductions with an operation, one bit each.
+function setOf(reductions: readonly string[], op: string): number {
+  return reductions.reduce((set, x, i) => set | (x === op ? 1 << i : 0), 0);
 }
 
 function inOrder(numbers: ReadonlySet<number>): number[] {

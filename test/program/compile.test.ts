@@ -113,6 +113,27 @@ describe('compileLoss()', () => {
     assert.ok(!ops.includes('row_sum'));
   });
 
+  it('chooses between numbers of which one cannot be NaN, and gives NaN if the other is', () => {
+    const extremes = 'max(A, 0.5) + min(-1, A) + min(A, max(A > 0, H > 0))';
+    const ops = opsOf(compile(`sg(${extremes}) + lp`).withGrad);
+    assert.deepEqual(
+      ops.filter((op) => /^(max|min|select)/.test(op)),
+      Array(4).fill('select_lt'),
+    );
+    const values = [-2, -0, 0.5, 2, Number.NaN];
+    const { grad } = interpret(compile(`lp*sg(${extremes})`).withGrad, [row([1, 1, 1, 1, 1], values)]);
+    const expected = values.map((x) => Math.max(x, 0.5) + Math.min(x, -1) + Math.min(x, Number(x > 0)));
+    assert.deepEqual(grad, [expected]);
+    assert.ok(opsOf(compile('lp*max(A, H)').withGrad).includes('max'));
+  });
+
+  it('chooses by a condition with one comparison, and not between equal numbers', () => {
+    const ops = opsOf(compile('lp*((A > 0) || (H > 0) ? A : H)').withGrad);
+    assert.ok(!ops.includes('select') && ops.includes('select_lt'));
+    const same = opsOf(compile('lp*((A > 0) || (H > 0) ? sg(lp) : lp)').withoutGrad);
+    assert.ok(!same.some((op) => op.startsWith('select')));
+  });
+
   it('leaves out what no output needs', () => {
     assert.deepEqual(
       decode(compile('A > 0 ? A : A').withGrad).map(({ op }) => op),

@@ -262,6 +262,10 @@ describe('selections of programs', () => {
         (uniform) => Math.floor(uniform() * 9) / 8,
         (uniform) => Math.floor(uniform() * 2 ** 12) / 64 - 3,
         (uniform) => 2 ** Math.floor(uniform() * 12),
+        // The rows, or the tokens that the sample takes, differ from the others.
+        (uniform, row) => (row % 2 === 0 ? 0 : Math.floor(uniform() * 64) - 16),
+        (uniform, row, token) => ((1500 * row + token) % 1024 < 64 ? 50 : Math.floor(uniform() * 64) / 8),
+        (uniform, row, token) => ((1500 * row + token) % 1024 < 64 ? 0 : Math.floor(uniform() * 64) / 8),
       ],
       fc.integer({ min: -10, max: 400 }).map((x) => x / 8),
       ({ A, floor, batchUnderMean, batchUnderFill, batchRankAt }, by) => ({

@@ -165,6 +165,72 @@ export function testLogits(ways: Record<string, Way>): void {
       assert.deepEqual(Array.from(grad as Float32Array), Array.from(Float16.from(expected)));
     });
 
+  // Tiles of small bfloat16 logits have loops of their own.
+  describe('of bfloat16', () => {
+    const vocabulary = 2 * 4096;
+    const { normal } = generator(11);
+    const drawn = (of: (x: number, token: number) => number) =>
+      Float64Array.from({ length: vocabulary }, (_, token) => of(normal(), token));
+    const rows: Record<string, { numbers: Float64Array; temperature?: number; grads?: number }> = {
+      'that are small': { numbers: drawn((x) => 3 * x) },
+      'that are negative': { numbers: drawn((x) => x - 30) },
+      'that are nearly too negative': { numbers: drawn((x) => x / 4 - 40) },
+      'of which one is large': { numbers: drawn((x, token) => (token === 5000 ? 22 : x)) },
+      'of which one has nearly all probability': {
+        numbers: drawn((x, token) => (token === 70 ? 20 : x - 5)),
+      },
+      'of which half are large': { numbers: drawn((x, token) => (token < 4096 ? x : x + 100)) },
+      'of which some are −Infinity': { numbers: drawn((x, token) => (token % 5 === 1 ? NEGATIVE : x)) },
+      'of which half are the least number': { numbers: drawn((x, token) => (token < 4096 ? -3.38e38 : x)) },
+      'at a low temperature': { numbers: drawn((x) => x), temperature: 0.02 },
+      'at a temperature at which half are small': {
+        numbers: drawn((x, token) => (token < 4096 ? x : x / 100)),
+        temperature: 0.05,
+      },
+      'with tiny gradients': { numbers: drawn((x) => x + 25), grads: 1e-25 },
+      'with gradients of 0': { numbers: drawn((x) => x), grads: 0 },
+    };
+    for (const [what, { numbers, temperature = 1, grads = 1 }] of Object.entries(rows))
+      for (const [way, { logprobs, backward }] of Object.entries(ways))
+        it(`${what} agree with the reference: ${way}`, async () => {
+          const { logits, values } = stored(numbers, 'bfloat16');
+          for (const target of [3, 70, 5000]) {
+            const reference = { rows: 1, vocabulary, logits: values, targets: [target], temperature };
+            const options = { shape: [1, vocabulary] as [number, number], targets: [target], temperature };
+            const expected = referenceLogprobs(reference);
+            const found = await logprobs(logits, { ...options, entropy: true });
+            assertArray(found.logprob, expected.logprob, 'logprob');
+            assertArray(found.logsumexp, expected.logsumexp, 'logsumexp');
+            assertArray(found.entropy!, expected.entropy, 'entropy', ENTROPY_RELATIVE);
+            const given = { gradLogprob: [0.7 * grads], gradEntropy: [-0.2 * grads] };
+            const { grad } = referenceGradient(reference, given.gradLogprob, given.gradEntropy);
+            const all = { ...options, ...given, ...found };
+            const float = dataOf(await backward(logits, all));
+            assertArray(float, grad, 'grad');
+            const half = dataOf(await backward(logits, { ...all, out: copyOf(logits) }));
+            assertSameArray(half, dataOf(stored(float, 'bfloat16').logits), 'grad of 16 bits');
+            const plain = { ...options, logsumexp: found.logsumexp, gradLogprob: given.gradLogprob };
+            assertArray(
+              dataOf(await backward(logits, plain)),
+              referenceGradient(reference, given.gradLogprob).grad,
+              'grad without entropy',
+            );
+          }
+        });
+
+    for (const [way, { logprobs }] of Object.entries(ways))
+      it(`of which one is NaN give NaN: ${way}`, async () => {
+        for (const at of [0, 4095, 4096, vocabulary - 1])
+          for (const sign of [0, 0x8000]) {
+            const data = new Uint16Array(vocabulary).fill(0x3f80);
+            data[at] = 0x7fc0 | sign;
+            const options = { shape: [1, vocabulary] as [number, number], targets: [5], entropy: true };
+            const { logprob, entropy } = await logprobs({ data, dtype: 'bfloat16' }, options);
+            assert.deepEqual([logprob[0], entropy![0]], [Number.NaN, Number.NaN], `${at}`);
+          }
+      });
+  });
+
   describe('bits', () => {
     after(() => setThreads(2));
 
@@ -222,7 +288,7 @@ export function testLogits(ways: Record<string, Way>): void {
             for (const softcap of [false, true]) {
               const spec = {
                 ...PLAIN_ROWS,
-                rows: 4,
+                rows: 12,
                 vocabulary: 9001,
                 dtype,
                 support,

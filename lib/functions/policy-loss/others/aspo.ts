@@ -83,7 +83,8 @@ export class ASPOLossFn extends expressionLossClass(
     const high = select(isLow, 1 + options.lowEntropyClipRangeHigh, 1 + options.highEntropyClipRangeHigh);
     const isNegative = A.lt(0);
     const bounded = select(isNegative, max(ratio, low), min(ratio, high));
-    const flipped = bounded.div(sg(bounded)).div(sg(bounded));
+    const inverse = constant(1).div(sg(bounded));
+    const flipped = bounded.mul(inverse).mul(inverse);
     const weight = select(isNegative, bounded, flipped);
     const largest = select(isNegative, options.negativeClipRatioC, options.positiveClipRatioC);
     const isTooLarge = sg(weight).gt(largest);

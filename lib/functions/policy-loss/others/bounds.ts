@@ -38,11 +38,12 @@ export function within(
 
 /** Limits x to bounds. A bound that is undefined is open. */
 export function bounded(
-  { min, max }: ProgramSymbols,
+  { clip, min, max }: ProgramSymbols,
   x: Expression,
   low: number | undefined,
   high: number | undefined,
 ): Expression {
+  if (low !== undefined && high !== undefined) return clip(x, low, high);
   const above = low === undefined ? x : max(x, low);
   return high === undefined ? above : min(above, high);
 }

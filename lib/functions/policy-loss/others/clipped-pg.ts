@@ -74,12 +74,11 @@ export class ClippedPGLossFn extends expressionLossClass(
 
     const beta = options.referencePolicyKlPenalty;
     const kl = beta === 0 ? constant(0) : klPenalty(symbols, options);
-    const aggregatedKl = aggregated(symbols, kl, lossAggMode);
     const share = options.positiveExampleNllWeight;
     const likelihood = share === 0 ? constant(0) : positiveLoss(symbols);
-    const loss = aggregated(symbols, corrected, lossAggMode)
-      .loss.add(aggregatedKl.loss.mul(beta))
-      .add(likelihood.mul(share));
+    const loss = aggregated(symbols, corrected.add(kl.mul(beta)), lossAggMode).loss.add(
+      likelihood.mul(share),
+    );
     const { smallest, largest } = extremesOf(symbols, ratio);
     return {
       loss,
@@ -91,11 +90,11 @@ export class ClippedPGLossFn extends expressionLossClass(
         probs_ratio_max: { batch: largest },
         probs_ratio_clamped_min: { batch: clippedRatio(symbols, options, smallest) },
         probs_ratio_clamped_max: { batch: clippedRatio(symbols, options, largest) },
-        kl_penalty: aggregatedKl.pg_loss,
+        kl_penalty: aggregated(symbols, kl, lossAggMode).pg_loss,
         ...mismatchMetrics(symbols, options),
         sampling_importance_ratio: importance.mean,
         is_oob_ratio: importance.outside,
-        positive_nll_loss: lossMetric(symbols, likelihood),
+        positive_nll_loss: share === 0 ? { token: 0 } : lossMetric(symbols, likelihood),
       },
       // Rows without tokens count among the rows whose weights are averaged. Their weight is 1.
       allRows: options.sequenceLevelImportanceRatios,

@@ -52,14 +52,13 @@ export class M2POLossFn extends expressionLossClass(
     const { lp, old, prox, exp, max, select, square, batchSum, batchUnderMean } = symbols;
     const squares = square(old.sub(prox));
     const count = max(batchUnderMean(squares, options.m2Threshold), 1);
+    // This many tokens are kept. A further pass to count them would only differ in rows that count more than once.
     const kept = isAmongSmallest(symbols, squares, count);
     const d = lp.sub(prox);
     const ppo = surrogateOf(symbols, exp(d), options);
     const { loss: perToken, cut } = limited(symbols, ppo.loss, options.clipRatioC);
-    const loss = select(kept, perToken, 0).div(max(batchSum(kept), 1));
-    const keptMean = (x: Expression) => ({
-      batch: batchSum(select(kept, x, 0)).div(batchSum(kept).add(1e-8)),
-    });
+    const loss = select(kept, perToken, 0).div(count);
+    const keptMean = (x: Expression) => ({ batch: batchSum(select(kept, x, 0)).div(count.add(1e-8)) });
     return {
       loss,
       metrics: {
