@@ -27,9 +27,10 @@ export interface ComputeSyncOptions {
    * true requests the gradient, ∂loss/∂logprob, in an array of its own. On Linux, the memory of a large array is recycled
    * after nothing refers to it any more. To receive it in an existing array, pass a Float32Array
    * with B×T elements. `{ dtype: 'bfloat16' }` or `{ dtype: 'float16' }` requests 16 bits per value, which are returned as
-   * `halfGrad`; `data`, or a Float16Array instead of the object, receives them in an existing array. `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`.
-   * `'shareable'` does so in memory that other processes can open, which takes at least 2 MiB. To overwrite the
-   * `deviceGrad` of an earlier call, pass it.
+   * `halfGrad`; `data`, or a Float16Array instead of the object, receives them in an existing array.
+   * `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`. `'shareable'` does so
+   * in memory that other processes can open, which takes at least 2 MiB. To overwrite the `deviceGrad` of an earlier call,
+   * pass it.
    */
   grad?: GradientRequest;
   /**
