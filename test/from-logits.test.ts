@@ -262,6 +262,30 @@ describe('objectives from logits', () => {
       assertSameAsThreeCalls(objectiveOf(algorithm, config), withLogits(layOut(unadvised(REWARDED)))));
 });
 
+describe('objectives without the gradient with respect to entropies', () => {
+  const fn = objectiveOf('grpo', { entropy_loss_fn_args: { entropy_coef: 0.01 } });
+
+  it('have the whole gradient with respect to the logits', () => {
+    const { columns, targets, logits } = withLogits(layOut(unadvised(REWARDED)));
+    const batch = { ...columns, targets, logits, vocabulary: V } as LogitsBatchSync;
+    const expected = fn.fromLogitsSync(batch, { gradLogits: true });
+    for (const grad of [true, false]) {
+      const found = fn.fromLogitsSync(batch, { gradLogits: true, grad, gradEntropy: false });
+      assert.deepEqual(found.gradLogits, expected.gradLogits);
+      assert.equal('gradEntropy' in found, false);
+    }
+  });
+
+  it('do not return zeros in its place', async () => {
+    const batch = layOut(unadvised(REWARDED));
+    for (const grad of [true, { dtype: 'float16' }] as const) {
+      const options = { grad, gradEntropy: false };
+      for (const found of [fn.computeSync(batch, options), await fn.compute(batch, options)])
+        assert.deepEqual(['gradEntropy' in found, 'halfGradEntropy' in found], [false, false]);
+    }
+  });
+});
+
 describe('logits in blocks', () => {
   const made = () => withLogits(layOut(makeBatch(SPEC)));
   const ppo = POLICY_LOSS_FN.create('ppo');

@@ -183,6 +183,22 @@ describe('gradients in 16 bits', () => {
       }
   });
 
+  it('are those that were requested, even if the caller changes the request during the call', async () => {
+    // So many numbers are converted in slices.
+    const tokens = 2 ** 20;
+    const numbers = new Array<number>(tokens).fill(-1);
+    const batch = { shape: [1, tokens], logprob: numbers, oldLogprob: numbers, advantages: numbers } as const;
+    const mask = { actionMask: new Uint8Array(tokens).fill(1) };
+    const first = new Uint16Array(tokens);
+    const request: { dtype: Half; data: Uint16Array } = { dtype: 'bfloat16', data: first };
+    const called = POLICY_LOSS_FN.create('ppo').compute({ ...batch, ...mask }, { grad: request });
+    Object.assign(request, { dtype: 'float16', data: new Uint16Array(tokens) });
+    const { halfGrad } = await called;
+    assert.equal(halfGrad?.dtype, 'bfloat16');
+    assert.equal(halfGrad.data, first);
+    assert.notEqual(first[0], 0);
+  });
+
   it('are written to a Float16Array', function () {
     const Float16 = (globalThis as { Float16Array?: typeof Float32Array }).Float16Array;
     if (!Float16) return this.skip();
@@ -327,6 +343,23 @@ describe('gradients in 16 bits', () => {
         assert.throws(() => fn.computeSync(batch, options), isLossError(code as never, message));
         await assert.rejects(fn.compute(batch, options), isLossError(code as never, message));
       });
+
+    it('memory for one gradient that overlaps with that for another', async () => {
+      const entropy = { ...batch, entropy: column };
+      const memory = new ArrayBuffer(4 * size);
+      const data = new Uint16Array(memory, 0, size);
+      const floats = new Float32Array(memory);
+      for (const options of [
+        { grad: { dtype: 'float16', data }, gradEntropy: { dtype: 'float16', data } },
+        { grad: { dtype: 'float16', data }, gradEntropy: floats },
+        { grad: floats, gradEntropy: floats },
+      ] as const) {
+        const fn = POLICY_LOSS_FN.create('ppo');
+        const says = isLossError('ERR_INVALID_INPUT', /gradEntropy: expected another array than grad/);
+        assert.throws(() => fn.computeSync(entropy, options), says);
+        await assert.rejects(fn.compute(entropy, options), says);
+      }
+    });
 
     it('16 bits for the gradient of a row', () => {
       const options = { gradLogZ: { dtype: 'float16' } as unknown as boolean };

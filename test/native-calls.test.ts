@@ -59,11 +59,6 @@ describe('native calls', () => {
     'a float32 gradient in an array of 16 bits': { grad: new Uint16Array(6), gradDtypes: 0 },
     'a gradient of an unknown dtype': { grad: new Uint16Array(6), gradDtypes: 3 },
     'a gradient of entropy in an array of float32': { gradEntropy: new Float32Array(6), gradDtypes: 8 },
-    'a 16-bit gradient from which that of logits is computed': {
-      grad: new Uint16Array(6),
-      gradDtypes: 2,
-      logits: {},
-    },
   }))
     it(`refuses ${what}`, () => {
       const given = { ...call(6), ...bad } as never;
@@ -105,6 +100,16 @@ describe('native calls', () => {
       const given = { ...call(6), logits: bad as never };
       assert.throws(() => native.evaluateSync(fn, batch(6, {}), given), TypeError);
     });
+
+  it('refuses 16-bit gradients from which that of logits is computed', () => {
+    for (const bad of [
+      { grad: new Uint16Array(6), gradDtypes: 2 },
+      { gradEntropy: new Uint16Array(6), gradDtypes: 16 },
+    ]) {
+      const given = { ...call(6), ...bad, logits: logits({}) } as never;
+      assert.throws(() => native.evaluateSync(fn, batch(6, {}), given), /not in float32/);
+    }
+  });
 
   it('refuses logits for a function whose gradient is not per token', () => {
     const options = { beta: 0.1, label_smoothing: 0, pairwise: false };

@@ -14,6 +14,7 @@ export interface ObjectiveResult extends LossResult {
 export function toResult(
   { loss, metrics, grad, halfGrad, deviceGrad, gradLogZ, part }: LossResult,
   { gradEntropy }: Gradients,
+  wantsGradEntropy: boolean,
   { tokens }: Layout,
   found: CallAdvantages | undefined,
 ): ObjectiveResult {
@@ -25,6 +26,7 @@ export function toResult(
   if (deviceGrad) result.deviceGrad = deviceGrad;
   if (gradLogZ) result.gradLogZ = gradLogZ;
   if (gradEntropy) addGradient(result, 'gradEntropy', gradEntropy);
+  else if (!wantsGradEntropy) return result;
   else if (grad) addZeros(result, 'gradEntropy', () => new Float32Array(tokens));
   else if (halfGrad)
     addZeros(result, 'halfGradEntropy', () => ({ data: new Uint16Array(tokens), dtype: halfGrad.dtype }));

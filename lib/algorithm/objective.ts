@@ -15,7 +15,13 @@ import type { Counts, Normalizer } from '../core/counts.js';
 import type { DeviceBatch } from '../core/device-batch.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import { type CoefficientsOf, Evaluator, type ReadLoss } from '../core/evaluator.js';
-import { type Gradients, gradientsOf, requestLike, type WantedGradients } from '../core/gradients.js';
+import {
+  type Gradients,
+  gradientsOf,
+  requestLike,
+  type WantedGradients,
+  withHeldRequests,
+} from '../core/gradients.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import type { ColumnName } from '../core/native-batch.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
@@ -183,12 +189,12 @@ export class Objective {
    * of an advantage function.
    */
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
-    return guardedAsync(() => this.#read(batch, { ...given }, (loss) => loss.compute()));
+    return guardedAsync(() => this.#read(batch, withHeldRequests(given ?? {}), (loss) => loss.compute()));
   }
 
   /** Synchronous version of compute(). Both return exactly the same numbers. */
   computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
-    return guarded(() => this.#readSync(batch, given ?? {}).computeSync());
+    return guarded(() => this.#readSync(batch, withHeldRequests(given ?? {})).computeSync());
   }
 
   /**
@@ -351,7 +357,7 @@ export class Objective {
       gradients,
       options,
       coefficients(input, options.normalizer),
-      (result) => toResult(result, gradients, input.layout, found),
+      (result) => toResult(result, gradients, options.gradEntropy !== false, input.layout, found),
       found?.fused,
     );
   }
@@ -373,7 +379,7 @@ export class Objective {
         gradients,
         { normalizer, part, signal, stream },
         coefficients(input, normalizer),
-        (result) => toResult(result, gradients, input.layout, found),
+        (result) => toResult(result, gradients, options.gradEntropy !== false, input.layout, found),
         found?.fused,
       );
       return use(loss);
@@ -439,15 +445,13 @@ export class Objective {
 
   // Returns the arrays that native code writes the gradients to. If the loss does not depend on entropy, ∂loss/∂entropy
   // is 0 everywhere. Native code then gets an array for it only if the caller passed one.
-  #gradients(
-    input: Input,
-    { grad, gradEntropy, gradLogZ }: WantedGradients,
-    batch: Batch | DeviceBatch,
-  ): Gradients {
+  #gradients(input: Input, wanted: WantedGradients, batch: Batch | DeviceBatch): Gradients {
+    const { grad, gradLogZ } = wanted;
     const { rows, entropyCoef } = this.entropyLossFn;
     const hasTerm = rows !== 'none' && entropyCoef !== 0 && this.#finder.has(batch, 'entropy');
     const depends = hasTerm || this.lossFn.dependsOnEntropy;
-    return gradientsOf(input, { grad, gradEntropy: gradEntropy ?? (depends && requestLike(grad)), gradLogZ });
+    const gradEntropy = wanted.gradEntropy ?? (depends && requestLike(grad));
+    return gradientsOf(input, { grad, gradEntropy, gradLogZ });
   }
 }
 

@@ -28,6 +28,7 @@ import {
   nativeArray,
   nativeDtypes,
   type WantedGradients,
+  withHeldRequests,
 } from './gradients.js';
 import { hostArguments, plainHostBatch } from './host-call.js';
 import type { Layout } from './layout.js';
@@ -112,7 +113,9 @@ export class Evaluator {
   ): Promise<LossResult<M>> {
     return guardedAsync(async () => {
       // Reads the options before the first wait, because the caller may change them afterwards.
-      const { grad, gradEntropy, gradLogZ, normalizer, part, device, signal, stream } = options ?? {};
+      const { grad, gradEntropy, gradLogZ, normalizer, part, device, signal, stream } = withHeldRequests(
+        options ?? {},
+      );
       return finishInTurns(this.#reader.read(batch, device), signal, (input) => {
         const gradients = this.#gradients(input, { grad, gradEntropy, gradLogZ });
         const wanted = { normalizer, part, signal, stream };
@@ -404,7 +407,7 @@ function checkChanged({ passing }: Corrected, { grad }: Gradients): void {
     throw new LossError('ERR_INVALID_INPUT', {
       key: 'grad',
       expected:
-        'true, false or a Float32Array, because a limit of the ratio changes the gradient on the host',
+        'true, false, a Float32Array or { dtype }, because a limit of the ratio changes the gradient on the host',
       received: 'a gradient on a device',
     });
 }

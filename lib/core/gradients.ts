@@ -1,7 +1,7 @@
 // The arrays that receive gradients.
 import { types } from 'node:util';
 import type { NativeDeviceArray } from '../../binding.js';
-import { bitsOfFloat16Array, checkAttached, isResizable } from './arrays.js';
+import { bitsOfFloat16Array, checkAttached, isResizable, overlapOf } from './arrays.js';
 import type { HalfColumn } from './batch.js';
 import type { Input } from './batch-reader.js';
 import type { GradientRequest, HalfGradientRequest, LossResult } from './calls.js';
@@ -34,17 +34,47 @@ export interface WantedGradients {
  * the call; `ERR_SHAPE_MISMATCH` if an array has the wrong length; `ERR_OUT_OF_MEMORY`.
  */
 export function gradientsOf(input: Input, { grad, gradEntropy, gradLogZ }: WantedGradients): Gradients {
-  if (grad instanceof DeviceGradient && grad === gradEntropy)
-    throw new LossError('ERR_INVALID_INPUT', {
-      key: 'gradEntropy',
-      expected: 'another array than grad',
-      received: 'the same one',
-    });
-  return {
+  const gradients = {
     grad: gradientArray(input, grad, 'grad'),
     gradEntropy: gradientArray(input, gradEntropy, 'gradEntropy'),
     gradLogZ: gradArray(input.layout, gradLogZ, 'gradLogZ', 'row'),
   };
+  checkApart('gradEntropy', gradients.gradEntropy, 'grad', gradients.grad);
+  checkApart('gradLogZ', gradients.gradLogZ, 'grad', gradients.grad);
+  checkApart('gradLogZ', gradients.gradLogZ, 'gradEntropy', gradients.gradEntropy);
+  return gradients;
+}
+
+function checkApart(
+  name: string,
+  array: GradientArray | undefined,
+  otherName: string,
+  other: GradientArray | undefined,
+): void {
+  if (array === undefined || other === undefined) return;
+  const [a, b] = [nativeArray(array), nativeArray(other)];
+  const overlaps = ArrayBuffer.isView(a) && ArrayBuffer.isView(b) ? overlapOf(a, b) !== 'none' : a === b;
+  if (overlaps)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: name,
+      expected: `another array than ${otherName}`,
+      received: a === b ? 'the same one' : 'memory that overlaps with it',
+    });
+}
+
+/** Returns a copy of options whose requests stay as they are when the caller changes the objects that were passed. */
+export function withHeldRequests<O extends WantedGradients>(options: O): O {
+  const copy = { ...options };
+  if (copy.grad !== undefined) copy.grad = heldRequest(copy.grad) as O['grad'];
+  if (copy.gradEntropy !== undefined) copy.gradEntropy = heldRequest(copy.gradEntropy) as O['gradEntropy'];
+  return copy;
+}
+
+function heldRequest(wanted: GradientRequest | undefined): GradientRequest | undefined {
+  if (typeof wanted !== 'object' || wanted === null) return wanted;
+  if (ArrayBuffer.isView(wanted) || wanted instanceof DeviceGradient || !('dtype' in wanted)) return wanted;
+  const { dtype, data } = wanted;
+  return { dtype, data };
 }
 
 /** Returns the array to which one gradient with one value per token is written; see {@link gradientsOf}. */
@@ -63,7 +93,7 @@ export function gradientArray(
   if (index === undefined)
     throw new LossError('ERR_INVALID_INPUT', {
       key: name,
-      expected: 'true, false or a Float32Array, because the CPU computes the call',
+      expected: 'true, false, a Float32Array or { dtype }, because the CPU computes the call',
       received: isNew ? `'${wanted}'` : `a gradient on ${wanted.device}`,
       hint: 'Pass an uploaded batch, or the option device to compute()',
     });

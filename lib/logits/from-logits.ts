@@ -15,6 +15,7 @@ import { cudaIndex } from '../core/device.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import type { ReadLoss } from '../core/evaluator.js';
+import { withHeldRequests } from '../core/gradients.js';
 import { copyIntegers } from '../core/integers.js';
 import type { KeyMapper } from '../core/key-mapper.js';
 import { readLayout } from '../core/layout.js';
@@ -158,7 +159,7 @@ type Out =
 // Reads the properties of all arguments before it first yields, because the caller may put others in their place
 // afterwards.
 function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogitsOptions): Sliced<Call> {
-  const { gradLogits, entropy: wantsEntropy, device, signal, stream, ...wanted } = options;
+  const { gradLogits, entropy: wantsEntropy, device, signal, stream, ...wanted } = withHeldRequests(options);
   const index = cudaIndex(device);
   checkStream(stream, index);
   const { logits, targets, vocabulary, temperature, softcap, support, rowStride, ...batch } =
@@ -176,9 +177,11 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const logprob = column();
   const entropy = loss.needsEntropy || wantsEntropy === true ? column() : undefined;
   const out = readGradLogits(gradLogits, source);
-  const others = { ...arraysOf({ ...batch, ...wanted, temperature }), 'support.tokenIds': rows.tokenIds };
-  if (out?.native) checkApart(out.native.out, others, 'gradLogits');
-  const returns = { grad: isWanted(wanted.grad), gradEntropy: isWanted(wanted.gradEntropy) };
+  const apart = { ...arraysOf({ ...batch, ...wanted, temperature }), 'support.tokenIds': rows.tokenIds };
+  if (out?.native) checkApart(out.native.out, apart, 'gradLogits');
+  // With `grad`, an objective also returns the gradient with respect to the entropies.
+  const byDefault = isWanted(wanted.grad) && !loss.requestsGradEntropy;
+  const returns = { grad: isWanted(wanted.grad), gradEntropy: isWanted(wanted.gradEntropy ?? byDefault) };
   if (out) for (const key of ['grad', 'gradEntropy'] as const) checkOnHost(key, wanted[key]);
   const lossOptions: LossComputeOptions = {
     ...wanted,
@@ -188,6 +191,8 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   };
   if (out && !returns.grad) lossOptions.grad = true;
   if (out && loss.requestsGradEntropy) lossOptions.gradEntropy ||= true;
+  // The gradient with respect to the logits may need it even if the caller does not want it.
+  if (out && lossOptions.gradEntropy === false) delete lossOptions.gradEntropy;
   const columns = { logprob, ...(entropy && { entropy }) };
   return {
     batch: { ...batch, ...columns },
@@ -196,7 +201,7 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
     rows,
     source,
     out,
-    others,
+    others: apart,
     lossOptions,
     returns,
   };
@@ -331,9 +336,8 @@ function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Ca
       yield* pass(out, block);
     });
   }
-  // With `grad`, an objective also returns the gradient with respect to the entropies.
   if (!returns.grad) delete result.grad;
-  if (!returns.gradEntropy && !(returns.grad && !loss.requestsGradEntropy)) delete result.gradEntropy;
+  if (!returns.gradEntropy) delete result.gradEntropy;
   const more: LogitsResult = {
     logprob,
     ...(entropy && { entropy }),

@@ -206,7 +206,9 @@ PL_SHARED bool has_small_logits(const uint16_t* bits, int n, double inverse_temp
   }
   uint16_t largest = 0;
   for (const uint16_t each : most) largest = each > largest ? each : largest;
-  return float_of_bfloat16(largest) * kLog2E * inverse_temperature <= 60;
+  // At a huge temperature, the products of terms and logits could overflow.
+  const float most_of_all = float_of_bfloat16(largest);
+  return most_of_all * kLog2E * inverse_temperature <= 60 && most_of_all <= 1e15f;
 }
 
 // Returns the bits of a tile's logits if they can be computed in pairs, otherwise null.
@@ -274,9 +276,10 @@ bool add_pairs(const uint16_t* bits, int n, double inverse_temperature, bool wit
   return true;
 }
 
-// Returns whether a factor of terms that are relative to a logit of 0 is 0 or has the digits of float32.
-bool has_digits(float factor) {
-  return factor == 0 || absolute(factor) >= 1e-30f;
+// Returns whether a factor of terms that are relative to a logit of 0 is neither so small nor so large that
+// its products lack digits or overflow. `before` is the same factor of probabilities.
+bool has_digits(float before, float factor) {
+  return before == 0 || (absolute(factor) >= 1e-30f && absolute(factor) <= 1e15f);
 }
 
 // Returns the gradient of a small logit, where `gradient` is relative to a logit of 0.
@@ -423,7 +426,8 @@ void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool
                      int64_t last, const cpu::LogitsTerms& kept, void* out, DType out_dtype) {
   Buffer wide, capped, buffer;
   const SoftmaxGradient from_zero = relative_to(0, gradient);
-  const bool allows_small = has_digits(from_zero.by_logprob) && has_digits(from_zero.by_distance);
+  const bool allows_small = has_digits(gradient.by_logprob, from_zero.by_logprob) &&
+                            has_digits(gradient.by_distance, from_zero.by_distance);
   const int64_t tiles = (last - first + kLogitsTile - 1) / kLogitsTile;
   for (int64_t i = 0; i < tiles; ++i) {
     // The sums, from which terms were kept, end with the last tile, so that one is still in the cache.

@@ -236,6 +236,8 @@ class KeptValues {
   bool narrow(Search* search, std::vector<KeptToken>* left) const {
     if (candidates_.size() <= kManyCandidates || !(limits_.low >= 0) || std::isnan(limits_.high))
       return false;
+    // The sums of more shifted significands could overflow.
+    if (between_ > uint64_t{1} << 31) return false;
     const uint32_t first = key_of(limits_.low) + 1, last = key_of(limits_.high) - 1;
     const int exponent = exponent_of(first);
     if (first >= last || exponent_of(last) > exponent + 8) return false;
@@ -327,7 +329,7 @@ class KeptValues {
   std::vector<KeptToken> sample_;
   bool has_sample_ = false;
 
-  std::mutex mutex_;  // protects what threads add to: the candidates and the bins
+  std::mutex mutex_;  // protects what threads add to: the candidates
   // The values between the limits, and how many other values there are.
   bool has_candidates_ = false;
   Limits limits_;

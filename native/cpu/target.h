@@ -144,8 +144,8 @@ struct LogitsRow {
 // from their start on.
 constexpr int kLogitsTile = 4096;
 
-// How the terms of a tile are kept: relative to which logit, whose term is 1, and in which order. In pairs,
-// of each kSumLanes logits, those at even places come before those at odd places.
+// How the terms of a tile are kept: relative to which number, for which the term would be 1, and in which
+// order. In pairs, of each kSumLanes logits, those at even places come before those at odd places.
 struct TermsOfTile {
   float reference;
   int32_t in_pairs;

@@ -61,7 +61,7 @@ PL_FN uint16_t bfloat16_of_float(float x) {
   return static_cast<uint16_t>(bfloat16_in_upper_half(x) >> 16);
 }
 
-// Rounds to float16. Every NaN becomes the same quiet NaN.
+// Rounds to float16. Every NaN becomes a quiet NaN with its sign.
 #if defined(__clang__) && !defined(__CUDACC__) && (defined(__F16C__) || defined(__aarch64__))
 PL_FN uint16_t half_of_float(float x) {
   const float quiet = bits_float((float_bits(x) & static_cast<int32_t>(0x80000000)) | 0x7fc00000);

@@ -188,7 +188,10 @@ export function testLogits(ways: Record<string, Way>): void {
         temperature: 0.05,
       },
       'with tiny gradients': { numbers: drawn((x) => x + 25), grads: 1e-25 },
+      'with gradients that nearly vanish': { numbers: drawn((x) => x + 30), grads: 1e-30 },
+      'with huge gradients': { numbers: drawn((x) => x / 4 - 40), grads: 1e28 },
       'with gradients of 0': { numbers: drawn((x) => x), grads: 0 },
+      'at a huge temperature': { numbers: drawn((x) => 1e30 * (15 + x)), temperature: 1e30, grads: 0 },
     };
     for (const [what, { numbers, temperature = 1, grads = 1 }] of Object.entries(rows))
       for (const [way, { logprobs, backward }] of Object.entries(ways))
