@@ -266,7 +266,7 @@ describe(`gradients that stay on ${DEVICE}`, () => {
     using resident = await upload(batch, DEVICE);
     const expected = limited.computeSync(resident, { grad: true });
     const call = () => limited.compute(resident, { grad: 'device' });
-    await rejects(call, 'ERR_INVALID_INPUT', /grad: expected true, false or a Float32Array/);
+    await rejects(call, 'ERR_INVALID_INPUT', /grad: expected true, false, a Float32Array or \{ dtype \}/);
     assert.throws(() => limited.computeSync(resident, { grad: 'device' }), { code: 'ERR_INVALID_INPUT' });
     assert.equal((await limited.compute(resident)).loss, expected.loss);
   });
