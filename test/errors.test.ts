@@ -447,9 +447,12 @@ describe('errors', () => {
         controller.abort();
         await promise;
       };
-      await assert.rejects(async () => {
-        for (let i = 0; i < 50; i++) await abortOne();
-      }, isLossError('ERR_ABORTED', /abort/i));
+      await assert.rejects(
+        async () => {
+          for (let i = 0; i < 50; i++) await abortOne();
+        },
+        isLossError('ERR_ABORTED', /abort/i),
+      );
       // An aborted call must not leave the batch locked, so the same batch can be computed afterwards.
       assert.ok(Number.isFinite((await fn().compute(batch)).loss));
     });
