@@ -512,6 +512,13 @@ export interface NativeBinding {
     device?: number,
   ): Promise<number>;
   /**
+   * Does the same as evaluate() for several calls on the CPU, as one task: what they read of the same batch is read from
+   * memory once. Resolves to what evaluate() returns for each call. Rejects if one of them runs out of memory.
+   */
+  evaluateTogether(
+    calls: readonly [fn: NativeFunction, batch: NativeBatch, call: NativeCall][],
+  ): Promise<number[]>;
+  /**
    * Computes a KL estimate for every token. Without `base`, writes the estimates to `out` and returns 0. With `base`,
    * writes base − scale·KL to `out` for unmasked tokens, and base for masked ones. It then returns the mean KL: the
    * mean over the unmasked tokens of each row, averaged over all rows.

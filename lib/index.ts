@@ -114,6 +114,7 @@ export type {
 } from './core/options.js';
 export { allocPinned, freePinned } from './core/pinned.js';
 export { type RegisteredClass, Registry } from './core/registry.js';
+export { computeTogether, type Together } from './core/together.js';
 export { trimDevice } from './core/trim.js';
 export type { ColumnUpdate, UpdateOptions } from './core/update.js';
 export { type UploadBatch, type UploadOptions, upload } from './core/upload.js';

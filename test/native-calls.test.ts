@@ -51,6 +51,8 @@ describe('native calls', () => {
     it(`refuses ${what}`, () => {
       const tokens = bad.mask!.length;
       assert.throws(() => native.evaluateSync(fn, bad, call(tokens)), TypeError);
+      const good = [fn, batch(6, {}), call(6)] as const;
+      assert.throws(() => native.evaluateTogether([[...good], [fn, bad, call(tokens)]]), TypeError);
     });
 
   for (const [what, bad] of Object.entries({

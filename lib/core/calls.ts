@@ -4,6 +4,7 @@ import type { Float16ArrayLike } from './arrays.js';
 import type { HalfColumn } from './batch.js';
 import type { Normalizer } from './counts.js';
 import type { DeviceGradient } from './device-gradient.js';
+import type { Together } from './together.js';
 
 /** Requests a gradient in 16 bits: each float32 value, rounded to the nearest number of the dtype. */
 export interface HalfGradientRequest extends Pick<HalfColumn, 'dtype'> {
@@ -69,6 +70,8 @@ export interface ComputeOptions extends ComputeSyncOptions, DeviceCallOptions {
    * was passed as `grad` may be partly written.
    */
   signal?: AbortSignalLike;
+  /** Computes the call together with others; see {@link computeTogether}. */
+  together?: Together;
 }
 
 /** Options of a synchronous call that computes a policy loss. */
@@ -123,6 +126,7 @@ export interface LossResult<M = Metrics> extends Result<M> {
 export interface AsyncOptions {
   signal?: AbortSignalLike | undefined;
   stream?: bigint | undefined;
+  together?: Together | undefined;
 }
 
 /** The options of a call that concern a part of a batch; see ComputeSyncOptions. */

@@ -37,6 +37,7 @@ import { COLUMNS } from './native-batch.js';
 import { checkParts, markForm, takeForm } from './part-sums.js';
 import { finish, finishInTurns, type Sliced } from './slices.js';
 import { checkStream } from './stream.js';
+import { checkTogether } from './together.js';
 import { handedOver } from './turn-budget.js';
 
 /** The coefficients that native code takes with each call, because they may change from call to call. */
@@ -113,12 +114,11 @@ export class Evaluator {
   ): Promise<LossResult<M>> {
     return guardedAsync(async () => {
       // Reads the options before the first wait, because the caller may change them afterwards.
-      const { grad, gradEntropy, gradLogZ, normalizer, part, device, signal, stream } = withHeldRequests(
-        options ?? {},
-      );
+      const { grad, gradEntropy, gradLogZ, device, signal, ...further } = withHeldRequests(options ?? {});
+      const { normalizer, part, stream, together } = further;
       return finishInTurns(this.#reader.read(batch, device), signal, (input) => {
         const gradients = this.#gradients(input, { grad, gradEntropy, gradLogZ });
-        const wanted = { normalizer, part, signal, stream };
+        const wanted = { normalizer, part, signal, stream, together };
         return this.evaluate<M>(input, gradients, wanted, coefficients(input, normalizer));
       });
     });
@@ -205,6 +205,7 @@ export class Evaluator {
   ): Promise<LossResult<M>> {
     this.#checkWhole(options);
     checkStream(options.stream, input.resident?.device ?? input.device);
+    checkTogether(options.together);
     const correction = this.#correction;
     if (!correction) return this.#evaluate(input, gradients, options, coefficients, fused);
     return whileKept(input, async () => {
@@ -235,7 +236,8 @@ export class Evaluator {
     }
     const values = new Float64Array(form.names.length);
     const part = partArray(options);
-    const plain = plainHostBatch(input, options, gradients);
+    const together = isOnDevice ? undefined : options.together;
+    const plain = together ? undefined : plainHostBatch(input, options, gradients);
     const isQuick = plain !== undefined && form.cost.isSmall(tokens);
     if (isQuick) handedOver();
     let call: NativeCall | undefined;
@@ -249,6 +251,7 @@ export class Evaluator {
       call.stream = options.stream;
       call.advantage = fused?.advantage;
       call.abort = flag;
+      if (together) return together.evaluate(form.fn, input.native as NativeBatch, call);
       return native.evaluate(form.fn, input.native, call, input.device);
     });
     checkFinite(present, fused);

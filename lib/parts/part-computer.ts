@@ -1,13 +1,13 @@
 // Computes all subjects (policy losses and algorithms to evaluate) on the parts of the rows, one part after another.
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
-import type { Batch } from '../index.js';
+import { type Batch, computeTogether } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { perToken } from './advantage-step.js';
 import { PairProducts } from './gradient-products.js';
 import { firstNonFiniteRow, type NonFiniteRow } from './non-finite.js';
 import { termsOfFiles } from './row-errors.js';
 import type { EvaluationSettings, ShardResult } from './shard.js';
-import type { Subject, SubjectOptions } from './subject.js';
+import type { Subject, SubjectOptions, SubjectResult } from './subject.js';
 import { SubjectTotal } from './subject-result.js';
 import type { Whole } from './whole.js';
 
@@ -29,17 +29,29 @@ export type PartWatcher = (part: RolloutPart, results: readonly PartResult[]) =>
  */
 export type OnNonFinite = (subject: Subject, loss: number, row: NonFiniteRow | undefined) => void;
 
+/** What a subject is computed with on a part. `advantages` is undefined if they are not computed. */
+interface Prepared {
+  subject: Subject;
+  advantages: ComputedAdvantages | undefined;
+  options: SubjectOptions;
+}
+
+// Limits of the subjects that are computed together if their gradients are not needed together: their number, and that of
+// the numbers in their gradients.
+const MOST_SUBJECTS = 8;
+const MOST_GRADIENTS = 2 ** 24;
+
 /** Computes all subjects part by part, and adds each subject's results to its total. */
 export class PartComputer {
   readonly #files: readonly string[];
   readonly #totals: readonly SubjectTotal[];
-  readonly #device: { device?: string };
+  readonly #device: Pick<SubjectOptions, 'device'>;
   readonly #watch: PartWatcher | undefined;
   readonly #products: PairProducts | undefined;
   // Undefined after its first call.
   #onNonFinite: OnNonFinite | undefined;
   // Arrays for the gradients. If the gradients of all subjects are needed together, each subject has its own array.
-  // Otherwise, all subjects use the first array in turn.
+  // Otherwise, each subject of a group has, and all groups use the same arrays in turn.
   readonly #needsAll: boolean;
   readonly #arrays: Float32Array[] = [];
 
@@ -66,30 +78,26 @@ export class PartComputer {
   async compute(part: RolloutPart, whole: Whole, onShare: (share: number) => void): Promise<void> {
     const { batch } = part;
     const results: PartResult[] = [];
-    for (const [i, total] of this.#totals.entries()) {
-      const { subject } = total;
-      const options: SubjectOptions = {
-        ...this.#device,
-        grad: this.#array(this.#needsAll ? i : 0, batch.logprob.length),
-      };
-      const normalizer = whole.normalizer(subject);
-      if (normalizer) Object.assign(options, { normalizer, part: true });
-      const { computed, result } = await termsOfFiles(this.#files, subject, part, async () => {
-        const computed = await whole.advantagesOf(subject, part);
-        return { computed, result: await subject.compute(batch, computed, options) };
-      });
-      total.add(result, batch.cuSeqlens, normalizer, computed !== undefined);
-      if (!total.isFinite) await this.#explain(subject, result.loss, part, computed, options);
-      onShare((i + 1) / this.#totals.length);
-      if (!this.#needsAll) continue;
-      const advantages = computed ? perToken(batch, computed) : batch.advantages;
-      results.push({
-        grad: options.grad,
-        ...(result.metrics.entropy_loss !== undefined &&
-          result.gradEntropy && { gradEntropy: result.gradEntropy }),
-        ...(subject.readsAdvantages &&
-          advantages !== undefined && { advantages: advantages as Float32Array }),
-      });
+    const size = this.#groupSize(batch.logprob.length);
+    for (let first = 0; first < this.#totals.length; first += size) {
+      const group = this.#totals.slice(first, first + size);
+      const prepared: Prepared[] = [];
+      for (const [i, { subject }] of group.entries())
+        prepared.push(await this.#prepare(subject, part, whole, this.#needsAll ? first + i : i));
+      const computed = await computeTogether(
+        prepared.map(({ subject, advantages, options }) => (together) => {
+          const compute = () => subject.compute(batch, advantages, { ...options, together });
+          return termsOfFiles(this.#files, subject, part, compute);
+        }),
+      );
+      for (const [i, result] of computed.entries()) {
+        const { subject, advantages, options } = prepared[i]!;
+        const total = group[i]!;
+        total.add(result, batch.cuSeqlens, options.normalizer, advantages !== undefined);
+        if (!total.isFinite) await this.#explain(subject, result.loss, part, advantages, options);
+        if (this.#needsAll) results.push(partResult(part, prepared[i]!, result));
+      }
+      onShare(Math.min(1, (first + size) / this.#totals.length));
     }
     this.#products?.add(
       results.map(({ grad }) => grad),
@@ -119,6 +127,28 @@ export class PartComputer {
     if (report) report(subject, loss, await firstNonFiniteRow(part, subject, advantages, options));
   }
 
+  // Returns how many subjects are computed together. The gradients of a group are in memory at the same time, and on a
+  // device the batch would be, too.
+  #groupSize(tokens: number): number {
+    const { device = 'cpu' } = this.#device;
+    if (device !== 'cpu') return 1;
+    if (this.#needsAll) return this.#totals.length;
+    return Math.min(MOST_SUBJECTS, Math.max(1, Math.floor(MOST_GRADIENTS / tokens)));
+  }
+
+  async #prepare(subject: Subject, part: RolloutPart, whole: Whole, slot: number): Promise<Prepared> {
+    const normalizer = whole.normalizer(subject);
+    const options: SubjectOptions = {
+      ...this.#device,
+      grad: this.#array(slot, part.batch.logprob.length),
+      ...(normalizer && { normalizer, part: true }),
+    };
+    const advantages = await termsOfFiles(this.#files, subject, part, () =>
+      whole.advantagesOf(subject, part),
+    );
+    return { subject, advantages, options };
+  }
+
   #array(slot: number, length: number): Float32Array {
     const array = this.#arrays[slot];
     if (array && array.length >= length) return array.subarray(0, length);
@@ -126,6 +156,19 @@ export class PartComputer {
     this.#arrays[slot] = made;
     return made;
   }
+}
+
+function partResult(
+  { batch }: RolloutPart,
+  { subject, advantages: computed, options }: Prepared,
+  { metrics, gradEntropy }: SubjectResult,
+): PartResult {
+  const advantages = computed ? perToken(batch, computed) : batch.advantages;
+  return {
+    grad: options.grad,
+    ...(metrics.entropy_loss !== undefined && gradEntropy && { gradEntropy }),
+    ...(subject.readsAdvantages && advantages !== undefined && { advantages: advantages as Float32Array }),
+  };
 }
 
 /**

@@ -66,29 +66,64 @@ Napi::Value has_gradient_per_token(const Napi::CallbackInfo& info) {
   return Napi::Boolean::New(info.Env(), gradient_is_per_token(*function_of(info[0])));
 }
 
+// The arguments of evaluate().
+struct Evaluated {
+  const FunctionHandle& function;
+  Place place;
+  Call call;
+};
+
+Evaluated read_evaluation(Napi::Env env, const Napi::Value& function_value, const Napi::Value& batch,
+                          const Napi::Object& object, const Napi::Value& device) {
+  const FunctionHandle& function = function_of(function_value);
+  unsigned columns = columns_of(function->function());
+  if (object.Get("advantage").IsObject()) columns &= ~reads(kAdvantages);
+  if (batch.IsExternal() && !object.Get("weights").IsUndefined()) columns &= ~reads(kWeights);
+  const Place place = read_place(batch, device, columns, true);
+  if (place.rows() > 0) check_row_columns(env, *function, place.row_columns());
+  const Call call = read_call(function->function(), place.rows(), place.tokens(), object);
+  if (call.advantage && !place.resident)
+    refuse(env, "advantage: only a resident batch can compute advantages and a loss in one call");
+  if (!place.on_cuda() && (call.device_grad || call.device_grad_entropy))
+    refuse(env, "only a device can write a gradient on a device");
+  return {function, place, call};
+}
+
 // Implements evaluate() and evaluateSync(). If `later` is set, returns a promise. Arguments from JavaScript:
 // function, batch, call, device.
 Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
-    const FunctionHandle& function = function_of(info[0]);
     const Napi::Object object = info[2].As<Napi::Object>();
-    unsigned columns = columns_of(function->function());
-    if (object.Get("advantage").IsObject()) columns &= ~reads(kAdvantages);
-    if (info[1].IsExternal() && !object.Get("weights").IsUndefined()) columns &= ~reads(kWeights);
-    const Place place = read_place(info[1], info[3], columns, true);
-    if (place.rows() > 0) check_row_columns(info.Env(), *function, place.row_columns());
-    const Call call = read_call(function->function(), place.rows(), place.tokens(), object);
-    if (call.advantage && !place.resident)
-      refuse(info.Env(), "advantage: only a resident batch can compute advantages and a loss in one call");
+    const auto [function, place, call] = read_evaluation(info.Env(), info[0], info[1], object, info[3]);
     const Napi::Value logits = object.Get("logits");
     if (place.on_cuda() && !logits.IsUndefined()) refuse(info.Env(), "only the CPU takes logits here");
     if (place.on_cuda()) return evaluate_on_cuda(info, function, place, call, later);
-    if (call.device_grad || call.device_grad_entropy)
-      refuse(info.Env(), "only a device can write a gradient on a device");
     if (!logits.IsUndefined())
       return logits_gradient(info, function, place.batch, call, logits.As<Napi::Object>(), later);
     if (!later) return evaluate_now(info.Env(), function, place.batch, call);
     return evaluate_later(info, function, place.batch, call, false);
+  });
+}
+
+// Implements evaluateTogether(). Argument from JavaScript: an array of arrays of a function, a batch and a
+// call.
+Napi::Value evaluate_together(const Napi::CallbackInfo& info, bool) {
+  return guarded(info, [&]() -> Napi::Value {
+    const Napi::Env env = info.Env();
+    auto task = std::make_shared<Reporting<cpu::EvaluationGroup>>();
+    const Napi::Array list = info[0].As<Napi::Array>();
+    for (uint32_t i = 0; i < list.Length(); ++i) {
+      const Napi::Array given = list.Get(i).As<Napi::Array>();
+      const Napi::Object object = given.Get(2u).As<Napi::Object>();
+      const auto [function, place, call] =
+          read_evaluation(env, given.Get(0u), given.Get(1u), object, env.Undefined());
+      if (place.on_cuda() || !object.Get("logits").IsUndefined())
+        refuse(env, "only batches in host memory can be computed together");
+      task->add(std::make_unique<cpu::Evaluation>(function, place.batch, call.coefficients, call.normalizer,
+                                                  call.outputs))
+          .set_abort_flag(call.abort);
+    }
+    return run_later(info, task);
   });
 }
 
@@ -273,6 +308,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("interpretedInstructions", interpreted_instructions);
   add("gradientIsPerToken", has_gradient_per_token);
   add("evaluate", later<evaluate>);
+  add("evaluateTogether", later<evaluate_together>);
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
   add("merge", merge_parts);
   add("kl", later<kl>);

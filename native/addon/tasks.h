@@ -10,6 +10,7 @@
 #include "addon/read.h"
 #include "cpu/advantages.h"
 #include "cpu/engine.h"
+#include "cpu/group.h"
 #include "cpu/logits.h"
 
 namespace policy_loss::addon {
@@ -30,11 +31,16 @@ class Reporting : public Task {
   }
 };
 
-// Each of these functions returns the result of a finished task as a number for JavaScript, or throws an
-// error.
+// Each of these functions returns the result of a finished task for JavaScript, usually a number, or throws
+// an error.
 inline double result_of(Napi::Env env, const cpu::Evaluation& task) {
   if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
   return task.aborted() ? -1.0 : static_cast<double>(task.outputs().present);
+}
+inline Napi::Value result_of(Napi::Env env, const cpu::EvaluationGroup& task) {
+  Napi::Array results = Napi::Array::New(env, task.size());
+  for (size_t i = 0; i < task.size(); ++i) results.Set(static_cast<uint32_t>(i), result_of(env, task[i]));
+  return results;
 }
 inline double result_of(Napi::Env, const cpu::KlEvaluation& task) {
   return task.mean_kl();
@@ -74,7 +80,7 @@ Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Repo
   task->job = job.get();
   job->work = task;
   job->result = [raw = task.get(), result](Napi::Env env) {
-    return Napi::Number::New(env, result(env, *raw));
+    return Napi::Value::From(env, result(env, *raw));
   };
   job->abort = [raw = task.get()] { raw->abort(); };
   return Instance::of(info.Env()).start(info.Env(), std::move(job), hold(info), [task](Instance::Job*) {

@@ -132,6 +132,12 @@ const FUNCTIONS: Record<string, () => Anything[]> = {
   logprobsSync: () => [column(1), ofRows()],
   logprobsBackward: () => [column(1), { ...rowsAndGradients(), signal: CONTROLLER.signal }],
   logprobsBackwardSync: () => [column(1), rowsAndGradients()],
+  computeTogether: () => [
+    [
+      (together: api.Together) => new api.SFTLossFn().compute(whole() as Anything, { grad: true, together }),
+      (together: api.Together) => new api.OPMDPolicyLossFn().compute(whole() as Anything, { together }),
+    ],
+  ],
   devices: () => [],
   setThreads: () => [2],
   sumCounts: () => [[counts(), counts()]],

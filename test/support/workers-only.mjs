@@ -40,7 +40,14 @@ async function work() {
   };
   const call = () => ({ values: new Float64Array(2), grad: new Float32Array(rows * rowLength) });
   for (;;)
-    await Promise.all([native.evaluate(fn, batch, call()), native.evaluateSync(fn, batch, call())]);
+    await Promise.all([
+      native.evaluate(fn, batch, call()),
+      native.evaluateTogether([
+        [fn, batch, call()],
+        [fn, batch, call()],
+      ]),
+      native.evaluateSync(fn, batch, call()),
+    ]);
 }
 
 // The promise is not awaited, because V8 ends the process if a thread is terminated while it starts a module with a
