@@ -1,7 +1,7 @@
 // From logits to a loss and, if wanted, back to the gradient with respect to the logits, in one call.
 import type { NativeLogits } from '../../binding.js';
 import { abortable, callNative } from '../core/abortable.js';
-import { bitsOfFloat16Array } from '../core/arrays.js';
+import { bitsOfFloat16Array, checkApart } from '../core/arrays.js';
 import { type Batch, find } from '../core/batch.js';
 import { findInput } from '../core/batch-reader.js';
 import type {
@@ -31,7 +31,6 @@ import {
 } from './blocks.js';
 import type { NativeDeviceOut } from './device-logits.js';
 import {
-  checkApart,
   type DeviceLogits,
   IGNORED,
   type Logits,
@@ -178,7 +177,7 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const entropy = loss.needsEntropy || wantsEntropy === true ? column() : undefined;
   const out = readGradLogits(gradLogits, source);
   const apart = { ...arraysOf({ ...batch, ...wanted, temperature }), 'support.tokenIds': rows.tokenIds };
-  if (out?.native) checkApart(out.native.out, apart, 'gradLogits');
+  if (out?.native) checkApart('gradLogits', out.native.out, apart);
   // With `grad`, an objective also returns the gradient with respect to the entropies.
   const byDefault = isWanted(wanted.grad) && !loss.requestsGradEntropy;
   const returns = { grad: isWanted(wanted.grad), gradEntropy: isWanted(wanted.gradEntropy ?? byDefault) };
@@ -396,7 +395,7 @@ function outOf(
 ): NativeOut | NativeDeviceOut {
   if (out?.native) return out.native;
   const own = readOut(given, { ...matrix, rows: count, vocabulary: rows.vocabulary }, 'gradLogits');
-  checkApart(own.out, others, 'logits');
+  checkApart('logits', own.out, others);
   return own;
 }
 
