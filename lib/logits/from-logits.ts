@@ -70,7 +70,8 @@ export interface FromLogitsSyncOptions extends LossComputeSyncOptions {
    * Requests the gradient of the loss with respect to the logits: true for a new Float32Array of shape [B, T, V], or an
    * array that receives it, as `out` of logprobsBackward() does. It may be the logits' own memory. Logits that come in
    * blocks need a function instead. Each block is overwritten by its gradient. The function then receives the block and the
-   * index of the block's first token.
+   * index of the block's first token. It is computed from the gradients that `grad` and `gradEntropy` request. With
+   * gradLogits, these must therefore be float32 in host memory: true, false or a Float32Array.
    */
   gradLogits?: boolean | Logits | ((gradient: Logits, firstToken: number) => unknown) | undefined;
 }
