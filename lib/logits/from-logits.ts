@@ -10,7 +10,7 @@ import type {
   LossComputeSyncOptions,
   LossResult,
 } from '../core/calls.js';
-import { readMask } from '../core/columns.js';
+import { heldColumn, readMask } from '../core/columns.js';
 import { cudaIndex } from '../core/device.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
@@ -162,8 +162,9 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const { gradLogits, entropy: wantsEntropy, device, signal, stream, ...wanted } = withHeldRequests(options);
   const index = cudaIndex(device);
   checkStream(stream, index);
-  const { logits, targets, vocabulary, temperature, softcap, support, rowStride, ...batch } =
+  const { logits, targets, vocabulary, temperature, softcap, support, rowStride, ...others } =
     checkBatch(given);
+  const batch = heldColumns(others);
   const kept = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
   for (const name of ['logprob', 'entropy']) checkAbsent(batch, loss.mapper.keys(name));
   const mask = findInput(batch, loss.mapper, 'action_mask');
@@ -229,6 +230,11 @@ function checkBatch(batch: LogitsBatch): LogitsBatch {
     expected: 'an object with logits and targets, which may be in memory of a device',
     received: isResident ? 'an uploaded batch' : describeValue(batch),
   });
+}
+
+// Returns a copy of a batch whose columns stay as they are when the caller changes the objects that were passed.
+function heldColumns<B extends object>(batch: B): B {
+  return Object.fromEntries(Object.entries(batch).map(([key, value]) => [key, heldColumn(value)])) as B;
 }
 
 function checkAbsent(batch: object, keys: readonly string[]): void {
