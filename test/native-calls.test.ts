@@ -7,6 +7,7 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import type { NativeBatch } from '../binding.js';
 import { native } from '../lib/core/native.js';
+import { toHalf } from './support/half.js';
 
 const fn = native.createFunction({
   policyLoss: { name: 'opmd', options: { tau: 1 }, aggregation: 'token-mean' },
@@ -61,11 +62,60 @@ describe('native calls', () => {
     'a float32 gradient in an array of 16 bits': { grad: new Uint16Array(6), gradDtypes: 0 },
     'a gradient of an unknown dtype': { grad: new Uint16Array(6), gradDtypes: 3 },
     'a gradient of entropy in an array of float32': { gradEntropy: new Float32Array(6), gradDtypes: 8 },
+    'more dtypes than gradients': { gradDtypes: 64 },
+    'negative dtypes': { gradDtypes: -64 },
+    'dtypes that no integer holds': { gradDtypes: 1e300 },
+    'infinite dtypes': { gradDtypes: Infinity },
+    'dtypes that are NaN': { gradDtypes: NaN },
   }))
     it(`refuses ${what}`, () => {
       const given = { ...call(6), ...bad } as never;
       assert.throws(() => native.evaluateSync(fn, batch(6, {}), given), TypeError);
     });
+
+  // The codes of the columns take 30 bits, those of gradients the next 6.
+  for (const [what, dtypes, grad] of [
+    ['a 16-bit gradient that is too short', 2 * 2 ** 30, new Uint16Array(5)],
+    ['a 16-bit gradient in an array of float32', 2 * 2 ** 30, new Float32Array(6)],
+    ['a float32 gradient in an array of 16 bits', 0, new Uint16Array(6)],
+    ['a gradient of an unknown dtype', 3 * 2 ** 30, new Uint16Array(6)],
+    ['more dtypes than gradients', 64 * 2 ** 30, new Float32Array(6)],
+    ['more dtypes than gradients by far', 2 ** 62, new Float32Array(6)],
+    ['negative dtypes', -64 * 2 ** 30, new Float32Array(6)],
+    ['dtypes that no integer holds', 1e300, new Float32Array(6)],
+    ['dtypes that are a text', '0', new Float32Array(6)],
+  ] as const)
+    it(`refuses ${what} in its fastest calls`, async () => {
+      const { rows, rowLength, data, mask } = batch(6, { data: [] });
+      const columns = Array.from({ length: 10 }, (_, i) =>
+        i === 0 || i === 3 ? new Float32Array(6) : data[i],
+      );
+      const values = new Float64Array(2);
+      const given = [fn, rows, rowLength, undefined, dtypes, ...columns, mask, undefined, values, grad];
+      const whole = [...given, undefined, 0, 0, 0] as unknown as Parameters<typeof native.evaluateHost>;
+      assert.throws(() => native.evaluateHost(...whole), Error);
+      assert.throws(() => native.evaluateHostLater(...whole, undefined, false), Error);
+    });
+
+  it('computes the fastest calls with the dtypes of the gradients', () => {
+    const { rows, rowLength, mask } = batch(6, {});
+    const column = Float32Array.of(-1, -2, -3, -4, -5, -6);
+    const columns = Array.from({ length: 10 }, (_, i) => (i === 0 || i === 3 ? column : undefined));
+    const before = [fn, rows, rowLength, undefined];
+    const compute = (dtypes: number, grad: Float32Array | Uint16Array) => {
+      const values = new Float64Array(2);
+      const given = [...before, dtypes, ...columns, mask, undefined, values, grad, undefined, 0, 0, 0];
+      native.evaluateHost(...(given as unknown as Parameters<typeof native.evaluateHost>));
+      return grad;
+    };
+    const full = compute(0, new Float32Array(6)) as Float32Array;
+    assert.notEqual(full[0], 0);
+    const half = compute(2 * 2 ** 30, new Uint16Array(6));
+    assert.deepEqual(
+      Array.from(half),
+      Array.from(full, (x) => toHalf(x, 'bfloat16')),
+    );
+  });
 
   const logits = (over: object) => ({
     rows: 6,

@@ -12,7 +12,6 @@ import {
   ENTROPY_LOSS_FN,
   KL_FN,
   POLICY_LOSS_FN,
-  upload,
 } from '../lib/index.js';
 import { isLossError } from './support/loss-error.js';
 
@@ -213,6 +212,68 @@ describe('long conversions', () => {
     assert.deepEqual(await result, mixChord.computeSync(lists));
   });
 
+  describe('use the arrays of columns with a dtype, even if the caller then puts others into them:', () => {
+    const half = (bits: number) => ({ data: new Uint16Array(TOKENS).fill(bits), dtype: 'bfloat16' as const });
+    // The bits of −0.5, −1 and 0.25.
+    const columns = () => ({
+      oldLogprob: half(0xbf00),
+      refLogprob: half(0xbf80),
+      advantages: half(0x3e80),
+      entropy: half(0x3e80),
+      tokenLevelScores: { data: Float32Array.from(lists.tokenLevelScores), dtype: 'float32' as const },
+    });
+    const gspo = POLICY_LOSS_FN.create('gspo');
+    const { logprob: _l, entropy: _e, ...others } = lists;
+    const tokens = {
+      logits: Float32Array.from({ length: 2 * TOKENS }, (_, i) => i % 7),
+      targets: new Array<number>(TOKENS).fill(0),
+      vocabulary: 2,
+    };
+    const calls: Record<string, (batch: ReturnType<typeof columns>) => Promise<unknown>> = {
+      'a policy loss': (batch) => ppo.compute({ ...lists, ...batch }, grad),
+      'a KL loss': (batch) => kl.calculateKlLoss({ ...lists, ...batch }, grad),
+      'a KL penalty': (batch) => kl.applyKlPenaltyToReward({ ...lists, ...batch }),
+      'an objective': (batch) => objective.compute({ ...lists, ...batch }, grad),
+      'an objective with advantages to compute': ({ advantages: _, ...batch }) =>
+        objective.compute({ ...rewarded, ...batch }, grad),
+      'an objective with a KL penalty': ({ advantages: _, ...batch }) =>
+        penalised.compute({ ...rewarded, ...batch }, grad),
+      'a loss from logits': ({ oldLogprob, advantages }) =>
+        ppo.fromLogits({ ...others, ...tokens, oldLogprob, advantages }, { gradLogits: true }),
+      'a loss from logits that are read twice': ({ oldLogprob, advantages }) =>
+        gspo.fromLogits({ ...others, ...tokens, oldLogprob, advantages }, { gradLogits: true }),
+    };
+    for (const [what, compute] of Object.entries(calls))
+      it(what, async () => {
+        const expected = await compute(columns());
+        const batch = columns();
+        const promise = compute(batch);
+        for (const column of Object.values(batch))
+          Object.assign(column, { data: new Uint16Array(TOKENS), dtype: 'float16' });
+        assert.deepEqual(await promise, expected);
+      });
+  });
+
+  it('use the inputs that were passed, even if an objective reads them after it computed advantages', async () => {
+    const dropping = ALGORITHM_TYPE.get('grpo').objective({ advantage_fn_args: { std_threshold: 0.5 } });
+    const calls: [(batch: Batch) => Promise<unknown>, unknown][] = [
+      [(batch) => objective.compute(batch, grad), objective.computeSync(rewarded, grad)],
+      [(batch) => dropping.count(batch), dropping.countSync(rewarded)],
+    ];
+    for (const [compute, expected] of calls) {
+      const batch: Batch = { ...rewarded };
+      const promise = compute(batch);
+      Object.assign(batch, {
+        shape: [1, 1],
+        logprob: lists.oldLogprob,
+        oldLogprob: lists.refLogprob,
+        refLogprob: lists.logprob,
+        actionMask: inPlace.actionMask.slice().fill(0),
+      });
+      assert.deepEqual(await promise, expected);
+    }
+  });
+
   it('read elements that changed in the meantime', async () => {
     const logprob = lists.logprob.slice();
     const promise = ppo.compute({ ...lists, logprob }, grad);
@@ -264,15 +325,5 @@ describe('long conversions', () => {
     const promise = ppo.compute(batch, grad);
     structuredClone(logprob.buffer, { transfer: [logprob.buffer] });
     assert.deepEqual(await promise, expected);
-  });
-
-  it('precede the upload to a device', async function () {
-    try {
-      using resident = await upload(lists, 'cuda');
-      assert.deepEqual(ppo.computeSync(resident), ppo.computeSync(lists));
-    } catch (error) {
-      isLossError('ERR_DEVICE_UNAVAILABLE')(error);
-      this.skip();
-    }
   });
 });

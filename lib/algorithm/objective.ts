@@ -4,6 +4,7 @@ import type { Batch } from '../core/batch.js';
 import {
   BatchReader,
   type Conversions,
+  heldBatch,
   type Input,
   type InputName,
   missingInput,
@@ -256,12 +257,12 @@ export class Objective {
    */
   count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
     return guardedAsync(async () => {
-      const found = this.#advantages.mayDrop(batch)
-        ? this.#advantages.compute(batch, options ?? {})
-        : undefined;
+      const drops = this.#advantages.mayDrop(batch);
+      const held = drops ? this.#held(batch) : batch;
+      const found = drops ? this.#advantages.compute(held, options ?? {}) : undefined;
       const { computed, fused } = (found instanceof Promise ? await found : found) ?? {};
       const { correction } = this.lossFn;
-      return countBatch(this.#counter, batch, { repeats: computed?.repeats, fused, correction });
+      return countBatch(this.#counter, held, { repeats: computed?.repeats, fused, correction });
     });
   }
 
@@ -331,17 +332,21 @@ export class Objective {
     return separatesExperts ? ['action_mask', 'expert_mask'] : ['action_mask'];
   }
 
+  #held<B extends Batch | DeviceBatch>(batch: B): B {
+    return heldBatch(batch, this.#mapper, this.advantageFn?.definition.named?.keys);
+  }
+
   // Reads a batch, and computes its advantages if they are missing. The options must not change during the call.
   async #read<R>(
     batch: Batch | DeviceBatch,
     options: ObjectiveComputeOptions,
     use: (loss: ReadLoss<ObjectiveResult>) => R | Promise<R>,
   ): Promise<R> {
+    if (!this.#advantages.areMissing(batch)) return this.#readWith(batch, options, undefined, use);
     const conversions: Conversions = new Map();
-    const found = this.#advantages.areMissing(batch)
-      ? this.#advantages.compute(batch, options, conversions)
-      : undefined;
-    return this.#readWith(batch, options, found instanceof Promise ? await found : found, use, conversions);
+    const held = this.#held(batch);
+    const found = this.#advantages.compute(held, options, conversions);
+    return this.#readWith(held, options, found instanceof Promise ? await found : found, use, conversions);
   }
 
   #readSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions): ReadLoss<ObjectiveResult> {

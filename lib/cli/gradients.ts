@@ -1,7 +1,13 @@
 // `policy-loss gradients`: writes ∂loss/∂logprob of every token to a file, together with the ids of the rows.
 import { type Command, Option } from 'commander';
 import { evaluateFiles, type FilesEvaluation, type SubjectEvaluation } from '../parts/index.js';
-import { type GradientWriter, writeGradients } from '../rollouts/index.js';
+import {
+  checkGradientDtype,
+  GRADIENT_DTYPES,
+  type GradientDtype,
+  type GradientWriter,
+  writeGradients,
+} from '../rollouts/index.js';
 import { endingOf, type WrittenFiles } from './gradient-files.js';
 import { csv, type Printable, twoColumns } from './output.js';
 import {
@@ -38,6 +44,7 @@ export interface WrittenGradients {
 export interface WritingOptions {
   ids: string[];
   padded?: boolean;
+  dtype: GradientDtype;
 }
 
 /** Returns the options about how gradients are written. */
@@ -47,6 +54,12 @@ export function writingOptions(): Option[] {
       .default(['id', 'task_id', 'run_id'], 'id,task_id,run_id')
       .argParser((text) => text.split(',').map((name) => name.trim())),
     new Option('--padded', 'write padded tensors [B, T] instead of packed rows with cu_seqlens'),
+    new Option(
+      '--dtype <dtype>',
+      'the dtype of the gradients; Parquet has no bfloat16, JSON lines only have float32',
+    )
+      .choices(GRADIENT_DTYPES)
+      .default('float32'),
   ];
 }
 
@@ -84,14 +97,19 @@ export function addGradients(program: Command, words: readonly string[]): readon
   command.action(async (patterns: string[], options: GradientsOptions) => {
     if (isSubmitted(options)) {
       const gradients = endingOf(options.out);
+      checkGradientDtype(options.dtype, options.out);
       const show: Show = (merged, skipped, _, files) => printableFiles(merged, skipped, files!);
       await computeOnQueue(patterns, options, [typed!], command, show, { gradients });
       return;
     }
     const subject = await makeSubject(typed!, command);
-    const { out, ids, padded } = options;
+    const { out, ids, padded, dtype } = options;
     await runOnRollouts(patterns, options, [typed!], { keep: ids }, async (run) => {
-      const writer: GradientWriter = writeGradients(out, { ids, layout: padded ? 'padded' : 'packed' });
+      const writer: GradientWriter = writeGradients(out, {
+        ids,
+        layout: padded ? 'padded' : 'packed',
+        dtype,
+      });
       try {
         const result = await evaluateFiles(run.files, [subject], run.settings, async (part, [given]) => {
           await writer.add(part, given!.grad, given!.gradEntropy);
@@ -108,7 +126,11 @@ export function addGradients(program: Command, words: readonly string[]): readon
 
 const HELP = `\
 The file has one row per rollout, in the same order. A row has the rollout's ids, and grad, one number per token (0 for
-masked tokens). Tensors and Parquet files store float32; JSON lines have all digits.
+masked tokens). Tensors and Parquet files store float32, and JSON lines have all digits.
+
+--dtype float16 and --dtype bfloat16 round the gradients to nearest, with ties to even. The printed norm is that of the
+float32 gradients. Below 6e-5, float16 has fewer digits, and bfloat16 does not, so prefer bfloat16 for means over many
+tokens.
 
 With --queue, each shard has a file of its own: for --out gradients.parquet, the first one is gradients-00000.parquet. In
 the order of their numbers, they have the rows of the one file.`;
@@ -117,6 +139,7 @@ const EXAMPLES = [
   'gradients rollouts.jsonl --loss ppo --out gradients.safetensors',
   'gradients rollouts.parquet --algorithm grpo --ids uid,task_id --out gradients.parquet',
   'gradients rollouts.jsonl --loss gspo --out gradients.jsonl.gz --quiet',
+  'gradients rollouts.jsonl --loss gspo --dtype bfloat16 --out gradients.safetensors',
   "gradients 'rollouts/*.jsonl' --loss ppo --out gradients.parquet --queue redis://host:6379 --parts /shared/parts",
 ];
 

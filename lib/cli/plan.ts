@@ -13,7 +13,7 @@ import {
   type Subject,
   writePlan,
 } from '../parts/index.js';
-import { columnOfKey, streamRollouts } from '../rollouts/index.js';
+import { checkGradientDtype, columnOfKey, streamRollouts } from '../rollouts/index.js';
 import { version } from './about.js';
 import { type WritingOptions, writingOptions } from './gradients.js';
 import { csv, type Printable, twoColumns } from './output.js';
@@ -91,6 +91,7 @@ export function addPlan(program: Command, words: readonly string[]): readonly st
         expected: 'exactly one loss or algorithm, whose gradients to write',
         received: String(planned.length),
       });
+    if (gradients) checkGradientDtype(options.dtype, `.${gradients}`);
     const wanted = plannedColumns({ ...(gradients && { gradients: { ids: options.ids } }), forReport });
     await runOnRollouts(patterns, here, typed, wanted, async (run) => {
       const plan = await planSubjects(run, planned, { ...options, device, ...(compares && { compares }) });
@@ -211,6 +212,7 @@ function configurationOf(functions: PlannedFunction[], options: WholePlanningOpt
     gradients,
     ids = [],
     padded = false,
+    dtype = 'float32',
     forReport,
     compares,
   } = options;
@@ -218,7 +220,7 @@ function configurationOf(functions: PlannedFunction[], options: WholePlanningOpt
   return {
     functions,
     ...{ column, backend, skipBadRows, strict, maxRowTokens, maxRows, batchTokens, device },
-    ...(gradients && { gradients: { ending: gradients, ids, padded } }),
+    ...(gradients && { gradients: { ending: gradients, ids, padded, dtype } }),
     ...(forReport && { forReport }),
     ...(compares && { compares }),
   } satisfies PlannedConfiguration;

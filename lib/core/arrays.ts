@@ -3,6 +3,7 @@
 // All of lib/ recognises typed arrays by node:util's types, and not by instanceof. So it also accepts arrays of another
 // realm, such as a context of node:vm in which a test runner runs the tests.
 import { types } from 'node:util';
+import type { NativeDeviceArray } from '../../binding.js';
 import { LossError } from './errors.js';
 
 /**
@@ -63,6 +64,29 @@ export function overlapOf(a: ArrayBufferView, b: ArrayBufferView): 'none' | 'sam
   if (a.byteOffset === b.byteOffset && a.byteLength === b.byteLength) return 'same';
   const apart = a.byteOffset + a.byteLength <= b.byteOffset || b.byteOffset + b.byteLength <= a.byteOffset;
   return apart ? 'none' : 'partial';
+}
+
+/**
+ * Checks that the memory to which native code writes is apart from other memory of the call. Device memory that is given
+ * as an address, a bigint, always passes.
+ * @throws LossError `ERR_INVALID_INPUT`
+ */
+export function checkApart(
+  key: string,
+  written: ArrayBufferView | NativeDeviceArray | bigint | undefined,
+  others: Record<string, ArrayBufferView | NativeDeviceArray | undefined>,
+): void {
+  if (written === undefined) return;
+  for (const [name, other] of Object.entries(others)) {
+    const areOnHost = ArrayBuffer.isView(written) && ArrayBuffer.isView(other);
+    const isApart = areOnHost ? overlapOf(written, other) === 'none' : written !== other;
+    if (isApart) continue;
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: `other memory than ${name}`,
+      received: `memory that overlaps with ${name}`,
+    });
+  }
 }
 
 // The getters themselves, because an array or its buffer may have no prototype, or another property of the same name.

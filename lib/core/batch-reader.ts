@@ -3,8 +3,9 @@
 import { types } from 'node:util';
 import type { NativeAdvantageBatch, NativeBatch, NativeResident } from '../../binding.js';
 import { isResizable } from './arrays.js';
-import { type Batch, find } from './batch.js';
+import { type Batch, type FoundInput, find } from './batch.js';
 import {
+  findHeld,
   type NativeColumn,
   PER_ROW,
   readFloat32,
@@ -18,7 +19,7 @@ import { DeviceBatch, type ResidentValues } from './device-batch.js';
 import { isDeviceColumn, setDeviceColumn } from './device-column.js';
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
-import { type Layout, readLayout } from './layout.js';
+import { CU_SEQLENS, type Layout, readLayout } from './layout.js';
 import { ADVANTAGE_COLUMNS, COLUMNS, emptyAdvantageBatch, emptyBatch, ROW_DATA } from './native-batch.js';
 import { finish, inSlices, type Sliced } from './slices.js';
 
@@ -188,7 +189,7 @@ export class BatchReader {
 
   /**
    * Reads a batch from host memory, or checks a batch that is on a device. All inputs are looked up in the first slice,
-   * so the caller may put other arrays into the batch afterwards.
+   * so the caller may put other arrays into the batch and into its columns afterwards.
    * @param device the `device` option of the call.
    * @param conversions a cache that this reader shares with other readers of the same batch.
    * @throws LossError if a value is missing or invalid. The message names the key, what was expected and what was
@@ -223,7 +224,7 @@ export class BatchReader {
         received: describeValue(batch),
       });
     const found: (FoundInput | undefined)[] = [];
-    for (const entry of this.#entries) found.push(find(batch, entry.keys));
+    for (const entry of this.#entries) found.push(findHeld(batch, entry.keys));
     const entries = this.#withRewards(batch, found);
     const step = this.#readsStep ? find(batch, this.#mapper.keys('step')) : undefined;
     const layout = yield* readLayout(batch, found[0]?.value);
@@ -255,16 +256,31 @@ export class BatchReader {
   #withRewards(batch: Batch, found: (FoundInput | undefined)[]): readonly ReaderEntry[] {
     const slot = this.#tokenRewards;
     if (slot < 0 || found[slot]) return this.#entries;
-    found[slot] = find(batch, this.#rewards.keys);
+    found[slot] = findHeld(batch, this.#rewards.keys);
     return found[slot] ? this.#entries.with(slot, this.#rewards) : this.#entries;
   }
 }
 
-// An input of a batch, and the key under which the batch has it.
-interface FoundInput {
-  key: string;
-  value: unknown;
+/**
+ * Returns a batch with the inputs that a batch has now, for calls that read it several times. The caller may put others
+ * into the batch afterwards, and other arrays into its columns of the form { data, dtype }.
+ * @param others the names of further inputs.
+ */
+export function heldBatch<B>(batch: B, mapper: KeyMapper, others: readonly string[] = []): B {
+  if (batch === null || typeof batch !== 'object' || batch instanceof DeviceBatch) return batch;
+  const held: Record<string, unknown> = {};
+  const hold = (keys: readonly string[]) => {
+    const found = findHeld(batch, keys);
+    if (found) held[found.key] = found.value;
+  };
+  for (const name of INPUT_NAMES) hold(mapper.keys(name));
+  for (const name of others) hold(mapper.keys(name));
+  for (const keys of LAYOUT_KEYS) hold(keys);
+  return held as B;
 }
+
+const LAYOUT_KEYS = ['shape', ...CU_SEQLENS].map((key) => [key]);
+const INPUT_NAMES = Object.keys(EXPECTED) as InputName[];
 
 // Stores an input in the native batch if it needs no conversion. This fast path exists because a small batch is computed
 // within microseconds, and the general path would add noticeable time.

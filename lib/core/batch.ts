@@ -137,11 +137,17 @@ export interface Batch extends BatchColumns, TrinityColumns, VerlColumns {}
  */
 export type BatchWith<K extends string> = Batch & { [key in K]?: unknown };
 
+/** An input of a batch, and the key under which the batch has it. */
+export interface FoundInput {
+  key: string;
+  value: unknown;
+}
+
 /**
  * Returns the first of the given keys for which the batch has a value, and this value. Returns undefined if it has
  * none.
  */
-export function find(batch: object, keys: readonly string[]): { key: string; value: unknown } | undefined {
+export function find(batch: object, keys: readonly string[]): FoundInput | undefined {
   for (const key of keys) {
     const value = (batch as Record<string, unknown>)[key];
     if (value !== undefined && value !== null) return { key, value };

@@ -3,6 +3,7 @@
 // may change them, so each slice checks what it reads.
 import { types } from 'node:util';
 import { checkAttached, fixedLength } from './arrays.js';
+import { type FoundInput, find } from './batch.js';
 import { allocate, describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
 import { inSlices, SLICE, type Sliced } from './slices.js';
@@ -104,6 +105,25 @@ export function taggedFloats(key: string, value: unknown): TaggedFloats | undefi
     expected: 'dtype float16 or bfloat16 in a Uint16Array, or float32 in a Float32Array',
     received: `dtype ${describeValue(dtype)} in ${describeValue(data)}`,
   });
+}
+
+/**
+ * Returns a copy of a column of the form { data, dtype }, which stays as it is when the caller changes the object. The
+ * copy has the same array. Returns any other value itself.
+ */
+export function heldColumn(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value) || Array.isArray(value))
+    return value;
+  if (!('data' in value && 'dtype' in value) || 'pointer' in value || 'ipc' in value) return value;
+  const { data, dtype } = value;
+  return { data, dtype };
+}
+
+/** Does the same as find(), and holds the value if it is a column of the form { data, dtype }. */
+export function findHeld(batch: object, keys: readonly string[]): FoundInput | undefined {
+  const found = find(batch, keys);
+  if (found) found.value = heldColumn(found.value);
+  return found;
 }
 
 function* toFloat32(

@@ -1,7 +1,7 @@
 // The arrays that receive gradients.
 import { types } from 'node:util';
 import type { NativeDeviceArray } from '../../binding.js';
-import { bitsOfFloat16Array, checkAttached, isResizable, overlapOf } from './arrays.js';
+import { bitsOfFloat16Array, checkApart, checkAttached, isResizable } from './arrays.js';
 import type { HalfColumn } from './batch.js';
 import type { Input } from './batch-reader.js';
 import type { GradientRequest, HalfGradientRequest, LossResult } from './calls.js';
@@ -39,41 +39,25 @@ export function gradientsOf(input: Input, { grad, gradEntropy, gradLogZ }: Wante
     gradEntropy: gradientArray(input, gradEntropy, 'gradEntropy'),
     gradLogZ: gradArray(input.layout, gradLogZ, 'gradLogZ', 'row'),
   };
-  checkApart('gradEntropy', gradients.gradEntropy, 'grad', gradients.grad);
-  checkApart('gradLogZ', gradients.gradLogZ, 'grad', gradients.grad);
-  checkApart('gradLogZ', gradients.gradLogZ, 'gradEntropy', gradients.gradEntropy);
+  const [grads, ofEntropy] = [nativeArray(gradients.grad), nativeArray(gradients.gradEntropy)];
+  checkApart('gradEntropy', ofEntropy, { grad: grads });
+  checkApart('gradLogZ', gradients.gradLogZ, { grad: grads, gradEntropy: ofEntropy });
   return gradients;
-}
-
-function checkApart(
-  name: string,
-  array: GradientArray | undefined,
-  otherName: string,
-  other: GradientArray | undefined,
-): void {
-  if (array === undefined || other === undefined) return;
-  const [a, b] = [nativeArray(array), nativeArray(other)];
-  const overlaps = ArrayBuffer.isView(a) && ArrayBuffer.isView(b) ? overlapOf(a, b) !== 'none' : a === b;
-  if (overlaps)
-    throw new LossError('ERR_INVALID_INPUT', {
-      key: name,
-      expected: `another array than ${otherName}`,
-      received: a === b ? 'the same one' : 'memory that overlaps with it',
-    });
 }
 
 /** Returns a copy of options whose requests stay as they are when the caller changes the objects that were passed. */
 export function withHeldRequests<O extends WantedGradients>(options: O): O {
   const copy = { ...options };
-  if (copy.grad !== undefined) copy.grad = heldRequest(copy.grad) as O['grad'];
-  if (copy.gradEntropy !== undefined) copy.gradEntropy = heldRequest(copy.gradEntropy) as O['gradEntropy'];
+  copy.grad &&= (namedDtype(copy.grad) ?? copy.grad) as O['grad'];
+  copy.gradEntropy &&= (namedDtype(copy.gradEntropy) ?? copy.gradEntropy) as O['gradEntropy'];
   return copy;
 }
 
-function heldRequest(wanted: GradientRequest | undefined): GradientRequest | undefined {
-  if (typeof wanted !== 'object' || wanted === null) return wanted;
-  if (ArrayBuffer.isView(wanted) || wanted instanceof DeviceGradient || !('dtype' in wanted)) return wanted;
-  const { dtype, data } = wanted;
+// Returns a copy of a request that names its dtype, and undefined for other requests. The copy is not checked.
+function namedDtype(wanted: unknown): HalfGradientRequest | undefined {
+  if (typeof wanted !== 'object' || wanted === null || !('dtype' in wanted)) return undefined;
+  if (ArrayBuffer.isView(wanted) || wanted instanceof DeviceGradient) return undefined;
+  const { dtype, data } = wanted as HalfGradientRequest;
   return { dtype, data };
 }
 
@@ -112,16 +96,16 @@ export function requestLike(wanted: GradientRequest | undefined): GradientReques
 
 // Returns what a request for 16 bits asks for, and undefined for other requests.
 function halfRequest(key: string, wanted: GradientRequest | undefined): HalfGradientRequest | undefined {
-  if (typeof wanted !== 'object' || wanted === null) return undefined;
   if (ArrayBuffer.isView(wanted)) {
     checkAttached(key, wanted);
     const data = bitsOfFloat16Array(wanted);
     return data && { dtype: 'float16', data };
   }
-  if (!('dtype' in wanted)) return undefined;
-  const { dtype, data } = wanted as HalfGradientRequest;
+  const half = namedDtype(wanted);
+  if (!half) return undefined;
+  const { dtype, data } = half;
   if ((dtype === 'float16' || dtype === 'bfloat16') && (data === undefined || types.isUint16Array(data)))
-    return { dtype, data };
+    return half;
   throw new LossError('ERR_INVALID_INPUT', {
     key,
     expected: 'dtype float16 or bfloat16, with a Uint16Array as data or without data',

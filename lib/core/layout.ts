@@ -19,6 +19,9 @@ export interface Layout {
   offsets: Int32Array | undefined;
 }
 
+/** The keys under which a batch may have the offsets of packed rows. */
+export const CU_SEQLENS = ['cuSeqlens', 'cu_seqlens'] as const;
+
 // The maximum number of rows if the rows have no tokens. Such a batch needs no arrays, so without this limit its shape
 // could claim any number of rows.
 const MAX_EMPTY_ROWS = 2 ** 24;
@@ -30,7 +33,7 @@ const MAX_EMPTY_ROWS = 2 ** 24;
  */
 export function* readLayout(batch: Batch, nested?: unknown): Sliced<Layout> {
   const shape = batch.shape ?? undefined;
-  const cuSeqlens = find(batch, ['cuSeqlens', 'cu_seqlens'])?.value;
+  const cuSeqlens = find(batch, CU_SEQLENS)?.value;
   if (shape !== undefined && cuSeqlens !== undefined)
     throw new LossError('ERR_INVALID_INPUT', {
       at: 'batch',

@@ -1,8 +1,8 @@
 // Reads the new values of columns that DeviceBatch.update() sends to a device.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import type { AbortSignalLike } from './abortable.js';
-import { type Batch, type FloatColumn, find } from './batch.js';
-import { PER_ROW, readFloats } from './columns.js';
+import type { Batch, FloatColumn } from './batch.js';
+import { findHeld, PER_ROW, readFloats } from './columns.js';
 import { isDeviceColumn, type OnDevice, setDeviceColumn } from './device-column.js';
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
@@ -55,7 +55,7 @@ const ONLY_FOR_ADVANTAGES = ADVANTAGE_COLUMNS.filter(
 );
 
 /**
- * Checks and converts columns, in slices. All are looked up in the first slice.
+ * Checks and converts columns, in slices. All are looked up in the first slice, with their arrays.
  * @param layout the layout of the batch on the device.
  * @param device the index of the device.
  * @throws LossError `ERR_INVALID_INPUT` if there is no column, if a key does not name a float column, or if a column
@@ -81,7 +81,7 @@ export function* readUpdate(
   const names = [...COLUMNS, ...ONLY_FOR_ADVANTAGES];
   checkKeys(columns, new Set(names.flatMap((name) => mapper.keys(name))));
   const given = names.flatMap((name) => {
-    const found = find(columns, mapper.keys(name));
+    const found = findHeld(columns, mapper.keys(name));
     return found ? [{ name, ...found }] : [];
   });
   if (given.length === 0)

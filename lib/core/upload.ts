@@ -7,6 +7,7 @@ import {
   BatchReader,
   type Conversions,
   type HostInput,
+  heldBatch,
   type InputName,
 } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
@@ -93,7 +94,8 @@ interface Uploaded {
   step: unknown;
 }
 
-function* readAll(batch: UploadBatch, mapper: KeyMapper, uploadTo: number): Sliced<Uploaded> {
+function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Sliced<Uploaded> {
+  const batch = heldBatch(given, mapper);
   const isPresent = (name: InputName) =>
     batch !== null && typeof batch === 'object' && find(batch, mapper.keys(name)) !== undefined;
   const columns = COLUMNS.filter(isPresent);

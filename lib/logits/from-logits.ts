@@ -1,7 +1,7 @@
 // From logits to a loss and, if wanted, back to the gradient with respect to the logits, in one call.
 import type { NativeLogits } from '../../binding.js';
 import { abortable, callNative } from '../core/abortable.js';
-import { bitsOfFloat16Array } from '../core/arrays.js';
+import { bitsOfFloat16Array, checkApart } from '../core/arrays.js';
 import { type Batch, find } from '../core/batch.js';
 import { findInput } from '../core/batch-reader.js';
 import type {
@@ -10,7 +10,7 @@ import type {
   LossComputeSyncOptions,
   LossResult,
 } from '../core/calls.js';
-import { readMask } from '../core/columns.js';
+import { heldColumn, readMask } from '../core/columns.js';
 import { cudaIndex } from '../core/device.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
@@ -31,7 +31,6 @@ import {
 } from './blocks.js';
 import type { NativeDeviceOut } from './device-logits.js';
 import {
-  checkApart,
   type DeviceLogits,
   IGNORED,
   type Logits,
@@ -71,7 +70,8 @@ export interface FromLogitsSyncOptions extends LossComputeSyncOptions {
    * Requests the gradient of the loss with respect to the logits: true for a new Float32Array of shape [B, T, V], or an
    * array that receives it, as `out` of logprobsBackward() does. It may be the logits' own memory. Logits that come in
    * blocks need a function instead. Each block is overwritten by its gradient. The function then receives the block and the
-   * index of the block's first token.
+   * index of the block's first token. It is computed from the gradients that `grad` and `gradEntropy` request. With
+   * gradLogits, these must therefore be float32 in host memory: true, false or a Float32Array.
    */
   gradLogits?: boolean | Logits | ((gradient: Logits, firstToken: number) => unknown) | undefined;
 }
@@ -162,8 +162,9 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const { gradLogits, entropy: wantsEntropy, device, signal, stream, ...wanted } = withHeldRequests(options);
   const index = cudaIndex(device);
   checkStream(stream, index);
-  const { logits, targets, vocabulary, temperature, softcap, support, rowStride, ...batch } =
+  const { logits, targets, vocabulary, temperature, softcap, support, rowStride, ...others } =
     checkBatch(given);
+  const batch = heldColumns(others);
   const kept = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
   for (const name of ['logprob', 'entropy']) checkAbsent(batch, loss.mapper.keys(name));
   const mask = findInput(batch, loss.mapper, 'action_mask');
@@ -178,7 +179,7 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const entropy = loss.needsEntropy || wantsEntropy === true ? column() : undefined;
   const out = readGradLogits(gradLogits, source);
   const apart = { ...arraysOf({ ...batch, ...wanted, temperature }), 'support.tokenIds': rows.tokenIds };
-  if (out?.native) checkApart(out.native.out, apart, 'gradLogits');
+  if (out?.native) checkApart('gradLogits', out.native.out, apart);
   // With `grad`, an objective also returns the gradient with respect to the entropies.
   const byDefault = isWanted(wanted.grad) && !loss.requestsGradEntropy;
   const returns = { grad: isWanted(wanted.grad), gradEntropy: isWanted(wanted.gradEntropy ?? byDefault) };
@@ -229,6 +230,11 @@ function checkBatch(batch: LogitsBatch): LogitsBatch {
     expected: 'an object with logits and targets, which may be in memory of a device',
     received: isResident ? 'an uploaded batch' : describeValue(batch),
   });
+}
+
+// Returns a copy of a batch whose columns stay as they are when the caller changes the objects that were passed.
+function heldColumns<B extends object>(batch: B): B {
+  return Object.fromEntries(Object.entries(batch).map(([key, value]) => [key, heldColumn(value)])) as B;
 }
 
 function checkAbsent(batch: object, keys: readonly string[]): void {
@@ -396,7 +402,7 @@ function outOf(
 ): NativeOut | NativeDeviceOut {
   if (out?.native) return out.native;
   const own = readOut(given, { ...matrix, rows: count, vocabulary: rows.vocabulary }, 'gradLogits');
-  checkApart(own.out, others, 'logits');
+  checkApart('logits', own.out, others);
   return own;
 }
 

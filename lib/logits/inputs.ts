@@ -412,22 +412,3 @@ export function readOut(
     });
   return { out: floats.data, outDtype, outStride: inPlace ? rowStride : vocabulary };
 }
-
-/**
- * Checks that a gradient's memory is apart from that of the other inputs.
- * @throws LossError `ERR_INVALID_INPUT`
- */
-export function checkApart(
-  out: ArrayBufferView | bigint,
-  inputs: Record<string, ArrayBufferView | undefined>,
-  name = 'out',
-): void {
-  if (typeof out === 'bigint') return; // memory of a device
-  for (const [key, array] of Object.entries(inputs))
-    if (array && overlapOf(out, array) !== 'none')
-      throw new LossError('ERR_INVALID_INPUT', {
-        key: name,
-        expected: `other memory than ${key}`,
-        received: `memory that overlaps with ${key}`,
-      });
-}

@@ -1,6 +1,7 @@
 // From logits to log-probabilities and entropies, and the gradient back.
 import type { NativeLogits } from '../../binding.js';
 import { type AbortSignalLike, abortable, callNative } from '../core/abortable.js';
+import { checkApart } from '../core/arrays.js';
 import type { RowNumbers } from '../core/batch.js';
 import { readRowNumbers } from '../core/columns.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
@@ -8,7 +9,6 @@ import { native } from '../core/native.js';
 import { finish, finishInTurns, type Sliced } from '../core/slices.js';
 import { checkStream } from '../core/stream.js';
 import {
-  checkApart,
   type DeviceLogits,
   type Logits,
   type LogitsOptions,
@@ -250,7 +250,7 @@ function* backward(
   const entropies = hasEntropy ? new Float32Array(yield* perRow('entropy', entropy)) : undefined;
   const { temperatures: temperature, tokenIds } = input;
   const grad = readOut(out, input);
-  checkApart(grad.out, { ...grads, temperature, 'support.tokenIds': tokenIds });
+  checkApart('out', grad.out, { ...grads, temperature, 'support.tokenIds': tokenIds });
   return {
     native: { ...input, ...grads, entropy: entropies, ...grad },
     result: (out ?? grad.out) as Logits | DeviceLogits,

@@ -2,7 +2,13 @@
 import { sha256Of } from '../core/digest.js';
 import { LossError } from '../core/errors.js';
 import { FILES_AT_ONCE, inTurn } from '../rollouts/in-turn.js';
-import { cutFile, type HashedPiece, type PresentColumns } from '../rollouts/index.js';
+import {
+  cutFile,
+  GRADIENT_DTYPES,
+  type GradientDtype,
+  type HashedPiece,
+  type PresentColumns,
+} from '../rollouts/index.js';
 import { isRemote } from '../rollouts/remote/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { columnsFrom, Fields, placeFrom } from './fields.js';
@@ -34,7 +40,7 @@ export interface PlannedConfiguration {
   batchTokens: number;
   device: string;
   /** The files of gradients to write, one per shard; absent if none are. */
-  gradients?: { ending: string; ids: string[]; padded: boolean };
+  gradients?: { ending: string; ids: string[]; padded: boolean; dtype: GradientDtype };
   /** true if the parts also have what a report needs. */
   forReport?: boolean;
   /** true if the functions' gradients are compared. */
@@ -232,6 +238,7 @@ function configurationOf(fields: Fields): PlannedConfiguration {
         ending: gradients.choice('ending', GRADIENT_ENDINGS),
         ids: gradients.texts('ids'),
         padded: gradients.flag('padded'),
+        dtype: gradients.choice('dtype', GRADIENT_DTYPES),
       },
     }),
     ...(fields.has('forReport') && { forReport: fields.flag('forReport') }),

@@ -97,9 +97,9 @@ export class PlanRun {
       return this.#write(shard, result, [], collector);
     }
     const file = gradientsFile(this.#folder, STEM, shard, gradients.ending);
-    const { ids, padded } = gradients;
+    const { ids, padded, dtype } = gradients;
     await writing(file, () => mkdir(this.#folder, { recursive: true }));
-    const writer = writeGradients(file, { ids, layout: padded ? 'padded' : 'packed' });
+    const writer = writeGradients(file, { ids, layout: padded ? 'padded' : 'packed', dtype });
     try {
       const result = await this.#resultOf(sources, shard, async (part, results) => {
         const [{ grad, gradEntropy }] = results as [PartResult];

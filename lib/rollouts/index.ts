@@ -14,5 +14,12 @@ export {
   type StreamOptions,
   streamRollouts,
 } from './stream.js';
-export { type GradientOptions, type GradientWriter, writeGradients } from './write/gradients.js';
+export {
+  checkGradientDtype,
+  GRADIENT_DTYPES,
+  type GradientOptions,
+  type GradientWriter,
+  writeGradients,
+} from './write/gradients.js';
 export { jsonText } from './write/json.js';
+export type { GradientDtype } from './write/staging.js';

@@ -152,9 +152,9 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info, bool later) {
     Call call;
     call.outputs.values =
         static_cast<double*>(elements(info[next + 2], napi_float64_array, function->values(), "values"));
-    const int of_gradients = static_cast<int>(dtypes >> (3 * given));
-    call.outputs.grad = gradient_if_any(info[next + 3], of_gradients & 3, tokens, "grad");
-    call.outputs.grad_entropy = gradient_if_any(info[next + 4], of_gradients >> 3 & 3, tokens, "gradEntropy");
+    const GradientCodes codes = gradient_codes(info.Env(), static_cast<double>(dtypes >> (3 * given)));
+    call.outputs.grad = gradient_if_any(info[next + 3], codes.grad, tokens, "grad");
+    call.outputs.grad_entropy = gradient_if_any(info[next + 4], codes.grad_entropy, tokens, "gradEntropy");
     call.coefficients = {number_or_zero(info[next + 5]), number_or_zero(info[next + 6]),
                          number_or_zero(info[next + 7])};
     if (!later) return evaluate_now(info.Env(), function, batch, call);

@@ -355,7 +355,7 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   const int64_t values = static_cast<int64_t>(value_names(function).size());
   call.outputs.values =
       static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
-  const int dtypes = static_cast<int>(number_or_zero(object.Get("gradDtypes")));
+  const GradientCodes codes = gradient_codes(object.Env(), number_or_zero(object.Get("gradDtypes")));
   const auto read_gradient = [&](const char* name, int code, GradientView* on_host,
                                  DeviceArrayHandle* on_device) {
     const Napi::Value value = object.Get(name);
@@ -364,8 +364,8 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
     else
       *on_host = gradient_if_any(value, code, tokens, name);
   };
-  read_gradient("grad", dtypes & 3, &call.outputs.grad, &call.device_grad);
-  read_gradient("gradEntropy", dtypes >> 3 & 3, &call.outputs.grad_entropy, &call.device_grad_entropy);
+  read_gradient("grad", codes.grad, &call.outputs.grad, &call.device_grad);
+  read_gradient("gradEntropy", codes.grad_entropy, &call.outputs.grad_entropy, &call.device_grad_entropy);
   call.outputs.grad_log_z = floats_if_any(object.Get("gradLogZ"), rows, "gradLogZ");
   const Napi::Value normalizer = object.Get("normalizer");
   if (!normalizer.IsUndefined()) {

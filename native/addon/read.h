@@ -67,6 +67,15 @@ inline GradientView gradient_if_any(const Napi::Value& value, int code, int64_t 
   if (dtype == DType::kFloat32) return floats_if_any(value, tokens, what);
   return {static_cast<uint16_t*>(elements(value, napi_uint16_array, tokens, what)), dtype};
 }
+// The codes in NativeCall.gradDtypes.
+struct GradientCodes {
+  int grad, grad_entropy;
+};
+inline GradientCodes gradient_codes(Napi::Env env, double codes) {
+  if (!(codes >= 0 && codes < 64)) refuse(env, "unknown dtype code");
+  const int both = static_cast<int>(codes);
+  return {both & 7, both >> 3};
+}
 // Returns the spreads of some rows, each of which is kSpreadLength numbers; null if the value is undefined.
 constexpr int64_t kSpreadLength = sizeof(Spread) / sizeof(double);
 inline Spread* spreads_if_any(const Napi::Value& value, int64_t rows) {

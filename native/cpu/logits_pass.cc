@@ -323,6 +323,16 @@ PL_SHARED void gradient_of_paired_terms(const SoftmaxGradient& shared, const flo
   }
 }
 
+// Writes the gradient of small logits as bfloat16. `terms` is null if none were kept.
+void write_gradient_of_pairs(const SoftmaxGradient& from_zero, const float* terms, const uint16_t* bits,
+                             int n, bool with_entropy, const Ahead& ahead, uint16_t* out) {
+  if (terms)
+    (with_entropy ? gradient_of_paired_terms<true> : gradient_of_paired_terms<false>)(from_zero, terms, bits,
+                                                                                      n, out);
+  else
+    (with_entropy ? gradient_of_pairs<true> : gradient_of_pairs<false>)(from_zero, bits, n, out, ahead);
+}
+
 // Returns the sum of all terms but the largest logit's, if that is the only one that is not small. Its
 // partial sum lost digits of the terms that were added to 1, so these are added up again without it.
 __attribute__((noinline, cold)) double sum_without_largest(const float* z, int n, float max,
@@ -386,6 +396,18 @@ PL_SHARED void gradient_of_terms(const SoftmaxGradient& shared, const float* ter
   }
 }
 
+// Writes the gradient of logits. `terms` is null if none were kept; otherwise `shared` is relative to their
+// reference. If is_small is set, `shared` is relative to a logit of 0.
+void write_gradient(const SoftmaxGradient& shared, const float* terms, bool is_small, const float* z, int n,
+                    bool with_entropy, const Ahead& ahead, float* out) {
+  if (terms)
+    (with_entropy ? gradient_of_terms<true> : gradient_of_terms<false>)(shared, terms, z, n, out);
+  else if (is_small)
+    (with_entropy ? gradient_tile<true, true> : gradient_tile<false, true>)(shared, z, n, out, ahead);
+  else
+    (with_entropy ? gradient_tile<true, false> : gradient_tile<false, false>)(shared, z, n, out, ahead);
+}
+
 PL_SHARED void multiply_by_softcap_derivative(const float* x, int n, float softcap, float* grad) {
   const float inverse = 1.0f / softcap;
   for (int at = 0; at < n; at += kVector) {
@@ -442,30 +464,23 @@ void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool
     if (pairs && out_dtype == DType::kBFloat16) {
       uint16_t* const grad = static_cast<uint16_t*>(out) + at;
       const float z = has_target ? float_of_bfloat16(pairs[row.target - at]) : 0.0f;
-      if (kept.term)
-        (with_entropy ? gradient_of_paired_terms<true>
-                      : gradient_of_paired_terms<false>)(from_zero, kept.term + at, pairs, n, grad);
-      else
-        (with_entropy ? gradient_of_pairs<true> : gradient_of_pairs<false>)(from_zero, pairs, n, grad, ahead);
+      const float* const terms = kept.term ? kept.term + at : nullptr;
+      write_gradient_of_pairs(from_zero, terms, pairs, n, with_entropy, ahead, grad);
       if (has_target) grad[row.target - at] = bfloat16_of_float(gradient_of_target(gradient, z));
       continue;
     }
-    const bool has_terms = kept.term && !tile.in_pairs;
-    const bool reads_logits = with_entropy || row.softcap > 0 || !has_terms || has_target;
-    const float* const x = reads_logits ? read(row, at, n, &wide) : kept.term + at;
+    const float* const terms = kept.term && !tile.in_pairs ? kept.term + at : nullptr;
+    const bool reads_logits = with_entropy || row.softcap > 0 || !terms || has_target;
+    const float* const x = reads_logits ? read(row, at, n, &wide) : terms;
     const float* const z = row.softcap > 0 ? cap(x, n, row.softcap, &capped) : x;
     // A gradient in place of the logits must not overwrite logits that are still needed.
     const bool direct = out_dtype == DType::kFloat32 && n % kBlock == 0 && z == x;
     float* const grad = direct ? static_cast<float*>(out) + at : buffer.of;
     const float of_target = has_target ? gradient_of_target(gradient, z[row.target - at]) : 0.0f;
-    if (has_terms)
-      (with_entropy ? gradient_of_terms<true>
-                    : gradient_of_terms<false>)(relative_to(tile.reference, gradient), kept.term + at, z,
-                                                padded(n), grad);
-    else
-      (with_entropy ? pairs ? gradient_tile<true, true> : gradient_tile<true, false>
-       : pairs ? gradient_tile<false, true>
-                    : gradient_tile<false, false>)(pairs ? from_zero : gradient, z, padded(n), grad, ahead);
+    const SoftmaxGradient shared = terms   ? relative_to(tile.reference, gradient)
+                                   : pairs ? from_zero
+                                           : gradient;
+    write_gradient(shared, terms, pairs != nullptr, z, padded(n), with_entropy, ahead, grad);
     if (has_target) grad[row.target - at] = of_target;
     if (row.softcap > 0) multiply_by_softcap_derivative(x, padded(n), row.softcap, grad);
     if (!direct) store_numbers(grad, n, out_dtype, out, at);

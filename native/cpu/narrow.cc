@@ -29,11 +29,11 @@ void store_numbers(const float* in, int n, DType dtype, void* out, int64_t first
   }
   uint16_t* const bits = static_cast<uint16_t*>(out) + first;
   const int whole = n / kBlock * kBlock;
+  narrow_blocks(in, whole, dtype, bits);
+  if (whole == n) return;
   alignas(64) uint16_t last[kBlock];
-  // One call, because compilers would repeat the loops for another one.
-  for (int at = 0; at < n; at = at < whole ? whole : n)
-    narrow_blocks(in + at, at < whole ? whole : kBlock, dtype, at < whole ? bits : last);
-  if (whole < n) memcpy(bits + whole, last, (n - whole) * sizeof *bits);
+  narrow_blocks(in + whole, kBlock, dtype, last);
+  memcpy(bits + whole, last, (n - whole) * sizeof *bits);
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

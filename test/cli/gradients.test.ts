@@ -4,8 +4,10 @@
  */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { ALGORITHM_TYPE } from '../../lib/index.js';
+import { assertRounded } from '../support/half.js';
 import {
   batchOf,
   computedLoss,
@@ -104,6 +106,35 @@ describe('policy-loss gradients', () => {
     assert.deepEqual(grad!.shape, [TOKENS]);
     assert.deepEqual(new Float32Array(grad!.bytes.buffer), expected);
     assert.deepEqual(cu_seqlens!.shape, [ROWS.length + 1]);
+  });
+
+  for (const dtype of ['float16', 'bfloat16'] as const)
+    it(`writes gradients of ${dtype}, also of a plan`, async () => {
+      const out = files.path(`${dtype}.safetensors`);
+      const said = await runJson('gradients', EXAMPLE, '--loss', 'gspo', '--dtype', dtype, '-o', out);
+      const { gradNorm } = await fromLibrary('gspo');
+      assert.equal((said as { gradNorm: number }).gradNorm, gradNorm);
+      const { grad } = await computedLoss('gspo');
+      const written = tensorsOf(out).grad!;
+      assert.equal(written.dtype, dtype === 'float16' ? 'F16' : 'BF16');
+      assertRounded({ data: new Uint16Array(written.bytes.buffer), dtype }, grad, dtype, 'grad');
+
+      const plan = files.path(`${dtype}.json`);
+      const parts = files.path(`${dtype}-parts`);
+      const words = ['--gradients', 'safetensors', '--dtype', dtype, '--out', plan];
+      await runJson('plan', EXAMPLE, '--loss', 'gspo', ...words);
+      await runJson('run', plan, '--out', parts);
+      assert.deepEqual(readFileSync(join(parts, 'gradients-00000.safetensors')), readFileSync(out));
+    });
+
+  it('refuses a dtype that the format lacks before it reads files', async () => {
+    const says = /--dtype: expected float32 for a file that ends in \.jsonl, got float16\. .*\.safetensors/;
+    const words = ['--loss', 'ppo', '--dtype', 'float16'];
+    const out = files.path('half.jsonl');
+    await fails(2, ['gradients', EXAMPLE, ...words, '--out', out], says);
+    const queue = ['--queue', 'redis://localhost:1', '--parts', files.directory];
+    await fails(2, ['gradients', EXAMPLE, ...words, '--out', out, ...queue], says);
+    await fails(2, ['plan', EXAMPLE, ...words, '--gradients', 'jsonl', '--out', files.path('p.json')], says);
   });
 
   it('writes the gradients of the entropy loss', async () => {

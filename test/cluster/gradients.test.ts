@@ -79,6 +79,17 @@ describe('policy-loss gradients --queue', function () {
       assert.deepEqual(readdirSync(cluster.parts), []);
     });
 
+  it('writes the gradients of --dtype', async () => {
+    const words = ['gradients', ...SUBJECT, '--dtype', 'bfloat16'];
+    const out = join(folderOf('half'), 'g.safetensors');
+    await cluster.worker();
+    const { code, stderr } = await cluster.run(...words, '--shard-size', '1G', '--out', out).end();
+    assert.equal(code, 0, stderr);
+    const single = join(cluster.folder, 'half.safetensors');
+    await run(...words, '--out', single);
+    assert.deepEqual(readFileSync(out.replace('g.', 'g-00000.')), readFileSync(single));
+  });
+
   it('overwrites the files of an earlier run, but refuses to leave some of them', async () => {
     const folder = folderOf('stale');
     const out = join(folder, 'gradients.parquet');

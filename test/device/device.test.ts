@@ -7,7 +7,15 @@ import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
 import { ROW_COLUMNS } from '../../lib/core/native-batch.js';
-import { type Batch, type DeviceBatch, devices, KL_FN, POLICY_LOSS_FN, upload } from '../../lib/index.js';
+import {
+  ALGORITHM_TYPE,
+  type Batch,
+  type DeviceBatch,
+  devices,
+  KL_FN,
+  POLICY_LOSS_FN,
+  upload,
+} from '../../lib/index.js';
 import { type Args, referenceKl, standsOnEdge } from '../reference/index.js';
 import { without } from '../support/batch-keys.js';
 import {
@@ -173,6 +181,41 @@ describe(`batches on ${DEVICE}`, () => {
     const actual = await fn.applyKlPenaltyToReward(penalised, { device: DEVICE });
     assertArray(actual.tokenLevelRewards, expected.tokenLevelRewards, 'rewards');
     assert.ok(Math.abs(actual.metrics.kl! - expected.metrics.kl!) < 1e-6);
+  });
+
+  it('are uploaded as they were passed, even if the caller changes them during long conversions', async () => {
+    const [rows, length] = [40_000, 6];
+    const numbers = (scale: number) =>
+      Array.from({ length: rows * length }, (_, i) => -(((i * 7) % 11) + 1) * scale);
+    const columns = () => ({
+      oldLogprob: { data: Float32Array.from(numbers(0.11)), dtype: 'float32' as const },
+      tokenLevelRewards: { data: Float32Array.from(numbers(0.4)), dtype: 'float32' as const },
+    });
+    const others = {
+      shape: [rows, length] as const,
+      logprob: numbers(0.1),
+      actionMask: new Array<number>(rows * length).fill(1),
+    };
+    const objective = ALGORITHM_TYPE.get('ppo').objective({
+      advantage_fn: 'reinforceplusplus',
+      kl_penalty_fn: 'none',
+      kl_loss_fn: 'none',
+    });
+    using expected = await upload({ ...others, ...columns() }, DEVICE);
+    const batch = { ...others, ...columns() };
+    const { oldLogprob, tokenLevelRewards } = batch;
+    const uploaded = upload(batch, DEVICE);
+    oldLogprob.data = tokenLevelRewards.data = new Float32Array(rows * length);
+    batch.actionMask = batch.logprob;
+    using found = await uploaded;
+    const grad = { grad: true } as const;
+    assert.deepEqual(await objective.compute(found, grad), await objective.compute(expected, grad));
+    const floats = {
+      logprob: Float32Array.from(others.logprob),
+      actionMask: new Uint8Array(rows * length).fill(1),
+    };
+    using ready = await upload({ ...others, ...columns(), ...floats }, DEVICE);
+    assert.deepEqual(await objective.compute(ready, grad), await objective.compute(expected, grad));
   });
 
   it('are refused after dispose(), on another device, and if a column was not uploaded', async () => {

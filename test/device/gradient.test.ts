@@ -164,7 +164,7 @@ describe(`gradients that stay on ${DEVICE}`, () => {
     await rejects(
       () => ppo.compute(resident, { grad: both.deviceGrad!, gradEntropy: both.deviceGrad! }),
       'ERR_INVALID_INPUT',
-      /gradEntropy: expected another array than grad/,
+      /gradEntropy: expected other memory than grad/,
     );
     const without = ALGORITHM_TYPE.get('ppo').objective({ kl_loss_fn: 'none', entropy_loss_fn: 'none' });
     const { deviceGrad, deviceGradEntropy, gradEntropy } = await without.compute(resident, {

@@ -178,6 +178,24 @@ describe(`update() of a batch on ${DEVICE}`, () => {
     assertSameBits(await call, expected);
   });
 
+  it('takes the arrays that were passed, even if the caller changes the columns during long conversions', async () => {
+    const [rows, length] = [40_000, 6];
+    const numbers = (scale: number) =>
+      Array.from({ length: rows * length }, (_, i) => -(((i * 7) % 11) + 1) * scale);
+    const column = () => ({ data: Float32Array.from(numbers(0.11)), dtype: 'float32' as const });
+    const logprob = numbers(0.1);
+    const actionMask = new Array<number>(rows * length).fill(1);
+    const advantages = Array.from({ length: rows }, (_, row) => (row % 5) - 2);
+    const whole = { shape: [rows, length] as const, logprob, oldLogprob: column(), advantages, actionMask };
+    using expected = await upload(whole, DEVICE);
+    using resident = await upload({ ...whole, oldLogprob: logprob }, DEVICE);
+    const oldLogprob = column();
+    const updated = resident.update({ logprob, oldLogprob });
+    oldLogprob.data = new Float32Array(rows * length);
+    await updated;
+    assertSameBits(await onDevice(resident), await onDevice(expected));
+  });
+
   it('is refused after dispose(), and rejects if the batch is disposed of meanwhile', async () => {
     for (const logprob of [next, Float64Array.from(next)]) {
       const resident = await upload(batch, DEVICE);

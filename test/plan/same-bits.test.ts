@@ -203,7 +203,7 @@ describe('plan, run and merge', () => {
   it('write the gradients of `gradients`, in one file per shard', async () => {
     const input = draw(15, 33, (row, b) => ({ ...row, id: b }));
     const subjects = [algorithm('grpo', { entropy_loss_fn_args: { entropy_coef: 0.01 } })];
-    const gradients = { ending: 'jsonl', ids: ['id', 'task_id'], padded: false };
+    const gradients = { ending: 'jsonl', ids: ['id', 'task_id'], padded: false, dtype: 'float32' as const };
     const all = files.path('gradients.jsonl');
     const writer = writeGradients(all, { ids: gradients.ids });
     await evaluateFiles([input], subjects, settingsOf({ gradients }), (part, [given]) =>

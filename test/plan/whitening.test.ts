@@ -142,7 +142,7 @@ describe('advantages that are whitened', () => {
 
   it('give the same files of gradients in shards', async () => {
     const input = write(drawRows(8, 33).map((row, b) => ({ ...row, id: b })));
-    const gradients = { ending: 'jsonl', ids: ['id'], padded: false };
+    const gradients = { ending: 'jsonl', ids: ['id'], padded: false, dtype: 'float32' as const };
     for (const subject of subjectsOf(OBJECTIVES)) {
       const all = files.path(`gradients-${count++}.jsonl`);
       const writer = writeGradients(all, { ids: gradients.ids });

@@ -6,13 +6,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { gunzipSync } from 'node:zlib';
-import { parquetMetadata } from 'hyparquet';
+import { parquetMetadata, parquetReadObjects } from 'hyparquet';
 import {
   type GradientOptions,
   readRollouts,
   streamRollouts,
   writeGradients,
 } from '../../lib/rollouts/index.js';
+import { fromHalf, type Half, toHalf } from '../support/half.js';
 
 const LINES = fileURLToPath(new URL('fixtures/rollouts.jsonl', import.meta.url));
 const IDS = ['task_id', 'run_id', 'prompt', 'nothing'];
@@ -114,6 +115,107 @@ describe('writing gradients', () => {
     // A file of gradients has no mask, because masked tokens have gradient 0. So all its tokens are read as unmasked.
     read.actionMask.fill(1);
     assert.deepEqual(batch, read);
+  });
+
+  describe('in 16 bits', () => {
+    // Each finite number of 16 bits, the numbers in the middle between two, and what is next to these.
+    const floats = (dtype: Half) => {
+      const numbers = Float32Array.from({ length: 2 ** 15 }, (_, bits) => fromHalf(bits, dtype)).filter(
+        Number.isFinite,
+      );
+      const middles = numbers.map((x, i) => (x + (numbers[i + 1] ?? 2 * x)) / 2);
+      const all = [...numbers, ...middles, 65519.99, 65520, 3.4e38, 1e-45, Infinity];
+      for (const middle of middles) all.push(next(middle, 1), next(middle, -1));
+      return Float32Array.from([...all, ...all.map((x) => -x), NaN]);
+    };
+    const next = (x: number, ulps: number) => {
+      const value = Float32Array.of(x);
+      new Int32Array(value.buffer)[0]! += ulps;
+      return value[0]!;
+    };
+    /** Writes two gradients of one row each, and returns the file. */
+    const writeRows = async (name: string, options: GradientOptions, grad: Float32Array) => {
+      const rows = join(directory, 'rows.jsonl');
+      const row = (tokens: number) => JSON.stringify({ logprobs: new Array(tokens).fill(-1) });
+      writeFileSync(rows, [row(grad.length - 3), row(3)].join('\n'));
+      const file = join(directory, name);
+      const writer = writeGradients(file, options);
+      for await (const part of streamRollouts([rows]))
+        await writer.add(
+          part,
+          grad,
+          grad.map((x) => x / 2),
+        );
+      await writer.close();
+      return readFileSync(file);
+    };
+
+    for (const dtype of ['float16', 'bfloat16'] as const)
+      for (const layout of ['packed', 'padded'] as const)
+        it(`as ${layout} tensors of ${dtype}, which are rounded to nearest`, async () => {
+          const grad = floats(dtype);
+          const data = await writeRows('g.safetensors', { dtype, layout }, grad);
+          const start = 8 + Number(data.readBigUInt64LE(0));
+          const { __metadata__, ...entries } = JSON.parse(data.toString('utf8', 8, start)) as Record<
+            string,
+            { dtype: string; shape: number[]; data_offsets: [number, number] }
+          >;
+          const columns = { grad, grad_entropy: grad.map((x) => x / 2) };
+          for (const [name, floats] of Object.entries(columns)) {
+            const { dtype: stored, shape, data_offsets } = entries[name]!;
+            assert.equal(stored, dtype === 'float16' ? 'F16' : 'BF16');
+            const longest = grad.length - 3;
+            assert.deepEqual(shape, layout === 'packed' ? [grad.length] : [2, longest]);
+            const [begin, end] = data_offsets;
+            const bits = new Uint16Array(
+              data.buffer.slice(data.byteOffset + start + begin, data.byteOffset + start + end),
+            );
+            const first = Array.from(bits.subarray(0, longest));
+            const second = bits.subarray(longest, longest + 3);
+            [...first, ...second].forEach((found, i) => {
+              const expected = Number.isNaN(floats[i]) ? undefined : toHalf(floats[i]!, dtype);
+              if (expected === undefined) assert.ok(Number.isNaN(fromHalf(found, dtype)));
+              else if (found !== expected) assert.fail(`${name}: ${floats[i]} is ${found}, not ${expected}`);
+            });
+            assert.ok(bits.subarray(longest + 3).every((x) => x === 0));
+          }
+          for (const [name, { dtype, data_offsets }] of Object.entries(entries))
+            assert.equal(data_offsets[0] % (dtype === 'I64' ? 8 : 2), 0, `${name} is not aligned`);
+        });
+
+    it('as Parquet with float16, which is rounded to nearest', async () => {
+      const grad = floats('float16');
+      const data = await writeRows('g.parquet', { dtype: 'float16' }, grad);
+      const { schema } = parquetMetadata(data);
+      const elements = schema.filter(({ name }) => name === 'element');
+      assert.deepEqual(
+        elements.map(({ logical_type }) => logical_type),
+        [{ type: 'FLOAT16' }, { type: 'FLOAT16' }],
+      );
+      const rows = await parquetReadObjects({
+        file: data.buffer.slice(data.byteOffset, data.byteOffset + data.length),
+      });
+      const found = rows.flatMap(({ grad }) => grad as number[]);
+      const expected = Array.from(grad, (x) =>
+        Number.isNaN(x) ? x : fromHalf(toHalf(x, 'float16'), 'float16'),
+      );
+      assert.deepEqual(found, expected);
+    });
+
+    it('are refused by the formats that lack them', () => {
+      for (const [name, dtype, expected] of [
+        [
+          'g.parquet',
+          'bfloat16',
+          /dtype: expected float32 or float16 for a file that ends in \.parquet, got bfloat16/,
+        ],
+        ['g.jsonl.gz', 'float16', /dtype: expected float32 for a file that ends in \.jsonl, got float16/],
+      ] as const)
+        assert.throws(() => writeGradients(join(directory, name), { dtype }), {
+          code: 'ERR_INVALID_OPTION',
+          message: expected,
+        });
+    });
   });
 
   it('as padded tensors, read by Python', async function () {

@@ -3,7 +3,13 @@
 import type { NativeFunctionSpec } from '../../../binding.js';
 import { fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
-import { BatchReader, type Input, type InputName, readTokenFloats } from '../../core/batch-reader.js';
+import {
+  BatchReader,
+  heldBatch,
+  type Input,
+  type InputName,
+  readTokenFloats,
+} from '../../core/batch-reader.js';
 import type { ComputeOptions, ComputeSyncOptions, DeviceCallOptions, Result } from '../../core/calls.js';
 import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
@@ -331,8 +337,9 @@ export abstract class KLFn {
   }
 
   *#penalty(batch: Batch, device: string | undefined): Sliced<KlPenalty> {
-    const { native: old, layout } = yield* this.#penaltyReader.readHost(batch);
-    const scores = yield* readTokenFloats(batch, this.#mapper, 'token_level_scores', layout);
+    const held = heldBatch(batch, this.#mapper);
+    const { native: old, layout } = yield* this.#penaltyReader.readHost(held);
+    const scores = yield* readTokenFloats(held, this.#mapper, 'token_level_scores', layout);
     const { rows } = layout;
     const [, oldLogprob, refLogprob] = old.data;
     const estimator = this.#penaltyEstimator;

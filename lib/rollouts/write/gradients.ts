@@ -7,7 +7,7 @@ import type { RolloutPart } from '../part-builder.js';
 import { writeJsonLines } from './json-lines.js';
 import { writeParquet } from './parquet.js';
 import { writeSafetensors } from './safetensors.js';
-import { type Layout, Staging, type WriteStaged, writing } from './staging.js';
+import { type GradientDtype, type Layout, Staging, type WriteStaged, writing } from './staging.js';
 
 /** Options of {@link writeGradients}. */
 export interface GradientOptions {
@@ -18,6 +18,8 @@ export interface GradientOptions {
    * 'padded': the shape is [B, T], and short rows are padded with 0.
    */
   layout?: Layout;
+  /** To which dtype gradients are rounded: to nearest, with ties to even. The default is 'float32'. */
+  dtype?: GradientDtype;
 }
 
 /** Writes gradients part by part. Until the file is complete, it has a temporary name. */
@@ -34,10 +36,19 @@ export interface GradientWriter {
   abort(): Promise<void>;
 }
 
-const FORMATS: readonly (Format & { write: WriteStaged })[] = [
-  { endings: ['.safetensors'], write: writeSafetensors },
-  { endings: ['.parquet'], write: writeParquet },
-  { endings: ['.jsonl', '.ndjson', '.jsonl.gz', '.ndjson.gz'], write: writeJsonLines },
+/** The dtypes that gradients can have in files. */
+export const GRADIENT_DTYPES = ['float32', 'float16', 'bfloat16'] as const satisfies GradientDtype[];
+
+interface GradientFormat extends Format {
+  write: WriteStaged;
+  /** The dtypes that gradients can have in this format. */
+  dtypes: readonly GradientDtype[];
+}
+
+const FORMATS: readonly GradientFormat[] = [
+  { endings: ['.safetensors'], write: writeSafetensors, dtypes: GRADIENT_DTYPES },
+  { endings: ['.parquet'], write: writeParquet, dtypes: ['float32', 'float16'] },
+  { endings: ['.jsonl', '.ndjson', '.jsonl.gz', '.ndjson.gz'], write: writeJsonLines, dtypes: ['float32'] },
 ];
 
 // The columns that the writer itself adds. Ids cannot have these names.
@@ -49,19 +60,18 @@ const RESERVED = ['grad', 'grad_entropy', 'cu_seqlens', 'lengths'];
  * row number in that file), its ids, `grad` and, if it was passed, `grad_entropy`.
  * - In JSON lines, a number has only as many digits as identify a float32. A number that is not finite
  *   becomes a string: "NaN", "Infinity" or "-Infinity".
- * - In safetensors, gradients are float32 tensors. The packed layout adds `cu_seqlens`, the padded layout adds
+ * - In safetensors, gradients are tensors of the given dtype. The packed layout adds `cu_seqlens`, the padded layout adds
  *   `lengths`. Numeric ids become tensors. For other ids, the metadata holds a JSON list of the different values under
  *   the column's name, and the column's tensor holds each row's index into this list (-1 if the row has no value).
- * @throws LossError `ERR_INVALID_OPTION` if the format is unknown or an id has a reserved name. The writer's methods
- * reject with `ERR_INVALID_INPUT` if the file cannot be written, and with `ERR_SHAPE_MISMATCH` if an array does not
- * have one number per token.
+ * @throws LossError `ERR_INVALID_OPTION` if the format is unknown or lacks the dtype, or if an id has a reserved name. The
+ * writer's methods reject with `ERR_INVALID_INPUT` if the file cannot be written, and with `ERR_SHAPE_MISMATCH` if an
+ * array does not have one number per token.
  */
 export function writeGradients(
   file: string,
-  { ids = [], layout = 'packed' }: GradientOptions = {},
+  { ids = [], layout = 'packed', dtype = 'float32' }: GradientOptions = {},
 ): GradientWriter {
-  const format = formatOf(FORMATS, file);
-  if (!format) throw unknownFormat('ERR_INVALID_OPTION', file, FORMATS);
+  const { write } = formatWith(dtype, file);
   const reserved = ids.find((name) => RESERVED.includes(name));
   if (reserved !== undefined)
     throw new LossError('ERR_INVALID_OPTION', {
@@ -69,20 +79,45 @@ export function writeGradients(
       expected: `columns other than ${RESERVED.join(', ')}, which the writer adds itself`,
       received: reserved,
     });
-  return new StagedWriter(file, ids, layout, format.write);
+  return new StagedWriter(file, ids, (staging, complete) =>
+    write(staging, complete, { layout, dtype, name: file }),
+  );
+}
+
+/**
+ * Checks that the format of a file of gradients has a dtype.
+ * @throws LossError `ERR_INVALID_OPTION` if it does not, or if the format is unknown.
+ */
+export function checkGradientDtype(dtype: GradientDtype, file: string): void {
+  formatWith(dtype, file);
+}
+
+function formatWith(dtype: GradientDtype, file: string): GradientFormat {
+  const format = formatOf(FORMATS, file);
+  if (!format) throw unknownFormat('ERR_INVALID_OPTION', file, FORMATS);
+  if (format.dtypes.includes(dtype)) return format;
+  throw new LossError('ERR_INVALID_OPTION', {
+    option: 'dtype',
+    expected: `${format.dtypes.join(' or ')} for a file that ends in ${format.endings[0]}`,
+    received: dtype,
+    hint: 'Files of .safetensors can have any of these dtypes',
+  });
 }
 
 class StagedWriter implements GradientWriter {
   readonly #file: string;
   readonly #ids: readonly string[];
-  readonly #layout: Layout;
-  readonly #write: WriteStaged;
+  readonly #write: (staging: Staging, complete: string) => Promise<void>;
   #staging: Staging | undefined;
 
-  constructor(file: string, ids: readonly string[], layout: Layout, write: WriteStaged) {
+  /** @param write writes all staged rows to a file with a temporary name. */
+  constructor(
+    file: string,
+    ids: readonly string[],
+    write: (staging: Staging, complete: string) => Promise<void>,
+  ) {
     this.#file = file;
     this.#ids = ids;
-    this.#layout = layout;
     this.#write = write;
   }
 
@@ -109,7 +144,7 @@ class StagedWriter implements GradientWriter {
     return writing(this.#file, async () => {
       await staging.end();
       const complete = join(staging.directory, 'complete');
-      await this.#write(staging, complete, { layout: this.#layout, name: this.#file });
+      await this.#write(staging, complete);
       const { size: bytes } = await stat(complete);
       await rename(complete, this.#file);
       await this.abort();

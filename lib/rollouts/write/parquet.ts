@@ -1,12 +1,12 @@
 // Writes gradients as Parquet, one row group after another.
 import type { SchemaElement } from 'hyparquet';
-import type { IdColumn, IdKind, StagedRow, WriteStaged } from './staging.js';
+import type { GradientDtype, IdColumn, IdKind, StagedRow, WriteStaged } from './staging.js';
 
 /** Writes Parquet. */
-export const writeParquet: WriteStaged = async (staging, file) => {
+export const writeParquet: WriteStaged = async (staging, file, { dtype }) => {
   const { fileWriter, ParquetWriter } = await import('hyparquet-writer');
-  const columns = [...staging.idColumns().map(idColumn), gradColumn('grad', ({ grad }) => grad)];
-  if (staging.hasEntropy) columns.push(gradColumn('grad_entropy', ({ gradEntropy }) => gradEntropy!));
+  const columns = [...staging.idColumns().map(idColumn), gradColumn('grad', dtype, ({ grad }) => grad)];
+  if (staging.hasEntropy) columns.push(gradColumn('grad_entropy', dtype, ({ gradEntropy }) => gradEntropy!));
   const root = { name: 'gradients', num_children: columns.length };
   const schema = [root, ...columns.flatMap((column) => column.schema)];
   const writer = new ParquetWriter({ writer: fileWriter(file), schema, statistics: false });
@@ -55,11 +55,15 @@ function idColumn({ name, kind }: IdColumn): Column {
   return { name, schema: [{ name, ...TYPES[kind] }], value: ({ ids }) => idValue(ids[name], kind) };
 }
 
-function gradColumn(name: string, gradOf: (row: StagedRow) => Float32Array): Column {
+// The writer rounds numbers to float16: to nearest, with ties to even.
+const FLOAT16 = { type: 'FIXED_LEN_BYTE_ARRAY', type_length: 2, logical_type: { type: 'FLOAT16' } } as const;
+
+function gradColumn(name: string, dtype: GradientDtype, gradOf: (row: StagedRow) => Float32Array): Column {
+  const number = dtype === 'float16' ? FLOAT16 : ({ type: 'FLOAT' } as const);
   const schema: SchemaElement[] = [
     { name, converted_type: 'LIST', repetition_type: 'REQUIRED', num_children: 1 },
     { name: 'list', repetition_type: 'REPEATED', num_children: 1 },
-    { name: 'element', type: 'FLOAT', repetition_type: 'REQUIRED' },
+    { name: 'element', ...number, repetition_type: 'REQUIRED' },
   ];
   return { name, schema, encoding: 'PLAIN', value: (row) => Array.from(gradOf(row)) };
 }

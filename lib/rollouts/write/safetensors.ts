@@ -2,7 +2,15 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { LossError } from '../../core/errors.js';
 import { MAX_HEADER } from '../tensor/safetensors.js';
-import { bytesOf, type IdColumn, type StagedRow, type Staging, type WriteStaged } from './staging.js';
+import { rounded } from './half.js';
+import {
+  bytesOf,
+  type GradientDtype,
+  type IdColumn,
+  type StagedRow,
+  type Staging,
+  type WriteStaged,
+} from './staging.js';
 
 /** The entry of a tensor in the header. */
 export interface TensorEntry {
@@ -11,7 +19,9 @@ export interface TensorEntry {
   shape: readonly number[];
 }
 
-const BYTES = { U8: 1, F32: 4, F64: 8, I64: 8 } as const;
+const BYTES = { U8: 1, F16: 2, BF16: 2, F32: 4, F64: 8, I64: 8 } as const;
+
+const DTYPES = { float32: 'F32', float16: 'F16', bfloat16: 'BF16' } as const;
 
 /** Returns the size of a tensor in bytes. */
 export const bytesOfTensor = ({ dtype, shape }: TensorEntry) =>
@@ -26,16 +36,15 @@ interface Tensor extends TensorEntry {
 }
 
 /** Writes tensors. */
-export const writeSafetensors: WriteStaged = async (staging, file, { layout }) => {
+export const writeSafetensors: WriteStaged = async (staging, file, { layout, dtype }) => {
   const metadata: Record<string, string> = {};
-  const tensors = [
-    ...perToken(staging, layout === 'padded'),
-    layout === 'padded' ? lengths(staging) : cuSeqlens(staging),
-  ];
+  const tensors = [layout === 'padded' ? lengths(staging) : cuSeqlens(staging)];
   for (const column of staging.idColumns())
     tensors.push(
       column.kind === 'text' ? await indexTensor(staging, column, metadata) : numberTensor(staging, column),
     );
+  // Tensors with wider numbers come first, so that all are aligned.
+  tensors.push(...perToken(staging, layout === 'padded', dtype));
 
   const target = await open(file, 'w');
   try {
@@ -72,15 +81,20 @@ export function header(tensors: readonly TensorEntry[], metadata: Record<string,
   return Buffer.concat([length, padded]);
 }
 
-function perToken({ rows, tokens, longest, hasEntropy }: Staging, padded: boolean): Tensor[] {
+function perToken(
+  { rows, tokens, longest, hasEntropy }: Staging,
+  padded: boolean,
+  dtype: GradientDtype,
+): Tensor[] {
   const shape = padded ? [rows, longest] : [tokens];
   const piece = (values: Float32Array) => {
-    if (!padded || values.length === longest) return values;
-    const filled = new Float32Array(longest);
-    filled.set(values);
+    const row = dtype === 'float32' ? values : rounded(values, dtype);
+    if (!padded || row.length === longest) return row;
+    const filled = dtype === 'float32' ? new Float32Array(longest) : new Uint16Array(longest);
+    filled.set(row);
     return filled;
   };
-  const grad: Tensor = { name: 'grad', dtype: 'F32', shape, piece: (row) => piece(row.grad) };
+  const grad: Tensor = { name: 'grad', dtype: DTYPES[dtype], shape, piece: (row) => piece(row.grad) };
   if (!hasEntropy) return [grad];
   return [grad, { ...grad, name: 'grad_entropy', piece: (row) => piece(row.gradEntropy!) }];
 }

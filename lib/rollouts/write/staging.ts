@@ -5,6 +5,7 @@ import { basename, dirname, join } from 'node:path';
 import { LossError } from '../../core/errors.js';
 import { readRecords } from '../records.js';
 import { describeFailure, errorAt } from '../source.js';
+import type { HalfDtype } from './half.js';
 import { jsonText } from './json.js';
 import { makeTemporaryFolder, removeTemporaryFolder } from './temporary.js';
 
@@ -28,6 +29,9 @@ export interface IdColumn {
 /** How rows of different lengths are arranged in a tensor: one after another, or padded to the same length. */
 export type Layout = 'packed' | 'padded';
 
+/** The dtype of gradients in a file. */
+export type GradientDtype = 'float32' | HalfDtype;
+
 /**
  * Writes all staged rows to a file.
  * @param file the temporary name under which to write.
@@ -36,7 +40,7 @@ export type Layout = 'packed' | 'padded';
 export type WriteStaged = (
   staging: Staging,
   file: string,
-  how: { layout: Layout; name: string },
+  how: { layout: Layout; dtype: GradientDtype; name: string },
 ) => Promise<void>;
 
 /** A line of the temporary file that holds the ids of all rows. Each line holds one row's ids and number of tokens. */
