@@ -216,6 +216,8 @@ class KeptValues {
     pass.program.gathering = &wanted;
     pass.program.first_segment = first_segment;
     pass.program.last_segment = wanted.segment + 1;
+    RowMemory memory;
+    if (!memory.give(&pass, chunk)) throw std::bad_alloc();
     target()->program_pass(pass, chunk);
   }
 
