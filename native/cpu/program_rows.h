@@ -316,16 +316,18 @@ class ProgramRows {
       });
       if (ends_sum(at + n, length, kSumTokens)) take_sums(segment.reductions, reductions);
     }
+    loop_.segment = nullptr;
     write_results(segment, reductions);
     for_scans(segment, [&](const Instruction& x) {
       scan(x.op, values_.get(x.operand[1]), reader.mask(0), length, scanned_of(x.out));
     });
   }
 
-  // Computes only the sampled tokens of a row, for what is gathered of the values that they keep.
+  // Computes only the sampled tokens of a row, for what is gathered of the values that they keep, and for
+  // estimates of reductions.
   void sample_row(const Segment& segment, TileReader& reader, int64_t length) {
-    Reduction unused[program::kMaxReductions];
-    clear(segment.reductions, unused);
+    Reduction reductions[program::kMaxReductions];
+    clear(segment.reductions, reductions);
     loop_.segment = nullptr;
     const cpu::Gathering& gathering = *pass_.gathering;
     for (int64_t at = Gatherer::first_sample(gathering, layout_, values_.row_index); at < length;
@@ -333,9 +335,13 @@ class ProgramRows {
       const int n = static_cast<int>(length - at < kBlock ? length - at : kBlock);
       reader.tiles(at, n, MaskUse::kLanes, [&](const TileColumns& in, int padded, int64_t position, int) {
         position_ = position;
-        reduce_tile(segment, in, padded, unused);
+        reduce_tile(segment, in, padded, reductions);
       });
     }
+    if (gathering.reduces) take_sums(segment.reductions, reductions);
+    loop_.segment = nullptr;
+    if (!gathering.reduces) return;
+    write_results(segment, reductions);
   }
 
   // Calls visit(instruction) for the scans of a segment.
@@ -349,11 +355,15 @@ class ProgramRows {
   static void clear(int count, Reduction* reductions) {
     for (int k = 0; k < count; ++k) reductions[k] = {};
   }
-  // A reduction has either float64 sums or float32 sums, and the others are 0.
-  static void take_sums(int count, Reduction* reductions) {
+  // A reduction has either float64 sums or float32 sums, and the others are 0. If a loop is prepared for the
+  // reductions, those that are 0 are left out.
+  void take_sums(int count, Reduction* reductions) const {
     for (int k = 0; k < count; ++k) {
       RowSum& lanes = reductions[k].lanes;
-      reductions[k].sum += lanes.precise.take() + static_cast<double>(lanes.single.take());
+      const bool single = !loop_.segment || loop_.reduction[k]->op == Op::k_row_sum_single;
+      const bool precise = !loop_.segment || !single;
+      reductions[k].sum +=
+          (precise ? lanes.precise.take() : 0.0) + (single ? static_cast<double>(lanes.single.take()) : 0.0);
     }
   }
   void write_results(const Segment& segment, Reduction* reductions) {
