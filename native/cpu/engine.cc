@@ -97,19 +97,19 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
     work_.batch_values.assign(program_.batch_values, 0.0);
     work_.batch_metrics.assign(program_.batch_metrics, 0.0);
     const RowRanks ranks = row_ranks(program_);
-    work_.kept.resize(ranks.any ? program_.kept * batch.layout.tokens() : 0);
+    const int64_t tokens = batch.layout.tokens();
     const int64_t scanned_stride =
         program_.has_several_passes ? scanned_begin(batch.layout, batch.layout.rows) : 0;
-    work_.scanned.resize(program_.scanned * scanned_stride);
     pass_.program = {&program_,
                      0,
                      0,
                      stores ? work_.row_values.data() : nullptr,
                      work_.batch_values.data(),
                      work_.batch_metrics.data(),
-                     ranks.any ? work_.kept.data() : nullptr,
-                     ranks.in_later_pass,
-                     work_.scanned.data(),
+                     ranks.in_later_pass ? work_.kept.resize(program_.kept * tokens) : nullptr,
+                     tokens,
+                     ranks.any && !ranks.in_later_pass,
+                     work_.scanned.resize(program_.scanned * scanned_stride),
                      scanned_stride,
                      nullptr};
   }
@@ -174,7 +174,7 @@ bool Evaluation::next_program_pass() {
 bool Evaluation::runs_selections() {
   while (selector_.next(&pass_)) {
     if (++selection_passes_ <= kMaxSelectionPasses) return true;
-    for (const Chunk& chunk : work_.chunks) target()->program_pass(pass_, chunk);
+    for (const Chunk& chunk : work_.chunks) program_pass(chunk);
   }
   return false;
 }
@@ -203,29 +203,28 @@ void Evaluation::run(int64_t piece) {
   if (phase_ == Phase::kRows)
     rows(piece);
   else if (phase_ == Phase::kProgram || phase_ == Phase::kMetrics)
-    target()->program_pass(pass_, work_.chunks[piece]);
+    program_pass(work_.chunks[piece]);
   else
     tokens(work_.chunks[piece], &work_.sums[piece]);
 }
 
-// Runs the token pass. Scanned values that no other pass needs get memory of their own, which stays in the
-// cache.
 void Evaluation::tokens(const Chunk& chunk, ExactSums* sums) {
-  if (program_.scanned == 0 || program_.has_several_passes) return target()->token_pass(pass_, chunk, sums);
-  int64_t longest = 0;
-  for (int64_t row = chunk.first_row; row < chunk.last_row; ++row)
-    longest = std::max(longest, batch_.layout.length(row));
+  with_row_memory(chunk, [&](const TokenPass& pass) { target()->token_pass(pass, chunk, sums); });
+}
+
+void Evaluation::program_pass(const Chunk& chunk) {
+  with_row_memory(chunk, [&](const TokenPass& pass) { target()->program_pass(pass, chunk); });
+}
+
+// Calls compute(pass) for a pass over a chunk. Values that no other pass needs get memory of their own.
+template <class Compute>
+void Evaluation::with_row_memory(const Chunk& chunk, const Compute& compute) {
   TokenPass pass = pass_;
-  pass.program.scanned_stride = longest + kScannedPadding;
-  const std::unique_ptr<float[]> scanned(
-      new (std::nothrow) float[program_.scanned * pass.program.scanned_stride]);
-  if (!scanned) {
-    // The pool's threads do not catch exceptions.
-    out_of_memory_.store(true, std::memory_order_relaxed);
-    return abort();
-  }
-  pass.program.scanned = scanned.get();
-  target()->token_pass(pass, chunk, sums);
+  RowMemory memory;
+  if (memory.give(&pass, chunk)) return compute(pass);
+  // The pool's threads do not catch exceptions.
+  out_of_memory_.store(true, std::memory_order_relaxed);
+  abort();
 }
 
 void Evaluation::write_gradients(int64_t first, int64_t last) {

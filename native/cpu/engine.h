@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpu/pool.h"
+#include "cpu/row_memory.h"
 #include "cpu/select.h"
 #include "cpu/target.h"
 #include "engine/function.h"
@@ -42,7 +43,7 @@ struct Workspace {
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
   std::vector<double> row_values, batch_values, batch_metrics;  // of a program; see ProgramPass
-  std::vector<float> kept, scanned;                             // of a program too
+  Numbers kept, scanned;                                        // of a program too
 };
 
 // Returns whether a batch is so small that the calling thread computes it faster alone than with the pool's
@@ -85,6 +86,9 @@ class Evaluation : public Task {
 
  private:
   void rows(int64_t piece);
+  void program_pass(const Chunk& chunk);
+  template <class Compute>
+  void with_row_memory(const Chunk& chunk, const Compute& compute);
   void tokens(const Chunk& chunk, ExactSums* sums);
   void weights();
   bool next_program_pass();

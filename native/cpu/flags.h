@@ -9,15 +9,26 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 struct alignas(64) Flags {
   uint8_t of[kBlock];
 
-  // Calls visit(i) for each value i that is flagged, in order.
+  // Calls visit(i) for each value i that is flagged, in order. One loop over the flags of the whole block has
+  // fewer branches that a processor cannot predict than a loop per word.
   template <class Visit>
   PL_FN void visit(Visit visit) const {
+    for (uint64_t left = bits(); left != 0; left &= left - 1) visit(__builtin_ctzll(left));
+  }
+
+ private:
+  // Returns the flags as one bit each.
+  PL_FN uint64_t bits() const {
     constexpr int kWord = sizeof(uint64_t);
-    for (int at = 0; at < kBlock; at += kWord) {
+    static_assert(kBlock == kWord * 8);
+    uint64_t result = 0;
+    for (int w = 0; w < kBlock / kWord; ++w) {
       uint64_t word;
-      memcpy(&word, of + at, kWord);
-      for (; word != 0; word &= word - 1) visit(at + __builtin_ctzll(word) / 8);
+      memcpy(&word, of + w * kWord, kWord);
+      // Moves the lowest bit of each byte to the last byte, in the bytes' order.
+      result |= (word * 0x0102040810204080u >> 56) << (w * kWord);
     }
+    return result;
   }
 };
 

@@ -32,6 +32,7 @@ struct Gathering {
   float low = 0, high = 0;
   RowCounts* rows = nullptr;  // receives the counts of each row; null if not wanted
   bool sums = false;          // whether the sums of the values are wanted, too
+  bool reduces = false;       // whether the reductions over the sample of a row are its row values
 };
 
 // Takes candidates that a pass has collected. Several threads may call it at the same time.

@@ -15,7 +15,7 @@ inline bool has_sample(const cpu::Gathering& gathering, const Layout& layout, in
 
 inline void program_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
   const BatchView& batch = *pass.batch;
-  ProgramRows program(pass, chunk.first_row);
+  ProgramRows program(pass);
   TileReader reader(batch, pass.program.program->columns, true);
   const cpu::Gathering* const gathering = pass.program.gathering;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {

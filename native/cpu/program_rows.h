@@ -37,7 +37,7 @@ struct ProgramValues {
   double batch_input[program::kBatchInputs];
   int64_t row_index = 0;
   RowRank row_rank[program::kMaxKept];  // of the row's kept values
-  int64_t kept_begin = 0;               // where the row's values begin in what the pass keeps
+  int64_t kept_begin = 0;               // where the row's values begin in the memory for kept values
   // The outputs of the row.
   double loss = 0;
   double metric[kMaxMetrics] = {};
@@ -66,7 +66,7 @@ struct ProgramValues {
   // Returns where the values with a number that the row's tokens keep are. They have no gaps for masked
   // tokens.
   float* kept_values(int kept) const {
-    return pass.program.kept + kept * pass.batch->layout.tokens() + kept_begin;
+    return pass.program.kept + kept * pass.program.kept_stride + kept_begin;
   }
 
   // Returns the row's number in a column that has one value per row.
@@ -115,13 +115,11 @@ struct ProgramValues {
 // Computes the tokens of one row after another.
 class ProgramRows {
  public:
-  // `first_row` is the first row of the chunk that is computed.
-  ProgramRows(const cpu::TokenPass& pass, int64_t first_row)
+  explicit ProgramRows(const cpu::TokenPass& pass)
       : program_(*pass.program.program),
         pass_(pass.program),
         layout_(pass.batch->layout),
         values_(pass),
-        first_row_(first_row),
         gatherer_(pass.program.gathering),
         reducing_(reductions_with_outputs(program_)),
         tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
@@ -140,9 +138,10 @@ class ProgramRows {
     values_.row_input[program::kRowRepeats] = repeats;
     values_.row_input[program::kPlaceInPair] = static_cast<double>(row & 1);
     values_.row_index = row;
-    values_.kept_begin = layout_.begin(pass_.keeps_rows ? row : first_row_);
+    values_.kept_begin = pass_.kept_per_row ? 0 : layout_.begin(row);
     for (int k = 0; k < program_.kept; ++k) values_.row_rank[k].clear();
     gatherer_.start_row(row);
+    loop_.segment = nullptr;
     scanned_ = pass_.scanned;
     if (scanned_ && program_.has_several_passes) scanned_ += cpu::scanned_begin(layout_, row);
     values_.loss = 0;
@@ -176,8 +175,8 @@ class ProgramRows {
     // A compiled segment with a gradient always writes it.
     if (has_loop(*segment) && (grad || !program_.has_grad)) {
       const Segment& last = reducing_ > 0 ? segment[1] : *segment;
-      run_compiled(*segment, last.last, in, n, grad, sums, reductions_);
-      return add_extremes(last, in, n, reductions_);
+      prepare_loop(*segment, last.last, reductions_);
+      return run_loop(in, n, grad, sums, reductions_);
     }
     output_tile(*segment, in, n, grad, grad_entropy, sums);
     if (reducing_ > 0) reduce_tile(segment[1], in, n, reductions_);
@@ -201,6 +200,11 @@ class ProgramRows {
   static constexpr int kFewRegisters = program::kMaxRegisters / 2;
   // What lies between two registers, for the reason that TileReader gives for its buffers.
   static constexpr int kPadding = 48;
+  // How many registers of kSharedTile tokens there is room for: the loop of a compiled segment needs one for
+  // each reduction.
+  static constexpr int kTileRegisters = program::kMaxReductions;
+  static_assert(kTileRegisters * (kSharedTile + kPadding) >=
+                program::kMaxRegisters * (kSharedTile / 2 + kPadding));
 
   // A reduction over the row that is being computed.
   struct Reduction {
@@ -297,8 +301,10 @@ class ProgramRows {
   void reduce_row(const Segment& segment, TileReader& reader, int64_t length) {
     Reduction reductions[program::kMaxReductions];
     clear(segment.reductions, reductions);
+    loop_.segment = nullptr;
     for (int64_t at = 0; at < length; at += tile_size_) {
       const int n = static_cast<int>(length - at < tile_size_ ? length - at : tile_size_);
+      reader.fetch_mask(at + n, n);
       const int unmasked = unmasked_length(reader.mask(at), n);
       reader.tiles(at, unmasked, MaskUse::kLanes,
                    [&](const TileColumns& in, int padded, int64_t position, int) {
@@ -310,25 +316,32 @@ class ProgramRows {
       });
       if (ends_sum(at + n, length, kSumTokens)) take_sums(segment.reductions, reductions);
     }
+    loop_.segment = nullptr;
     write_results(segment, reductions);
     for_scans(segment, [&](const Instruction& x) {
       scan(x.op, values_.get(x.operand[1]), reader.mask(0), length, scanned_of(x.out));
     });
   }
 
-  // Computes only the sampled tokens of a row, for what is gathered of the values that they keep.
+  // Computes only the sampled tokens of a row, for what is gathered of the values that they keep, and for
+  // estimates of reductions.
   void sample_row(const Segment& segment, TileReader& reader, int64_t length) {
-    Reduction unused[program::kMaxReductions];
-    clear(segment.reductions, unused);
+    Reduction reductions[program::kMaxReductions];
+    clear(segment.reductions, reductions);
+    loop_.segment = nullptr;
     const cpu::Gathering& gathering = *pass_.gathering;
     for (int64_t at = Gatherer::first_sample(gathering, layout_, values_.row_index); at < length;
          at += gathering.sample) {
       const int n = static_cast<int>(length - at < kBlock ? length - at : kBlock);
       reader.tiles(at, n, MaskUse::kLanes, [&](const TileColumns& in, int padded, int64_t position, int) {
         position_ = position;
-        reduce_tile(segment, in, padded, unused);
+        reduce_tile(segment, in, padded, reductions);
       });
     }
+    if (gathering.reduces) take_sums(segment.reductions, reductions);
+    loop_.segment = nullptr;
+    if (!gathering.reduces) return;
+    write_results(segment, reductions);
   }
 
   // Calls visit(instruction) for the scans of a segment.
@@ -342,11 +355,15 @@ class ProgramRows {
   static void clear(int count, Reduction* reductions) {
     for (int k = 0; k < count; ++k) reductions[k] = {};
   }
-  // A reduction has either float64 sums or float32 sums, and the others are 0.
-  static void take_sums(int count, Reduction* reductions) {
+  // A reduction has either float64 sums or float32 sums, and the others are 0. If a loop is prepared for the
+  // reductions, those that are 0 are left out.
+  void take_sums(int count, Reduction* reductions) const {
     for (int k = 0; k < count; ++k) {
       RowSum& lanes = reductions[k].lanes;
-      reductions[k].sum += lanes.precise.take() + static_cast<double>(lanes.single.take());
+      const bool single = !loop_.segment || loop_.reduction[k]->op == Op::k_row_sum_single;
+      const bool precise = !loop_.segment || !single;
+      reductions[k].sum +=
+          (precise ? lanes.precise.take() : 0.0) + (single ? static_cast<double>(lanes.single.take()) : 0.0);
     }
   }
   void write_results(const Segment& segment, Reduction* reductions) {
@@ -356,43 +373,56 @@ class ProgramRows {
     }
   }
 
-  // Runs the loop of the compiled segment that begins with `segment` for a tile. Its last instruction is
-  // before `last`. The operands of extremes and of row_keep, and the results that depend on positions, go to
-  // registers, one per reduction.
-  void run_compiled(const Segment& segment, int last, const TileColumns& in, int n, float* grad,
-                    LossSums* outputs, Reduction* reductions) {
+  // What the loop of a compiled segment gets for every tile of a row. The operands of extremes and of
+  // row_keep, and the results that depend on positions, go to registers, one per reduction.
+  struct RowLoop {
+    const Segment* segment = nullptr;  // the first segment of the compiled one; null if nothing is prepared
     float uniforms[4 * program::kMaxValues];
-    for (int k = segment.first_uniform; k < segment.last_uniform; ++k)
-      uniforms[k - segment.first_uniform] = static_cast<float>(values_.get(program_.uniforms[k]));
     RowSum* sums[program::kMaxReductions];
-    float* extremes[program::kMaxReductions];
-    const float* of_positions[kFewRegisters];
-    int count = 0, positions = 0;
+    float* operands[program::kMaxReductions];
+    const Instruction* reduction[program::kMaxReductions];
+    int reductions;
+    bool only_sums;  // whether all reductions are sums
+    const Instruction* of_position[kTileRegisters];
+    float* result[kTileRegisters];
+    int positions;
+  };
+
+  // Prepares the loop of the compiled segment that begins with `segment`, unless that has been done for the
+  // row. Its last instruction is before `last`.
+  void prepare_loop(const Segment& segment, int last, Reduction* reductions) {
+    if (loop_.segment == &segment) return;
+    loop_.segment = &segment;
+    for (int k = segment.first_uniform; k < segment.last_uniform; ++k)
+      loop_.uniforms[k - segment.first_uniform] = static_cast<float>(values_.get(program_.uniforms[k]));
+    loop_.reductions = loop_.positions = 0;
+    loop_.only_sums = true;
     for (int i = segment.first; i < last; ++i) {
       const Instruction& x = program_.instructions[i];
       if (program::is_of_position(x.op)) {
-        float* const out = register_of(kFewRegisters - 1 - positions);
-        compute_of_position(x, n, out);
-        of_positions[positions++] = out;
+        loop_.result[loop_.positions] = register_of(kTileRegisters - 1 - loop_.positions);
+        loop_.of_position[loop_.positions++] = &x;
       }
       if (!program::is_row_reduction(x.op)) continue;
-      sums[count] = &reductions[count].lanes;
-      extremes[count] = register_of(count);
-      ++count;
+      const int k = loop_.reductions++;
+      loop_.sums[k] = &reductions[k].lanes;
+      loop_.operands[k] = register_of(k);
+      loop_.reduction[k] = &x;
+      loop_.only_sums = loop_.only_sums && program::is_sum(x.op);
     }
-    float* scanned[program::kMaxScanned];
-    for (int k = 0; k < program_.scanned; ++k) scanned[k] = scanned_of(k) + position_;
-    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes, of_positions, scanned}, in, n);
   }
 
-  // Considers or keeps the operands of extremes and of row_keep, which a compiled loop has written.
-  void add_extremes(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
-    int count = 0;
-    for (int i = segment.first; i < segment.last; ++i) {
-      const Instruction& x = program_.instructions[i];
-      if (!program::is_row_reduction(x.op)) continue;
-      if (!program::is_sum(x.op)) add_operand(x, {register_of(count)}, in, n, &reductions[count]);
-      ++count;
+  // Runs the prepared loop for a tile, and considers or keeps what it has written for extremes and row_keep.
+  void run_loop(const TileColumns& in, int n, float* grad, LossSums* outputs, Reduction* reductions) {
+    for (int k = 0; k < loop_.positions; ++k) compute_of_position(*loop_.of_position[k], n, loop_.result[k]);
+    float* scanned[program::kMaxScanned];
+    for (int k = 0; k < program_.scanned; ++k) scanned[k] = scanned_of(k) + position_;
+    compiled_loop(loop_.segment->compiled)(
+        {loop_.uniforms, grad, outputs, loop_.sums, loop_.operands, loop_.result, scanned}, in, n);
+    if (loop_.only_sums) return;
+    for (int k = 0; k < loop_.reductions; ++k) {
+      const Instruction& x = *loop_.reduction[k];
+      if (!program::is_sum(x.op)) add_operand(x, {loop_.operands[k]}, in, n, &reductions[k]);
     }
   }
 
@@ -418,8 +448,8 @@ class ProgramRows {
 
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
     if (has_loop(segment)) {
-      run_compiled(segment, segment.last, in, n, nullptr, nullptr, reductions);
-      return add_extremes(segment, in, n, reductions);
+      prepare_loop(segment, segment.last, reductions);
+      return run_loop(in, n, nullptr, nullptr, reductions);
     }
     ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);
     for (int i = segment.first; i < segment.last; ++i) {
@@ -454,15 +484,15 @@ class ProgramRows {
   const cpu::ProgramPass& pass_;
   const Layout& layout_;
   ProgramValues values_;
-  const int64_t first_row_;
   Gatherer gatherer_;
   int64_t position_ = 0;      // of the current tile's first token in the row
   float* scanned_ = nullptr;  // the first scanned values of the row
-  const int reducing_;        // the number of reductions in the segment after the one with the outputs
+  RowLoop loop_;
+  const int reducing_;  // the number of reductions in the segment after the one with the outputs
   const int tile_size_;
   Reduction reductions_[program::kMaxReductions];  // these reductions
   double own_row_[2 * program::kMaxValues];
-  alignas(64) float registers_[program::kMaxRegisters * (kSharedTile / 2 + kPadding)];
+  alignas(64) float registers_[kTileRegisters * (kSharedTile + kPadding)];
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -35,11 +35,12 @@ struct ProgramPass {
   double* row_values;
   double* batch_values;
   double* batch_metrics;
-  // The values that tokens keep for row_rank: program->kept times as many as the batch has tokens. Null if
-  // there is no row_rank. Unless keeps_rows is set, all rows of a chunk share the place of its first row, so
-  // that this memory stays in the cache.
+  // kept_stride numbers for each row_keep: the values that tokens keep for row_rank. Null if there is no
+  // row_rank. If kept_per_row is set, the rows of a chunk use the same memory one after another. Otherwise,
+  // the values of a row begin where the row begins in the batch.
   float* kept;
-  bool keeps_rows;
+  int64_t kept_stride;
+  bool kept_per_row;
   // scanned_stride numbers for each scanned value. If the program has several passes, the numbers of a row
   // begin at scanned_begin(). Otherwise, the rows of a chunk use the same memory one after another.
   float* scanned;

@@ -277,6 +277,35 @@ describe('selections of programs', () => {
     );
   });
 
+  it('select by numbers that the pass over the values computes', () => {
+    // These numbers and their sums are exact. The sample differs from the other tokens in the last ones.
+    const values: typeof DISTRIBUTIONS = [
+      (uniform) => Math.floor(uniform() * 2 ** 12) / 64 - 3,
+      (uniform, row) => (row % 2 === 0 ? 0 : Math.floor(uniform() * 64) - 16),
+      (uniform, row, token) => ((1500 * row + token) % 1024 < 64 ? 50 : Math.floor(uniform() * 64) / 8),
+      (uniform, row, token) => ((1500 * row + token) % 1024 < 64 ? 0 : Math.floor(uniform() * 64) / 8),
+    ];
+    const by = fc.integer({ min: 0, max: 400 }).map((x) => x / 8);
+    agreeOnManyTokens(values, by, ({ A, batchSum, batchRank, batchUnderFill }, by) => {
+      const under = batchUnderFill(A, batchSum(A.gt(1)).mul(by));
+      return {
+        under: { node: under, per: 'batch' },
+        last: { node: batchRank(A, under.sub(1)), per: 'batch' },
+      };
+    });
+    agreeOnManyTokens(values, by, ({ A, batchSum, batchRank, batchRankAt }, by) => {
+      const rank = batchSum(A.le(by));
+      return {
+        value: { node: batchRank(A, rank), per: 'batch' },
+        place: { node: batchRankAt(A, rank), per: 'batch' },
+      };
+    });
+    // The sum and the rank are infinite or NaN.
+    agreeOnManyTokens(DISTRIBUTIONS, by, ({ A, batchSum, batchRank }, by) => ({
+      value: { node: batchRank(A, batchSum(A.div(0)).add(by)), per: 'batch' },
+    }));
+  });
+
   it('flag the tokens up to a place', () => {
     agree(positive, rank, ({ A, batchRankAt, isUpTo, rowSum }, by) => ({
       count: { node: rowSum(isUpTo(batchRankAt(A, by))), per: 'row' },

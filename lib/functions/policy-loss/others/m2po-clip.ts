@@ -90,16 +90,16 @@ export type M2POClipMetrics = MetricsOf<(typeof M2POClipLossFn)['declaration']['
 // squares at a level leaves the sum of min(square, level); the range reaches up to the last square below the level at
 // which this sum reaches the budget.
 function rangeWithin(
-  { A, d, r, exp, max, select, sg, square, sqrt, batchSum, batchRank, batchUnderFill }: ProgramSymbols,
+  { A, d, exp, max, select, sg, square, sqrt, batchSum, batchRank, batchUnderFill }: ProgramSymbols,
   options: { m2Budget: number; miniclipLow: number; miniclipHigh: number },
 ): Record<'low' | 'high' | 'm2' | 'after', Expression> {
   const tiny = 1e-12;
-  const ratio = sg(r);
+  const logRatio = sg(d);
   const hasMoved = A.gt(tiny)
-    .and(ratio.gt(1))
-    .or(A.lt(-tiny).and(ratio.lt(1)));
+    .and(logRatio.gt(0))
+    .or(A.lt(-tiny).and(logRatio.lt(0)));
   // The squares of other tokens count as 0, which changes neither the sums nor how many squares are above a level.
-  const squares = select(hasMoved, square(sg(d)), 0);
+  const squares = select(hasMoved, square(logRatio), 0);
   const n = batchSum(hasMoved);
   const m2 = batchSum(squares).div(max(n, 1));
   const below = batchUnderFill(squares, n.mul(options.m2Budget));

@@ -1,0 +1,65 @@
+// Memory for the numbers that the tokens of rows keep or scan (see ProgramPass), while a pass computes a
+// chunk.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "cpu/target.h"
+
+namespace policy_loss::cpu {
+
+// Memory for numbers that are written before they are read. Unlike a vector, it is not cleared, which takes
+// as long as writing the numbers.
+class Numbers {
+ public:
+  // Makes room for n numbers, which are undefined. Throws std::bad_alloc if there is no memory.
+  float* resize(int64_t n) {
+    if (n > size_) {
+      size_ = 0;
+      data_.reset();
+      data_.reset(new float[n]);
+      size_ = n;
+    }
+    return data_.get();
+  }
+
+ private:
+  std::unique_ptr<float[]> data_;
+  int64_t size_ = 0;
+};
+
+// Memory for what the rows of a chunk use one after another, which therefore stays in the cache.
+class RowMemory {
+ public:
+  // Gives a pass over a chunk the memory that it lacks. Returns false if there is no memory.
+  bool give(TokenPass* pass, const Chunk& chunk) {
+    ProgramPass& p = pass->program;
+    if (!p.program) return true;
+    const int64_t kept = p.kept_per_row ? p.program->kept : 0;
+    const int64_t scanned = p.program->has_several_passes ? 0 : p.program->scanned;
+    if (kept + scanned == 0) return true;
+    int64_t longest = 0;
+    for (int64_t row = chunk.first_row; row < chunk.last_row; ++row)
+      longest = std::max(longest, pass->batch->layout.length(row));
+    const int64_t stride = longest + kScannedPadding;
+    data_.reset(new (std::nothrow) float[(kept + scanned) * stride]);
+    if (!data_) return false;
+    if (kept > 0) {
+      p.kept = data_.get();
+      p.kept_stride = stride;
+    }
+    if (scanned > 0) {
+      p.scanned = data_.get() + kept * stride;
+      p.scanned_stride = stride;
+    }
+    return true;
+  }
+
+ private:
+  std::unique_ptr<float[]> data_;
+};
+
+}  // namespace policy_loss::cpu
