@@ -13,7 +13,7 @@ import {
 } from './graph.js';
 
 /** The most reductions and scans in a segment: kMaxReductions in native/program/program.h. */
-const MAX_REDUCTIONS = 20;
+const MAX_REDUCTIONS = 16;
 
 /** A segment of a program. `nodes` are the values that it computes. A segment for tokens computes reductions and scans. */
 export interface Segment {

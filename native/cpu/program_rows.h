@@ -201,8 +201,8 @@ class ProgramRows {
   // What lies between two registers, for the reason that TileReader gives for its buffers.
   static constexpr int kPadding = 48;
   // How many registers of kSharedTile tokens there is room for: the loop of a compiled segment needs one for
-  // each reduction.
-  static constexpr int kTileRegisters = program::kMaxReductions;
+  // each reduction, and one for each result that depends on positions.
+  static constexpr int kTileRegisters = program::kMaxReductions + 2;
   static_assert(kTileRegisters * (kSharedTile + kPadding) >=
                 program::kMaxRegisters * (kSharedTile / 2 + kPadding));
 

@@ -214,7 +214,7 @@ struct alignas(16) Instruction {
 constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
 constexpr int kMaxValues = 256;        // of each kind: constants, row values, batch values
-constexpr int kMaxReductions = 20;     // in one segment, scans among them
+constexpr int kMaxReductions = 16;     // in one segment, scans among them
 constexpr int kMaxProgramColumns = 9;  // that one program reads
 constexpr int kMaxScanned = 16;
 constexpr int kMaxKept = 4;  // the row values of row_keep have numbers below this

@@ -126,7 +126,7 @@ class Interpreter {
           true,
         ),
       );
-      assert.ok(reducing.length <= 20);
+      assert.ok(reducing.length <= 16);
       if (header!.op === 'tokens') this.#runTokens(instructions);
       else if (header!.op === 'row') pendingBatch.push(...this.#runRows(instructions));
       else {
