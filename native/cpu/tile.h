@@ -114,7 +114,12 @@ class alignas(64) LaneSum {
     *this = {};
     for (int width = kVectors / 2; width > 0; width /= 2)
       for (int v = 0; v < width; ++v) part[v] += part[v + width];
-    return total_of<kVectorBytes>(part[0]);
+    constexpr int wide = kSumLanes / kVectors;
+    Number sum[wide];
+    memcpy(sum, part, sizeof sum);
+    for (int width = wide / 2; width > 0; width /= 2)
+      for (int l = 0; l < width; ++l) sum[l] += sum[l + width];
+    return sum[0];
   }
 
  private:
@@ -123,22 +128,6 @@ class alignas(64) LaneSum {
   static constexpr int kVectors = kSumLanes * sizeof(Number) / sizeof(Vector);
 
   PL_FN const Vector* vectors() const { return reinterpret_cast<const Vector*>(lane); }
-
-  // Returns the sum of the numbers of a vector. Adds its second half to the first one, again and again.
-  template <int bytes, class V>
-  static PL_FN Number total_of(const V& x) {
-    if constexpr (bytes == sizeof(Number)) {
-      Number number;
-      memcpy(&number, &x, bytes);
-      return number;
-    } else {
-      typedef Number Half __attribute__((vector_size(bytes / 2)));
-      Half low, high;
-      memcpy(&low, &x, bytes / 2);
-      memcpy(&high, reinterpret_cast<const char*>(&x) + bytes / 2, bytes / 2);
-      return total_of<bytes / 2>(low + high);
-    }
-  }
 };
 
 // Calls visit(lane, i) for every token i < n of a tile, where `lane` is the token's partial sum.
