@@ -69,6 +69,7 @@ const mixChord = POLICY_LOSS_FN.create('mix_chord');
 const kl = KL_FN.create('k3', { kl_coef: 0.1 });
 const entropy = ENTROPY_LOSS_FN.create('default', { entropy_coef: 0.1 });
 const grpo = ADVANTAGE_FN.create('grpo');
+const gdpo = ADVANTAGE_FN.create('verl/gdpo', { gdpo_reward_keys: ['correctness', 'format'] });
 const objective = ALGORITHM_TYPE.get('grpo').objective();
 const penalised = ALGORITHM_TYPE.get('ppo').objective({
   advantage_fn: 'reinforceplusplus',
@@ -272,6 +273,15 @@ describe('long conversions', () => {
       });
       assert.deepEqual(await promise, expected);
     }
+  });
+
+  it('use the named rewards that were passed', async () => {
+    const named = { ...rewarded, correctness: perRow(3), format: perRow(2) };
+    const expected = gdpo.computeSync(named);
+    const batch = { ...named };
+    const promise = gdpo.compute(batch);
+    Object.assign(batch, { correctness: perRow(5), format: perRow(7) });
+    assert.deepEqual(await promise, expected);
   });
 
   it('read elements that changed in the meantime', async () => {

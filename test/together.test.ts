@@ -3,8 +3,9 @@
  * aborted does not disturb the others.
  */
 import assert from 'node:assert/strict';
+import { getEventListeners } from 'node:events';
 import { cpus } from 'node:os';
-import { setImmediate } from 'node:timers/promises';
+import { setImmediate, setTimeout } from 'node:timers/promises';
 import { native } from '../lib/core/native.js';
 import {
   ALGORITHM_TYPE,
@@ -221,6 +222,36 @@ describe('calls computed together', () => {
     ]);
     assert.equal(code, 'ERR_ABORTED');
     assert.deepEqual(result, ppo.computeSync(batch, { grad: true }));
+  });
+
+  it('end when they are aborted, even if another one never ends', async () => {
+    const controller = new AbortController();
+    const { signal } = controller;
+    const codes: unknown[] = [];
+    const abortable = async (together: Together) => {
+      await ppo.compute(shared(), { together, signal }).catch(({ code }) => codes.push(code));
+    };
+    void computeTogether([abortable, abortable, () => new Promise(() => {})]);
+    await setImmediate();
+    controller.abort();
+    for (let turn = 0; turn < 100 && codes.length < 2; turn++) await setImmediate();
+    assert.deepEqual(codes, ['ERR_ABORTED', 'ERR_ABORTED']);
+    assert.equal(getEventListeners(signal, 'abort').length, 0);
+  });
+
+  it('do not wait for a small one, even if its function goes on', async () => {
+    const small = packedBatch(makeBatch({ ...SPEC, rows: 2, columns: 8, rowLengths: [8, 3] }));
+    let loss: number | undefined;
+    await computeTogether([
+      async (together) => {
+        await ppo.compute(small, { together });
+        for (let turn = 0; turn < 1000 && loss === undefined; turn++) await setTimeout(1);
+        assert.equal(loss, ppo.computeSync(shared()).loss);
+      },
+      async (together) => {
+        ({ loss } = await ppo.compute(shared(), { together }));
+      },
+    ]);
   });
 
   it('refuse other values', async () => {

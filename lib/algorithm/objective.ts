@@ -375,15 +375,14 @@ export class Objective {
     conversions?: Conversions,
   ): Promise<R> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const { device, normalizer, part, signal, stream, together } = options;
-    const reading = evaluator.read(batch, device, found?.computed, conversions);
-    return finishInTurns(reading, signal, (input) => {
+    const reading = evaluator.read(batch, options.device, found?.computed, conversions);
+    return finishInTurns(reading, options.signal, (input) => {
       const gradients = this.#gradients(input, options, batch);
       const loss = evaluator.prepare(
         input,
         gradients,
-        { normalizer, part, signal, stream, together },
-        coefficients(input, normalizer),
+        options,
+        coefficients(input, options.normalizer),
         (result) => toResult(result, gradients, options.gradEntropy !== false, input.layout, found),
         found?.fused,
       );

@@ -28,8 +28,8 @@ export async function abortable<T>(
   start: (flag: Int32Array | undefined) => Promise<T>,
 ): Promise<Exclude<T, -1>> {
   checkSignal(signal);
-  const watch = signal && Watch.of(signal);
-  const flag = watch?.add();
+  const flag = signal && new Int32Array(1);
+  const ignore = flag && whenAborted(signal, () => Atomics.store(flag, 0, 1));
   try {
     const result = await start(flag);
     if (result === -1) throw aborted(signal);
@@ -37,7 +37,7 @@ export async function abortable<T>(
   } catch (error) {
     throw fromNative(error);
   } finally {
-    if (flag) watch?.delete(flag);
+    ignore?.();
   }
 }
 
@@ -69,14 +69,21 @@ function aborted(signal: AbortSignalLike | undefined): LossError {
   return new LossError('ERR_ABORTED', 'the call was aborted', { cause: signal?.reason });
 }
 
-// The running calls that use one signal. They share one listener, because Node warns of a leak when a signal has more
-// than ten.
+/** Calls `act` once if a signal is aborted. Returns a function that undoes this. */
+export function whenAborted(signal: AbortSignalLike, act: () => void): () => void {
+  const watch = Watch.of(signal);
+  watch.add(act);
+  return () => watch.delete(act);
+}
+
+// What running calls do when one signal is aborted. They share one listener, because Node warns of a leak when a signal
+// has more than ten.
 class Watch {
   static readonly #watches = new WeakMap<AbortSignalLike, Watch>();
   readonly #signal: AbortSignalLike;
-  readonly #flags = new Set<Int32Array>();
+  readonly #acts = new Set<() => void>();
   readonly #abort = () => {
-    for (const flag of this.#flags) Atomics.store(flag, 0, 1);
+    for (const act of this.#acts) act();
   };
 
   constructor(signal: AbortSignalLike) {
@@ -92,17 +99,15 @@ class Watch {
     return watch;
   }
 
-  /** Creates the flag of one call, which native code polls. The flag becomes non-zero when the signal aborts. */
-  add(): Int32Array {
-    if (this.#flags.size === 0) this.#signal.addEventListener('abort', this.#abort, { once: true });
-    const flag = new Int32Array(1);
-    this.#flags.add(flag);
-    return flag;
+  /** @param act a function that was not added before. */
+  add(act: () => void): void {
+    if (this.#acts.size === 0) this.#signal.addEventListener('abort', this.#abort, { once: true });
+    this.#acts.add(act);
   }
 
-  delete(flag: Int32Array): void {
-    this.#flags.delete(flag);
-    if (this.#flags.size === 0) this.#signal.removeEventListener('abort', this.#abort);
+  delete(act: () => void): void {
+    this.#acts.delete(act);
+    if (this.#acts.size === 0) this.#signal.removeEventListener('abort', this.#abort);
   }
 }
 

@@ -113,13 +113,11 @@ export class Evaluator {
     coefficients: CoefficientsOf,
   ): Promise<LossResult<M>> {
     return guardedAsync(async () => {
-      // Reads the options before the first wait, because the caller may change them afterwards.
-      const { grad, gradEntropy, gradLogZ, device, signal, ...further } = withHeldRequests(options ?? {});
-      const { normalizer, part, stream, together } = further;
-      return finishInTurns(this.#reader.read(batch, device), signal, (input) => {
-        const gradients = this.#gradients(input, { grad, gradEntropy, gradLogZ });
-        const wanted = { normalizer, part, signal, stream, together };
-        return this.evaluate<M>(input, gradients, wanted, coefficients(input, normalizer));
+      // Holds the options before the first wait, because the caller may change them afterwards.
+      const held = withHeldRequests(options ?? {});
+      return finishInTurns(this.#reader.read(batch, held.device), held.signal, (input) => {
+        const gradients = this.#gradients(input, held);
+        return this.evaluate<M>(input, gradients, held, coefficients(input, held.normalizer));
       });
     });
   }
@@ -228,7 +226,9 @@ export class Evaluator {
     const form = this.#forms.of(input, fused);
     const { tokens } = input.layout;
     const isOnDevice = input.resident !== undefined || input.device !== undefined;
-    if (!isOnDevice && form.cost.fits(tokens)) {
+    const fits = !isOnDevice && form.cost.fits(tokens);
+    if (isOnDevice || fits) options.together?.leave();
+    if (fits) {
       checkSignal(options.signal);
       return form.cost.run(tokens, () =>
         this.#evaluateSync<M>(input, gradients, options, coefficients, fused),
@@ -251,7 +251,7 @@ export class Evaluator {
       call.stream = options.stream;
       call.advantage = fused?.advantage;
       call.abort = flag;
-      if (together) return together.evaluate(form.fn, input.native as NativeBatch, call);
+      if (together) return together.evaluate([form.fn, input.native as NativeBatch, call], options.signal);
       return native.evaluate(form.fn, input.native, call, input.device);
     });
     checkFinite(present, fused);

@@ -1,5 +1,6 @@
 // Calls that are computed together, so that the columns of a batch that they share are read from memory only once.
 import type { NativeBatch, NativeCall, NativeFunction } from '../../binding.js';
+import { type AbortSignalLike, whenAborted } from './abortable.js';
 import { describeValue, guarded, guardedAsync, LossError } from './errors.js';
 import { native } from './native.js';
 
@@ -11,6 +12,8 @@ const MOST_CALLS = 1024;
 interface Waiting {
   job: Job;
   settle: (result: number | Promise<number>) => void;
+  /** Ignores the call's signal from now on. */
+  ignoreSignal: (() => void) | undefined;
 }
 
 /** One of the calls that {@link computeTogether} makes. Pass it to `compute()` as the option `together`. */
@@ -25,10 +28,12 @@ export class Together {
 
   /**
    * Evaluates a batch in host memory on the CPU when all other calls are ready to do so, or need not be waited for.
+   * @param signal ends the wait when it is aborted.
+   * @returns a promise of the result; -1 if the call was aborted.
    * @internal
    */
-  evaluate(...job: Job): Promise<number> {
-    const result = this.#group.evaluate(job);
+  evaluate(job: Job, signal: AbortSignalLike | undefined): Promise<number> {
+    const result = this.#group.evaluate(job, signal);
     this.leave();
     return result;
   }
@@ -44,27 +49,34 @@ export class Together {
 // The calls of one computeTogether(), in native form.
 class Group {
   #awaited: number;
-  #waiting: Waiting[] = [];
+  readonly #waiting = new Set<Waiting>();
 
   /** @param awaited the number of calls for which the others wait. */
   constructor(awaited: number) {
     this.#awaited = awaited;
   }
 
-  evaluate(job: Job): Promise<number> {
-    if (this.#awaited === 0) return native.evaluate(...job);
+  evaluate(job: Job, signal: AbortSignalLike | undefined): Promise<number> {
+    if (this.#awaited === 0) return evaluateAlone(job);
     return new Promise((settle) => {
-      this.#waiting.push({ job, settle });
+      const end = () => {
+        this.#waiting.delete(waiting);
+        waiting.ignoreSignal?.();
+        settle(-1);
+      };
+      const waiting: Waiting = { job, settle, ignoreSignal: signal && whenAborted(signal, end) };
+      this.#waiting.add(waiting);
     });
   }
 
   isReady(): void {
-    if (--this.#awaited === 0 && this.#waiting.length > 0) void this.#evaluateAll();
+    if (--this.#awaited === 0 && this.#waiting.size > 0) void this.#evaluateAll();
   }
 
   async #evaluateAll(): Promise<void> {
-    const waiting = this.#waiting;
-    this.#waiting = [];
+    const waiting = [...this.#waiting];
+    this.#waiting.clear();
+    for (const { ignoreSignal } of waiting) ignoreSignal?.();
     try {
       const results = await native.evaluateTogether(waiting.map(({ job }) => job));
       for (const [i, { settle }] of waiting.entries()) settle(results[i]!);
@@ -92,8 +104,9 @@ async function evaluateAlone(job: Job): Promise<number> {
  * ```
  *
  * @param calls functions that each call compute() with the given object as the option `together`, and return its promise.
- * There are at most 1024, and they must not wait for each other. Calls on a device, and calls without this option, are
- * computed on their own.
+ * There are at most 1024, and they must not wait for each other. Calls on a device, small calls, and calls without
+ * this option are computed on their own. For a function that only makes calls without this option, the others wait until
+ * its promise settles.
  * @returns a promise of the results, in the order of `calls`. If calls fail, it rejects with the error of the first of
  * them, after all have ended. An error that is not a LossError becomes the `cause` of a LossError `ERR_INVALID_INPUT`, which
  * is also the code of the error if `calls` is not such an array.

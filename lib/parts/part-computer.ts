@@ -29,15 +29,14 @@ export type PartWatcher = (part: RolloutPart, results: readonly PartResult[]) =>
  */
 export type OnNonFinite = (subject: Subject, loss: number, row: NonFiniteRow | undefined) => void;
 
-/** What a subject is computed with on a part. `advantages` is undefined if they are not computed. */
+/** The inputs with which a subject is computed on a part. `advantages` is undefined if they are not computed. */
 interface Prepared {
   subject: Subject;
   advantages: ComputedAdvantages | undefined;
   options: SubjectOptions;
 }
 
-// Limits of the subjects that are computed together if their gradients are not needed together: their number, and that of
-// the numbers in their gradients.
+// Limits of the subjects that are computed together: their number, and that of the numbers in their gradients.
 const MOST_SUBJECTS = 8;
 const MOST_GRADIENTS = 2 ** 24;
 
@@ -128,11 +127,10 @@ export class PartComputer {
   }
 
   // Returns how many subjects are computed together. The gradients of a group are in memory at the same time, and on a
-  // device the batch would be, too.
+  // device there would be a copy of the batch for each.
   #groupSize(tokens: number): number {
     const { device = 'cpu' } = this.#device;
     if (device !== 'cpu') return 1;
-    if (this.#needsAll) return this.#totals.length;
     return Math.min(MOST_SUBJECTS, Math.max(1, Math.floor(MOST_GRADIENTS / tokens)));
   }
 

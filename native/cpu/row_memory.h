@@ -15,7 +15,8 @@ namespace policy_loss::cpu {
 // as long as writing the numbers.
 class Numbers {
  public:
-  // Makes room for n numbers, which are undefined. Throws std::bad_alloc if there is no memory.
+  // Returns memory for n numbers, which the caller must write first. Throws std::bad_alloc if memory runs
+  // out.
   float* resize(int64_t n) {
     if (n > size_) {
       size_ = 0;
@@ -34,7 +35,8 @@ class Numbers {
 // Memory for what the rows of a chunk use one after another, which therefore stays in the cache.
 class RowMemory {
  public:
-  // Gives a pass over a chunk the memory that it lacks. Returns false if there is no memory.
+  // Allocates the memory that a pass needs for a chunk, and sets the pointers of the pass to it. Returns
+  // false if memory runs out.
   bool give(TokenPass* pass, const Chunk& chunk) {
     ProgramPass& p = pass->program;
     if (!p.program) return true;

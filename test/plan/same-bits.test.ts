@@ -200,6 +200,19 @@ describe('plan, run and merge', () => {
       await assertSame(files, [draw(24, 30)], [...subjects, zero], { shardSize, compares: true });
   });
 
+  it('compute more subjects than can be computed together, and pass on their gradients in order', async () => {
+    const subjects = Array.from({ length: 1030 }, (_, i) => lossSubject(['sft', 'ppo'][i % 2]!));
+    const grads: Float32Array[] = [];
+    const { subjects: results } = await evaluateFiles([draw(25, 2)], subjects, settingsOf({}), (_, parts) => {
+      grads.push(...parts.map(({ grad }) => grad.slice()));
+    });
+    assert.equal(grads.length, subjects.length);
+    for (const [i, { loss }] of results.entries()) {
+      assert.equal(loss, results[i % 2]!.loss);
+      assert.deepEqual(grads[i], grads[i % 2]);
+    }
+  });
+
   it('write the gradients of `gradients`, in one file per shard', async () => {
     const input = draw(15, 33, (row, b) => ({ ...row, id: b }));
     const subjects = [algorithm('grpo', { entropy_loss_fn_args: { entropy_coef: 0.01 } })];

@@ -207,8 +207,9 @@ describe('writing gradients', () => {
         [
           'g.parquet',
           'bfloat16',
-          /dtype: expected float32 or float16 for a file that ends in \.parquet, got bfloat16/,
+          /dtype: expected float32 or float16 for a file that ends in \.parquet, got bfloat16.*Files of \.safetensors/,
         ],
+        ['g.safetensors', 'float64' as 'float32', /dtype: expected .*, got float64$/],
         ['g.jsonl.gz', 'float16', /dtype: expected float32 for a file that ends in \.jsonl, got float16/],
       ] as const)
         assert.throws(() => writeGradients(join(directory, name), { dtype }), {

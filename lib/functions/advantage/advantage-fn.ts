@@ -7,9 +7,15 @@ import type {
   NativeAdvantageSpec,
   NativeFusedAdvantage,
 } from '../../../binding.js';
-import { type AbortSignalLike, abortable, fromNative } from '../../core/abortable.js';
+import { type AbortSignalLike, abortable, callNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
-import { type AdvantageInput, BatchReader, type Conversions, type Input } from '../../core/batch-reader.js';
+import {
+  type AdvantageInput,
+  BatchReader,
+  type Conversions,
+  heldBatch,
+  type Input,
+} from '../../core/batch-reader.js';
 import type { DeviceCallOptions, Metrics } from '../../core/calls.js';
 import type { ComputedAdvantages } from '../../core/computed-advantages.js';
 import type { FunctionDeclaration } from '../../core/declaration.js';
@@ -339,26 +345,20 @@ export abstract class AdvantageFn {
   }
 
   #runSync(input: AdvantageSource, call: NativeAdvantageCall): void {
-    let nonFinite: number;
-    try {
-      nonFinite = native.advantagesSync(this.#fn, input.native as NativeAdvantageBatch, call);
-    } catch (error) {
-      throw fromNative(error);
-    }
-    this.#check(input, call, nonFinite);
+    const run = () => native.advantagesSync(this.#fn, input.native as NativeAdvantageBatch, call);
+    this.#check(input, call, callNative(run));
   }
 
   *#read(
-    batch: Batch | DeviceBatch,
+    given: Batch | DeviceBatch,
     device: string | undefined,
     conversions?: Conversions,
   ): Sliced<AdvantageSource> {
-    const input = yield* this.#reader.read(batch, device, conversions);
-    const { native, layout, device: index, resident } = input;
     const { named } = this.definition;
-    if (named)
-      yield* readNamedRewards(batch, this.#mapper, named, layout.rows, native as NativeAdvantageBatch);
-    return { native, layout, device: index, resident, host: resident ? undefined : (batch as Batch) };
+    const batch = named ? heldBatch(given, this.#mapper, named.keys) : given;
+    const input = yield* this.#reader.read(batch, device, conversions);
+    if (named) yield* readNamedRewards(batch, this.#mapper, named, input);
+    return { ...input, host: input.resident ? undefined : (batch as Batch) };
   }
 
   // Throws if native code found an input that is not finite. `input` is native code's number for that input, or 0 if

@@ -1,6 +1,7 @@
 // Reads the rewards per row that an advantage function finds under keys which the caller chose.
 import type { NativeAdvantageBatch } from '../../../binding.js';
 import { type Batch, find } from '../../core/batch.js';
+import type { Input } from '../../core/batch-reader.js';
 import { readRowNumbers } from '../../core/columns.js';
 import { DeviceBatch } from '../../core/device-batch.js';
 import { LossError } from '../../core/errors.js';
@@ -17,8 +18,7 @@ export function* readNamedRewards(
   batch: Batch | DeviceBatch,
   mapper: KeyMapper,
   { keys, weights }: NamedRewards,
-  rows: number,
-  native: NativeAdvantageBatch,
+  { layout: { rows }, native }: Pick<Input, 'layout' | 'native'>,
 ): Sliced<void> {
   const rewards = new Float64Array(keys.length * rows);
   for (const [k, name] of keys.entries()) {
@@ -41,6 +41,7 @@ export function* readNamedRewards(
       });
     rewards.set(numbers, k * rows);
   }
-  native.namedRewards = rewards;
-  native.rewardWeights = Float64Array.from(weights);
+  const hostBatch = native as NativeAdvantageBatch;
+  hostBatch.namedRewards = rewards;
+  hostBatch.rewardWeights = Float64Array.from(weights);
 }

@@ -100,7 +100,7 @@ function formatWith(dtype: GradientDtype, file: string): GradientFormat {
     option: 'dtype',
     expected: `${format.dtypes.join(' or ')} for a file that ends in ${format.endings[0]}`,
     received: dtype,
-    hint: 'Files of .safetensors can have any of these dtypes',
+    ...(GRADIENT_DTYPES.includes(dtype) && { hint: 'Files of .safetensors can have this dtype' }),
   });
 }
 
