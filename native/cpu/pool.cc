@@ -44,11 +44,41 @@ int processors() {
   return found;
 }
 
+// Moves the calling thread to another processor if it runs on the processor `taken`. The kernel of a virtual
+// machine believes that the host has taken an idle processor away. It may therefore wake a worker on the
+// processor of the thread that called the pool, where the two would take turns.
+void leave(int taken) {
+#if defined(__linux__)
+  if (taken != sched_getcpu()) return;
+  cpu_set_t allowed, others;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  others = allowed;
+  CPU_CLR(taken, &others);
+  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) != 0) return;
+  sched_setaffinity(0, sizeof allowed, &allowed);
+#else
+  (void)taken;
+#endif
+}
+
 // bench/simulate-cores.ts shows what these numbers are good for.
 constexpr int kThreadsOfRun = 4;  // that share a counter
 constexpr int kPiecesOfRun = 4;   // at least
 constexpr int kWokenByCaller = 8;
 constexpr int kWokenByWorker = 2;
+
+// Waits in a loop until a condition holds, but only for a moment. Returns whether the condition holds. It is
+// for events that usually follow within microseconds, because a thread takes longer to sleep and wake.
+template <class Condition>
+bool soon(const Condition& condition) {
+  constexpr auto kPatience = std::chrono::microseconds(50);
+  const auto start = std::chrono::steady_clock::now();
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() - start > kPatience) return false;
+    for (int i = 0; i < 16; ++i) pause();
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -101,16 +131,9 @@ int64_t Task::run_pieces() {
 }
 
 bool Task::soon_has_pieces() const {
-  // Waits in a loop instead of sleeping. The other threads finish their last pieces and compute the weights
-  // within microseconds, which is less time than a thread takes to sleep and wake.
-  constexpr auto kPatience = std::chrono::microseconds(50);
-  const auto start = std::chrono::steady_clock::now();
-  while (!has_pieces_left()) {
-    if (finished_.load(std::memory_order_relaxed)) return false;
-    for (int i = 0; i < 16; ++i) pause();
-    if (std::chrono::steady_clock::now() - start > kPatience) return false;
-  }
-  return true;
+  // The other threads finish their last pieces and compute the weights.
+  soon([this] { return has_pieces_left() || finished_.load(std::memory_order_relaxed); });
+  return has_pieces_left();
 }
 
 Pool::Pool() : limit_(std::max(1u, std::thread::hardware_concurrency())) {}
@@ -140,6 +163,7 @@ void Pool::run(std::shared_ptr<Task> task) {
     std::lock_guard lock(mutex_);
     ++working_;
   }
+  task->caller_ = processor();
   try {
     advance(task, true);
   } catch (...) {
@@ -195,12 +219,13 @@ bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
     std::lock_guard lock(mutex_);
     // Waking another thread takes longer than a small piece, so a thread that works does not wake one for a
     // piece that it takes itself.
-    const int64_t helpers = std::min<int64_t>(works ? pieces - 1 : pieces, limit_);
+    const int64_t helpers = std::min<int64_t>(pieces, limit_) - (works ? 1 : 0);
     start_workers(helpers);
     if (phase == 1) task->make_runs(limit_);
     if (helpers > 0) tasks_.push_back(task);
     has_workers = !workers_.empty();
-    to_wake_ = static_cast<int>(std::min<int64_t>(to_wake_ + helpers, limit_));
+    const int invited = invite(helpers);
+    to_wake_ = static_cast<int>(std::min<int64_t>(to_wake_ + helpers - invited, limit_));
     // Nothing may fail from here on: other threads now take pieces of the task, so the caller must stay and
     // wait for them.
     task->begin_phase(phase, pieces);
@@ -209,6 +234,28 @@ bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
   for (int i = 0; i < wakes; ++i) wake_.notify_one();
   progress_.notify_all();
   return has_workers;
+}
+
+int Pool::invite(int64_t most) {
+  const int before = invited_;
+  const auto invited = static_cast<int>(std::clamp<int64_t>(lingering_ - before, 0, most));
+  invited_ = before + invited;
+  return invited;
+}
+
+bool Pool::take_invitation() {
+  int invited = invited_.load(std::memory_order_relaxed);
+  while (invited > 0)
+    if (invited_.compare_exchange_weak(invited, invited - 1)) return true;
+  return false;
+}
+
+void Pool::linger(std::unique_lock<std::mutex>* lock) {
+  ++lingering_;
+  lock->unlock();
+  soon([this] { return take_invitation(); });
+  lock->lock();
+  --lingering_;
 }
 
 int Pool::take_wakes(int most) {
@@ -248,13 +295,17 @@ void Pool::worker() {
     const int wakes = take_wakes(kWokenByWorker);
     lock.unlock();
     for (int i = 0; i < wakes; ++i) wake_.notify_one();
+    leave(task->caller_);
     do work(task);
     while (task->soon_has_pieces());
     lock.lock();
     --working_;
     drop_exhausted(task);
     task.reset();
-    if (!tasks_.empty()) wake_.notify_one();
+    if (!tasks_.empty())
+      wake_.notify_one();
+    else if (processors() > 1)
+      linger(&lock);
   }
 }
 

@@ -65,6 +65,7 @@ class Task {
   int most_runs_ = 1;
   alignas(64) std::atomic<int64_t> unfinished_{0};
   int64_t pieces_[kMaxPhases + 1] = {};  // per phase; written before the phase begins
+  int caller_ = -1;                      // the processor of the caller of Pool::run(), if there is one
   std::atomic<bool> finished_{false};    // written under the pool's mutex
 };
 
@@ -96,6 +97,14 @@ class Pool {
   // Returns how many threads the calling thread must wake, at most `most`. The mutex must be locked, but not
   // while it wakes them.
   int take_wakes(int most);
+  // Invites at most `most` of the workers that linger, and returns how many. The mutex must be locked.
+  int invite(int64_t most);
+  // Returns whether the calling thread was invited.
+  bool take_invitation();
+  // Waits in a loop for an invitation, but only for a moment. A worker does so before it sleeps, because
+  // calls often follow each other within microseconds. A worker that must be woken would come too late for a
+  // call that takes 100 microseconds.
+  void linger(std::unique_lock<std::mutex>* lock);
   // Begins the next phase of the task, or ends the task. Returns false if the phase has pieces but the pool
   // has no threads to run them. `works` tells whether the calling thread takes pieces of the phase itself.
   bool advance(const std::shared_ptr<Task>& task, bool works);
@@ -108,8 +117,10 @@ class Pool {
   std::deque<std::shared_ptr<Task>> tasks_;  // those with pieces left to take
   std::vector<std::thread> workers_;
   int limit_ = 1;
-  int working_ = 0;  // threads that run pieces, including callers of run()
-  int to_wake_ = 0;  // threads that others are to wake before they begin to work
+  int working_ = 0;              // threads that run pieces, including callers of run()
+  int to_wake_ = 0;              // threads that others are to wake before they begin to work
+  int lingering_ = 0;            // workers in linger()
+  std::atomic<int> invited_{0};  // lingering workers that are to begin; can count some that have just left
 };
 
 }  // namespace policy_loss::cpu
