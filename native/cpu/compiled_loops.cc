@@ -48,14 +48,6 @@ struct LocalSums {
   }
 };
 
-// Prefetches what a loop reads or writes some tokens later, as many as it computes at a time.
-template <int writes>
-PL_FN void read_ahead(const float* tokens) {
-  constexpr int distance = 512;
-  constexpr int line = 64 / sizeof(float);
-  for (int i = 0; i < kSumLanes; i += line) __builtin_prefetch(tokens + distance + i, writes);
-}
-
 // Each listed segment becomes a function that computes n tokens of a tile.
 #define SEGMENT(index, uniform_count, metric_count, sums, singles)                  \
   void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) { \
@@ -69,8 +61,8 @@ PL_FN void read_ahead(const float* tokens) {
     for (int at = 0; at < n; at += kSumLanes) {
 // Prefetches a column that the loop reads, or the gradients, so that memory is read while the processor
 // computes.
-#define READ_AHEAD(index) read_ahead<0>(columns.of[index] + at);
-#define READ_AHEAD_OF_GRAD read_ahead<1>(grad + at);
+#define READ_AHEAD(index) fetch_ahead(columns.of[index] + at);
+#define READ_AHEAD_OF_GRAD fetch_ahead<1>(grad + at);
 #define BEGIN_LOOP                      \
   PL_FOR_LANES_COMPACTLY                \
   for (int l = 0; l < kSumLanes; ++l) { \

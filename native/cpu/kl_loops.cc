@@ -13,6 +13,13 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
   float partial[kSumLanes];
   sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
+    fetch_ahead(ref + at);
+    // If the gradient is added to a loss's, the loop of the loss has prefetched the rest.
+    if constexpr (!add) {
+      fetch_ahead(logprob + at);
+      if constexpr (K::reads_old_logprob) fetch_ahead(old + at);
+      if constexpr (with_grad) fetch_ahead<1>(grad + at);
+    }
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;
@@ -60,6 +67,8 @@ void entropy_loop(const TileColumns& in, int n, float weight, float* grad, LaneS
   float partial[kSumLanes];
   sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
+    fetch_ahead(entropy + at);
+    if (grad) fetch_ahead<1>(grad + at);
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) partial[l] += kept(entropy[at + l], masked ? lanes[at + l] : -1);
   }

@@ -31,11 +31,31 @@ constexpr int kBlock = 64;
 struct BFloat16s {
   const uint16_t* bits;
   PL_FN float operator[](int i) const { return float_of_bfloat16(bits[i]); }
+  PL_FN BFloat16s operator+(int i) const { return {bits + i}; }
 };
 struct Float16s {
   const uint16_t* bits;
   PL_FN float operator[](int i) const { return float_of_half(bits[i]); }
+  PL_FN Float16s operator+(int i) const { return {bits + i}; }
 };
+
+// The distance in tokens at which loops prefetch. Until they get there, memory has answered.
+constexpr int kAhead = 512;
+
+// Prefetches what a loop reads or writes kAhead tokens after `tokens`, as many tokens as it computes at a
+// time. So memory is read while the processor computes, also at the ends of pages and rows, where processors
+// stop prefetching by themselves.
+template <int writes = 0, class Number>
+PL_FN void fetch_ahead(const Number* tokens) {
+  constexpr int kLine = 64 / sizeof(Number);  // the numbers in a cache line
+  for (int i = 0; i < kSumLanes; i += kLine) __builtin_prefetch(tokens + kAhead + i, writes);
+}
+PL_FN void fetch_ahead(BFloat16s tokens) {
+  fetch_ahead(tokens.bits);
+}
+PL_FN void fetch_ahead(Float16s tokens) {
+  fetch_ahead(tokens.bits);
+}
 
 // The mask of one token as a bit pattern: all ones if the token is unmasked, 0 if it is masked. GCC fills one
 // vector with the narrowest type in a loop, so the size of Lane determines how many tokens the loop computes
