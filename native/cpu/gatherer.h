@@ -38,7 +38,7 @@ class Gatherer {
       return add(TokenOperand{values}, lanes, n, position);
     }
     if (gathering_->rows) count_limits(x.data, lanes, n);
-    if (gathering_->sums) sum_up_to_low(x.data, lanes, n);
+    if (gathering_->sums) sum_below_low(x.data, lanes, n);
     for (int at = 0; at < n; at += kBlock)
       if (has_candidates(x.data + at, lanes + at)) collect(x.data + at, lanes + at, position + at);
   }
@@ -62,8 +62,8 @@ class Gatherer {
     row->at_high += low == high ? 0 : at_high;
   }
 
-  // Adds up the values up to the lower limit. A row is divided into the same tiles in every pass.
-  void sum_up_to_low(const float* x, const Lane* lanes, int n) const {
+  // Adds up the values below the lower limit. A row is divided into the same tiles in every pass.
+  void sum_below_low(const float* x, const Lane* lanes, int n) const {
     const float low = gathering_->low;
     LaneSum<double> sum;
     double partial[kSumLanes];
@@ -71,7 +71,7 @@ class Gatherer {
     for (int at = 0; at < n; at += kSumLanes) {
       PL_FOR_LANES
       for (int l = 0; l < kSumLanes; ++l)
-        partial[l] += x[at + l] <= low ? kept(x[at + l], lanes[at + l]) : 0.0f;
+        partial[l] += x[at + l] < low ? kept(x[at + l], lanes[at + l]) : 0.0f;
     }
     sum.load(partial);
     gathering_->rows[row_].sum += sum.take();

@@ -15,7 +15,7 @@ struct KeptToken {
 };
 
 // The number of a row's values that are less than the limits of a search, and that equal one of them; and the
-// sum of the values up to the lower limit.
+// sum of the values that are less.
 struct RowCounts {
   int32_t less, at_low, at_high;
   double sum;

@@ -60,6 +60,11 @@ inline float value_above(uint32_t key) {
   return key == ~0u ? kNoLimit : value_of(key + 1);
 }
 
+// Returns the key before that of a limit, or 0 if there is no limit.
+inline uint32_t below(float limit) {
+  return std::isnan(limit) ? 0 : key_of(limit) - 1;
+}
+
 // What passes have gathered of the values that one row_keep keeps.
 class KeptValues {
  public:
@@ -173,16 +178,25 @@ class KeptValues {
   // Returns how many values the last pass has found.
   double found() const { return static_cast<double>(less_ + at_low_ + between_ + at_high_); }
 
-  // Finds the result of a selection by a sum. Returns false if it is not between the limits.
+  // Finds the result of a selection by a sum. Returns false if it is not between the limits, or at one.
   bool find_by_sum(program::Op op, double by, double* result) const {
     if (!has_candidates_ || !has_sum_) return false;
     Search search(op, by);
-    const bool has_low = !std::isnan(limits_.low), has_high = !std::isnan(limits_.high);
-    const auto count = static_cast<double>(less_ + at_low_);
-    if (has_low && !search.start_above(key_of(limits_.low), count, sum_, total_)) return false;
-    if (!has_low) search.start_above(0, 0, 0, total_);
+    const bool is_above = search.start_above(below(limits_.low), static_cast<double>(less_), sum_, total_);
+    if (!std::isnan(limits_.low)) {
+      if (!is_above) return false;
+      if (search.ends_at(key_of(limits_.low), static_cast<double>(at_low_))) {
+        *result = search.result();
+        return true;
+      }
+    }
+    Search beyond = search;
     search_candidates(&search);
-    if (has_high && (search.is_missing() || search.key() >= key_of(limits_.high))) return false;
+    if (!std::isnan(limits_.high) && (search.is_missing() || search.key() >= key_of(limits_.high))) {
+      beyond.leave_out(static_cast<double>(between_), sum_of_candidates());
+      if (!beyond.ends_at(key_of(limits_.high), static_cast<double>(at_high_))) return false;
+      search = beyond;
+    }
     *result = search.result();
     return true;
   }
@@ -286,6 +300,19 @@ class KeptValues {
     return true;
   }
 
+  // Returns the sum of the candidates. It does not depend on their order.
+  double sum_of_candidates() const {
+    constexpr int digit = 0;
+    uint64_t significands[digit_bins(digit)] = {};
+    for (const KeptToken& x : candidates_)
+      significands[x.key >> digit_shift(digit)] += batch_.repeats_of(x.row) * uint64_t{significand_of(x.key)};
+    double sum = 0;
+    for (uint32_t bin = 0; bin < digit_bins(digit); ++bin)
+      if (significands[bin] > 0)
+        sum += static_cast<double>(significands[bin]) * unit_of(bin << digit_shift(digit));
+    return sum;
+  }
+
   // Finds the remaining digits of a search among candidates. With `repeats`, each counts as often as its row.
   void finish(const std::vector<KeptToken>& candidates, bool repeats, Search* search) const {
     const std::vector<KeptToken>* among = &candidates;
@@ -364,7 +391,7 @@ class KeptValues {
   std::vector<RowCounts> counts_;
   uint64_t less_ = 0, at_low_ = 0, between_ = 0, at_high_ = 0;
   bool has_sum_ = false;
-  double sum_ = 0;  // of the values up to the lower limit
+  double sum_ = 0;  // of the values below the lower limit
   // The last search for a rank among the candidates. Programs ask for a value first, and then for its place.
   std::optional<Search> searched_;
   double searched_rank_ = 0;

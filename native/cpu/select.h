@@ -1,10 +1,11 @@
 // The selections of programs (see program/program.h) among the kept values of all rows, on the CPU.
 //
 // The kept values are not stored. A pass over the rows computes them tile by tile, and gathers only what the
-// search needs: the number and the sum of the values up to some limit, and the few values between this limit
-// and another one, which are the candidates. A sample of the values tells which limits probably enclose the
-// result. If they do not, the pass runs again with wider ones. The sums are added up row by row, and the rest
-// are integers, so the result does not depend on the order in which threads work.
+// search needs: the number and the sum of the values below some limit, the number of values that equal this
+// limit or another one, and the few values between the two, which are the candidates. A sample of the values
+// tells which limits probably enclose the result. If they do not, the pass runs again with wider ones. The
+// sums are added up row by row, and the rest are integers, so the result does not depend on the order in
+// which threads work.
 #pragma once
 
 #include <cstdint>

@@ -82,9 +82,24 @@ class Search {
   // Otherwise, leaves them out of what follows.
   PL_FN bool is_among(uint32_t last, double count, double sum) {
     if (is_fulfilled(below_ + count, sum_ + sum, last)) return true;
+    leave_out(count, sum);
+    return false;
+  }
+
+  // Leaves out the next values, which are known not to contain the result.
+  PL_FN void leave_out(double count, double sum) {
     below_ += count;
     sum_ += sum;
-    return false;
+  }
+
+  // Ends the search and returns true if the result is at a key, which `ties` of the next values have.
+  // Otherwise, leaves them out of what follows.
+  PL_FN bool ends_at(uint32_t key, double ties) {
+    if (!is_among(key, ties, ties * static_cast<double>(value_of(key)))) return false;
+    key_ = key;
+    ties_ = ties;
+    digit_ = kDigits;
+    return true;
   }
 
   // Returns whether the key is found, or does not exist.
