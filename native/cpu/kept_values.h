@@ -60,11 +60,6 @@ inline float value_above(uint32_t key) {
   return key == ~0u ? kNoLimit : value_of(key + 1);
 }
 
-// Returns the key before that of a limit, or 0 if there is no limit.
-inline uint32_t below(float limit) {
-  return std::isnan(limit) ? 0 : key_of(limit) - 1;
-}
-
 // What passes have gathered of the values that one row_keep keeps.
 class KeptValues {
  public:
@@ -182,10 +177,12 @@ class KeptValues {
   bool find_by_sum(program::Op op, double by, double* result) const {
     if (!has_candidates_ || !has_sum_) return false;
     Search search(op, by);
-    const bool is_above = search.start_above(below(limits_.low), static_cast<double>(less_), sum_, total_);
-    if (!std::isnan(limits_.low)) {
-      if (!is_above) return false;
-      if (search.ends_at(key_of(limits_.low), static_cast<double>(at_low_))) {
+    if (std::isnan(limits_.low)) {
+      search.start_above(0, 0, 0, total_);
+    } else {
+      const uint32_t low = key_of(limits_.low);
+      if (!search.start_above(low - 1, static_cast<double>(less_), sum_, total_)) return false;
+      if (search.ends_at(low, static_cast<double>(at_low_))) {
         *result = search.result();
         return true;
       }

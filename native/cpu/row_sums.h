@@ -7,16 +7,6 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Prefetches a set of columns of a tile into the cache, because a later loop will read them.
-inline void fetch_ahead(const TileColumns& in, unsigned columns, int n) {
-  for (int c = 0; c < kColumns; ++c) {
-    if ((columns & (1u << c)) == 0) continue;
-    const char* const data = static_cast<const char*>(in.column[c]);
-    const int bytes = n * static_cast<int>(size_of(in.dtype));
-    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(data + at, 0, 2);
-  }
-}
-
 // Returns whether a sum over `tokens` tokens ends before the given position of a row that is read up to
 // `last`.
 PL_FN bool ends_sum(int64_t position, int64_t last, int64_t tokens) {
@@ -33,7 +23,6 @@ inline double sum_row(const LossLoops& loops, const void* loss, TileReader& read
     const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
     const int length = unmasked_length(reader.mask(at), n);
     reader.tiles(at, length, MaskUse::kLanes, [&](const TileColumns& in, int padded, int64_t, int) {
-      fetch_ahead(in, loops.traits.columns & reads(kAdvantages), padded);
       loops.row_sum_tile(loss, in, padded, &sum);
     });
     if (ends_sum(at + n, last, kChunkTokens)) total += sum.take();

@@ -39,12 +39,12 @@ struct Float16s {
   PL_FN Float16s operator+(int i) const { return {bits + i}; }
 };
 
-// The distance in tokens at which loops prefetch. Until they get there, memory has answered.
+// How many tokens ahead loops prefetch. Memory takes less time than a loop takes for so many tokens.
 constexpr int kAhead = 512;
 
 // Prefetches what a loop reads or writes kAhead tokens after `tokens`, as many tokens as it computes at a
-// time. So memory is read while the processor computes, also at the ends of pages and rows, where processors
-// stop prefetching by themselves.
+// time. Memory is thus read while the processor computes. Processors prefetch by themselves, too, but they
+// stop at the end of each page.
 template <int writes = 0, class Number>
 PL_FN void fetch_ahead(const Number* tokens) {
   constexpr int kLine = 64 / sizeof(Number);  // the numbers in a cache line
