@@ -126,7 +126,22 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
   work_.row_negatives.assign(sums_rows ? batch.layout.rows : 0, 0.0);
 }
 
+// next_phase() and with_row_memory() catch bad_alloc, because the pool's threads would not.
 int64_t Evaluation::next_phase() {
+  try {
+    return open_phase();
+  } catch (const std::bad_alloc&) {
+    run_out_of_memory();
+    return 0;
+  }
+}
+
+void Evaluation::run_out_of_memory() {
+  out_of_memory_.store(true, std::memory_order_relaxed);
+  abort();
+}
+
+int64_t Evaluation::open_phase() {
   const bool computes = !function_->function().counts_only();
   const auto pieces = static_cast<int64_t>(work_.chunks.size());
   if (phase_ == Phase::kBegin) {
@@ -221,10 +236,12 @@ template <class Compute>
 void Evaluation::with_row_memory(const Chunk& chunk, const Compute& compute) {
   TokenPass pass = pass_;
   RowMemory memory;
-  if (memory.give(&pass, chunk)) return compute(pass);
-  // The pool's threads do not catch exceptions.
-  out_of_memory_.store(true, std::memory_order_relaxed);
-  abort();
+  try {
+    memory.give(&pass, chunk);
+    compute(pass);
+  } catch (const std::bad_alloc&) {
+    run_out_of_memory();
+  }
 }
 
 void Evaluation::write_gradients(int64_t first, int64_t last) {

@@ -85,6 +85,8 @@ class Evaluation : public Task {
   void write_gradients(int64_t first, int64_t last);
 
  private:
+  int64_t open_phase();
+  void run_out_of_memory();
   void rows(int64_t piece);
   void program_pass(const Chunk& chunk);
   template <class Compute>

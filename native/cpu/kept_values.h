@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -72,9 +73,15 @@ class KeptValues {
   int segment() const { return segment_; }
   Gathering gathering() { return {kept_, segment_, this}; }
 
-  void take(const KeptToken* candidates, int n) {
+  // Destructors call this on the pool's threads. If memory runs out, it therefore does not throw, but
+  // end_pass() does.
+  void take(const KeptToken* candidates, int n) noexcept {
     std::lock_guard lock(mutex_);
-    candidates_.insert(candidates_.end(), candidates, candidates + n);
+    try {
+      candidates_.insert(candidates_.end(), candidates, candidates + n);
+    } catch (const std::bad_alloc&) {
+      out_of_memory_ = true;
+    }
   }
 
   // Samples the values, unless that has been done, with the segments of a pass up to the one that keeps them.
@@ -147,8 +154,9 @@ class KeptValues {
     wanted->rows = counts_.data();
   }
 
-  // Ends a pass that has gathered values.
+  // Ends a pass that has gathered values. Throws std::bad_alloc if there was no memory for them.
   void end_pass(const Gathering& gathered) {
+    check_memory();
     has_candidates_ = true;
     has_sum_ = gathered.sums || std::isnan(limits_.low);
     less_ = at_low_ = at_high_ = between_ = 0;
@@ -250,8 +258,13 @@ class KeptValues {
   static void run_here(TokenPass pass, const Gathering& wanted, const Chunk& chunk) {
     pass.program.gathering = &wanted;
     RowMemory memory;
-    if (!memory.give(&pass, chunk)) throw std::bad_alloc();
+    memory.give(&pass, chunk);
     target()->program_pass(pass, chunk);
+    wanted.to->check_memory();
+  }
+
+  void check_memory() const {
+    if (out_of_memory_) throw std::bad_alloc();
   }
 
   uint32_t key_in_sample(size_t rank) {
@@ -380,7 +393,8 @@ class KeptValues {
   std::vector<KeptToken> sample_;
   bool has_sample_ = false;
 
-  std::mutex mutex_;  // protects what threads add to: the candidates
+  std::mutex mutex_;  // protects what threads write: the candidates and the next flag
+  bool out_of_memory_ = false;
   // The values between the limits, and how many other values there are.
   bool has_candidates_ = false;
   Limits limits_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <system_error>
 
 #if defined(__linux__)
@@ -220,9 +221,13 @@ bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
     // Waking another thread takes longer than a small piece, so a thread that works does not wake one for a
     // piece that it takes itself.
     const int64_t helpers = std::min<int64_t>(pieces, limit_) - (works ? 1 : 0);
-    start_workers(helpers);
     if (phase == 1) task->make_runs(limit_);
-    if (helpers > 0) tasks_.push_back(task);
+    try {
+      start_workers(helpers);
+      if (helpers > 0) tasks_.push_back(task);
+    } catch (const std::bad_alloc&) {
+      if (!works) throw;  // else the calling thread takes all pieces
+    }
     has_workers = !workers_.empty();
     const int invited = invite(helpers);
     to_wake_ = static_cast<int>(std::min<int64_t>(to_wake_ + helpers - invited, limit_));

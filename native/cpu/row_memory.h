@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <new>
 
 #include "cpu/target.h"
 
@@ -35,20 +34,19 @@ class Numbers {
 // Memory for what the rows of a chunk use one after another, which therefore stays in the cache.
 class RowMemory {
  public:
-  // Allocates the memory that a pass needs for a chunk, and sets the pointers of the pass to it. Returns
-  // false if memory runs out.
-  bool give(TokenPass* pass, const Chunk& chunk) {
+  // Allocates the memory that a pass needs for a chunk, and sets the pointers of the pass to it. Throws
+  // std::bad_alloc if memory runs out.
+  void give(TokenPass* pass, const Chunk& chunk) {
     ProgramPass& p = pass->program;
-    if (!p.program) return true;
+    if (!p.program) return;
     const int64_t kept = p.kept_per_row ? p.program->kept : 0;
     const int64_t scanned = p.program->has_several_passes ? 0 : p.program->scanned;
-    if (kept + scanned == 0) return true;
+    if (kept + scanned == 0) return;
     int64_t longest = 0;
     for (int64_t row = chunk.first_row; row < chunk.last_row; ++row)
       longest = std::max(longest, pass->batch->layout.length(row));
     const int64_t stride = longest + kScannedPadding;
-    data_.reset(new (std::nothrow) float[(kept + scanned) * stride]);
-    if (!data_) return false;
+    data_.reset(new float[(kept + scanned) * stride]);
     if (kept > 0) {
       p.kept = data_.get();
       p.kept_stride = stride;
@@ -57,7 +55,6 @@ class RowMemory {
       p.scanned = data_.get() + kept * stride;
       p.scanned_stride = stride;
     }
-    return true;
   }
 
  private:

@@ -11,8 +11,12 @@
 // - Values of masked tokens, and of rows that count 0 times, change no bit of a result. Their gradient is 0.
 // - Ordinary inputs (see kOrdinary) give finite results.
 // - An aborted call reports that it was aborted.
+// - An evaluation for which memory runs out reports it, or has the same bits.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
+#include <new>
 
 #include "test/fuzz/targets.h"
 #include "test/fuzz/tasks.h"
@@ -21,6 +25,20 @@ namespace fuzz {
 
 std::string subject;
 
+namespace {
+
+constexpr int64_t kPlenty = std::numeric_limits<int64_t>::max() / 2;
+std::atomic<int64_t> allocations_left{kPlenty};
+
+}  // namespace
+
+Scarcity::Scarcity(int64_t allocations) {
+  allocations_left = allocations;
+}
+Scarcity::~Scarcity() {
+  allocations_left = kPlenty;
+}
+
 void require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "does not hold: %s: %s\n", subject.c_str(), what);
@@ -28,6 +46,14 @@ void require(bool holds, const char* what) {
 }
 
 }  // namespace fuzz
+
+// Replaces the operator of the whole process. AddressSanitizer's other operators stay, and this one takes its
+// memory from them.
+void* operator new(size_t size) {
+  void* const memory = fuzz::allocations_left.fetch_sub(1) > 0 ? ::operator new(size, std::nothrow) : nullptr;
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   fuzz::Bytes in(bytes, size);

@@ -247,6 +247,25 @@ void check_halves(const Call& call, const std::shared_ptr<const PreparedFunction
     require(is_rounded(grad_entropy[i], full.grad_entropy[i], dtype), "the rounded gradient of entropy");
 }
 
+// Evaluates the call once more on the pool's threads, although memory is scarce.
+void check_scarcity(const Call& call, const std::shared_ptr<const PreparedFunction>& function,
+                    int64_t allocations, const Outcome& expected) {
+  Outputs outputs;
+  Array<double> values = to_be_written<double>(function->values(), kTwoThreads, 0);
+  outputs.values = values.data();
+  Array<float> grad = to_be_written<float>(expected.grad.size(), kTwoThreads, 0);
+  if (call.wanted.grad) outputs.grad = grad.data();
+  const auto task = std::make_shared<cpu::Evaluation>(function, call.batch.view, call.coefficients,
+                                                      call.normalizer, outputs);
+  {
+    const Scarcity scarcity(allocations);
+    perform(kTwoThreads, task);
+  }
+  if (task->out_of_memory()) return;
+  require(values.same_bits(expected.values), "the same values although memory is scarce");
+  require(grad.same_bits(expected.grad), "the same gradient although memory is scarce");
+}
+
 }  // namespace
 
 void fuzz_evaluation(Bytes& in, bool of_program) {
@@ -293,6 +312,7 @@ void fuzz_evaluation(Bytes& in, bool of_program) {
 
   const int32_t flag = 1;
   at(in.flag() ? kHere : kTwoThreads, &flag);
+  check_scarcity(call, prepared, random.below(12), expected);
 }
 
 }  // namespace fuzz

@@ -29,6 +29,15 @@ void perform(Where where, const std::shared_ptr<Task>& task) {
   cpu::Pool::shared().run(task);
 }
 
+// While it exists, only so many further allocations succeed, on any thread. new[] is not limited.
+class Scarcity {
+ public:
+  explicit Scarcity(int64_t allocations);
+  ~Scarcity();
+  Scarcity(const Scarcity&) = delete;
+  Scarcity& operator=(const Scarcity&) = delete;
+};
+
 // Returns an array for a result. The array is filled with a number that is different for each `where`. So if
 // a task leaves an element unwritten, the results differ.
 template <class T>
