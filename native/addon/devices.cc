@@ -67,11 +67,12 @@ class Pieces : public cpu::Task {
   Pieces(int64_t count, void (*piece)(void*, int64_t), void* what)
       : count_(count), piece_(piece), what_(what) {}
 
-  int64_t next_phase() override { return std::exchange(count_, 0); }
-  void run(int64_t piece) override { piece_(what_, piece); }
   void done() override {}
 
  private:
+  int64_t open_phase() override { return std::exchange(count_, 0); }
+  void work(int64_t piece) override { piece_(what_, piece); }
+
   int64_t count_;
   void (*const piece_)(void*, int64_t);
   void* const what_;

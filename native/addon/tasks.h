@@ -31,10 +31,14 @@ class Reporting : public Task {
   }
 };
 
+inline void require_memory(Napi::Env env, const cpu::Task& task) {
+  if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
+}
+
 // Each of these functions returns the result of a finished task for JavaScript, usually a number, or throws
 // an error.
 inline double result_of(Napi::Env env, const cpu::Evaluation& task) {
-  if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
+  require_memory(env, task);
   return task.aborted() ? -1.0 : static_cast<double>(task.outputs().present);
 }
 inline Napi::Value result_of(Napi::Env env, const cpu::EvaluationGroup& task) {
@@ -42,17 +46,17 @@ inline Napi::Value result_of(Napi::Env env, const cpu::EvaluationGroup& task) {
   for (size_t i = 0; i < task.size(); ++i) results.Set(static_cast<uint32_t>(i), result_of(env, task[i]));
   return results;
 }
-inline double result_of(Napi::Env, const cpu::KlEvaluation& task) {
+inline double result_of(Napi::Env env, const cpu::KlEvaluation& task) {
+  require_memory(env, task);
   return task.mean_kl();
 }
 inline double result_of(Napi::Env env, const cpu::AdvantageEvaluation& task) {
-  if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
+  require_memory(env, task);
   if (task.aborted()) return -1.0;
   return static_cast<double>(task.not_finite().input);
 }
-template <class LogitsTask>
-double result_of_logits(Napi::Env env, const LogitsTask& task) {
-  if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
+inline double result_of_logits(Napi::Env env, const cpu::Task& task) {
+  require_memory(env, task);
   return task.aborted() ? -1.0 : 0.0;
 }
 inline double result_of(Napi::Env env, const cpu::LogitsEvaluation& task) {

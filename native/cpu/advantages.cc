@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 #include <numeric>
 
 #include "advantage/draw.h"
@@ -100,12 +99,6 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
   pass_.row_sums = row_sums_.data();
 }
 
-bool AdvantageEvaluation::check_abort() {
-  // The flag lies in shared memory, so JavaScript may set it at any time. It is therefore loaded atomically.
-  if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) abort();
-  return aborted();
-}
-
 bool AdvantageEvaluation::collect_not_finite() {
   for (const NonFiniteValue& bad : bad_) {
     if (bad.input == NonFiniteInput::kNone) continue;
@@ -114,30 +107,6 @@ bool AdvantageEvaluation::collect_not_finite() {
   if (not_finite_.input == NonFiniteInput::kNone) return false;
   *not_finite_row_ = static_cast<double>(not_finite_.row);
   return true;
-}
-
-void AdvantageEvaluation::run_out_of_memory() {
-  out_of_memory_.store(true, std::memory_order_relaxed);
-  abort();
-}
-
-// next_phase() and run() catch bad_alloc, because the pool's threads would not. Finding and scoring groups
-// allocates memory, which can fail.
-int64_t AdvantageEvaluation::next_phase() {
-  try {
-    return open_phase();
-  } catch (const std::bad_alloc&) {
-    run_out_of_memory();
-    return 0;
-  }
-}
-
-void AdvantageEvaluation::run(int64_t piece) {
-  try {
-    work(piece);
-  } catch (const std::bad_alloc&) {
-    run_out_of_memory();
-  }
 }
 
 int64_t AdvantageEvaluation::open_phase() {

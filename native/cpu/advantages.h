@@ -1,7 +1,6 @@
 // Computes an advantage function on the CPU, as a task of the thread pool.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -20,26 +19,16 @@ class AdvantageEvaluation : public Task {
   AdvantageEvaluation(AdvantageFunction function, const AdvantageBatch& batch,
                       const AdvantageOutputs& outputs, uint64_t seed, double* not_finite_row);
 
-  void set_abort_flag(const int32_t* flag) { abort_ = flag; }
-  void abort() { aborted_.store(true, std::memory_order_relaxed); }
-  bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
   // Returns the first input value that is not finite. If there is one, the outputs are meaningless, and
   // *not_finite_row holds the index of its row.
   const NonFiniteValue& not_finite() const { return not_finite_; }
 
-  // Returns whether memory ran out. If it did, the outputs are meaningless.
-  bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
-
   bool is_small() const { return chunks_.size() <= 1; }
-  int64_t next_phase() override;
-  void run(int64_t piece) override;
   void done() override {}
 
  private:
-  bool check_abort();
-  void run_out_of_memory();
-  int64_t open_phase();
-  void work(int64_t piece);
+  int64_t open_phase() override;
+  void work(int64_t piece) override;
   bool collect_not_finite();  // returns whether a value that is not finite was found
   int64_t chunks() const { return static_cast<int64_t>(chunks_.size()); }
 
@@ -72,9 +61,6 @@ class AdvantageEvaluation : public Task {
   AdvantageOutputs outputs_;
   uint64_t seed_;
   double* not_finite_row_;
-  const int32_t* abort_ = nullptr;
-  std::atomic<bool> aborted_{false};
-  std::atomic<bool> out_of_memory_{false};
   NonFiniteValue not_finite_;
 
   int phase_ = 0;

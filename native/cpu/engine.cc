@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 
 namespace policy_loss::cpu {
 
@@ -126,21 +125,6 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
   work_.row_negatives.assign(sums_rows ? batch.layout.rows : 0, 0.0);
 }
 
-// next_phase() and with_row_memory() catch bad_alloc, because the pool's threads would not.
-int64_t Evaluation::next_phase() {
-  try {
-    return open_phase();
-  } catch (const std::bad_alloc&) {
-    run_out_of_memory();
-    return 0;
-  }
-}
-
-void Evaluation::run_out_of_memory() {
-  out_of_memory_.store(true, std::memory_order_relaxed);
-  abort();
-}
-
 int64_t Evaluation::open_phase() {
   const bool computes = !function_->function().counts_only();
   const auto pieces = static_cast<int64_t>(work_.chunks.size());
@@ -206,14 +190,7 @@ const double* Evaluation::batch_metrics() {
   return work_.batch_metrics.data();
 }
 
-bool Evaluation::check_abort() {
-  // The flag lies in shared memory, so JavaScript may set it at any time. It is therefore loaded atomically.
-  if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0)
-    aborted_.store(true, std::memory_order_relaxed);
-  return aborted();
-}
-
-void Evaluation::run(int64_t piece) {
+void Evaluation::work(int64_t piece) {
   if (check_abort()) return;
   if (phase_ == Phase::kRows)
     rows(piece);
@@ -236,12 +213,8 @@ template <class Compute>
 void Evaluation::with_row_memory(const Chunk& chunk, const Compute& compute) {
   TokenPass pass = pass_;
   RowMemory memory;
-  try {
-    memory.give(&pass, chunk);
-    compute(pass);
-  } catch (const std::bad_alloc&) {
-    run_out_of_memory();
-  }
+  memory.give(&pass, chunk);
+  compute(pass);
 }
 
 void Evaluation::write_gradients(int64_t first, int64_t last) {
@@ -328,15 +301,15 @@ KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* b
       parts_(chunks_.size()),
       row_means_(base ? batch.layout.rows : 0) {}
 
-int64_t KlEvaluation::next_phase() {
+int64_t KlEvaluation::open_phase() {
   if (phase_++ > 0) return 0;
   pass_.batch = &batch_;
   pass_.row_means = row_means_.empty() ? nullptr : row_means_.data();
   return static_cast<int64_t>(chunks_.size());
 }
 
-void KlEvaluation::run(int64_t piece) {
-  if (!aborted_.load(std::memory_order_relaxed)) target()->kl_pass(pass_, chunks_[piece], &parts_[piece]);
+void KlEvaluation::work(int64_t piece) {
+  if (!check_abort()) target()->kl_pass(pass_, chunks_[piece], &parts_[piece]);
 }
 
 void KlEvaluation::done() {

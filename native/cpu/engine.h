@@ -3,7 +3,6 @@
 // user-defined loss that reduces over all rows has further passes before the token pass.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -61,32 +60,21 @@ class Evaluation : public Task {
   // Returns the task's memory for reuse. The task must be done.
   Workspace take_workspace() { return std::move(work_); }
 
-  // Sets the flag that stops the evaluation: it stops soon after *flag becomes non-zero.
-  void set_abort_flag(const int32_t* flag) { abort_ = flag; }
-  void abort() { aborted_.store(true, std::memory_order_relaxed); }
-  bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
-  // If memory runs out, the evaluation is aborted.
-  bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
   const Outputs& outputs() const { return outputs_; }
-
-  int64_t next_phase() override;
-  void run(int64_t piece) override;
   void done() override {}
 
   bool is_small() const { return cpu::is_small(batch_.layout); }
   void set_quick(bool quick) { quick_ = quick; }
   bool is_quick() const override { return quick_; }
 
-  // Returns whether the evaluation was aborted, after looking at the flag.
-  bool check_abort();
   // Writes the gradients of the tokens [first, last), which may belong to several rows, to the outputs. Can
   // be called by several threads at once, as soon as next_phase() has begun the phase of tokens, for a
-  // function whose gradient is per token.
+  // function whose gradient is per token. Throws std::bad_alloc if memory runs out.
   void write_gradients(int64_t first, int64_t last);
 
  private:
-  int64_t open_phase();
-  void run_out_of_memory();
+  int64_t open_phase() override;
+  void work(int64_t piece) override;
   void rows(int64_t piece);
   void program_pass(const Chunk& chunk);
   template <class Compute>
@@ -104,10 +92,7 @@ class Evaluation : public Task {
   Coefficients coefficients_;
   Normalizer normalizer_;
   Outputs outputs_;
-  const int32_t* abort_ = nullptr;
   bool quick_ = false;
-  std::atomic<bool> aborted_{false};
-  std::atomic<bool> out_of_memory_{false};
 
   enum class Phase { kBegin, kRows, kProgram, kTokens, kMetrics };
   Phase phase_ = Phase::kBegin;
@@ -126,14 +111,13 @@ class KlEvaluation : public Task {
   // Returns 0 if there is no base.
   double mean_kl() const { return mean_kl_; }
 
-  void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool is_small() const { return chunks_.size() <= 1; }
-  int64_t next_phase() override;
-  void run(int64_t piece) override;
   void done() override;
 
  private:
-  std::atomic<bool> aborted_{false};
+  int64_t open_phase() override;
+  void work(int64_t piece) override;
+
   KlPass pass_;
   BatchView batch_;
   int phase_ = 0;

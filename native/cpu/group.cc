@@ -13,7 +13,7 @@ void EvaluationGroup::abort() {
   for (const Member& member : members_) member.evaluation->abort();
 }
 
-int64_t EvaluationGroup::next_phase() {
+int64_t EvaluationGroup::open_phase() {
   int64_t most = 0;
   for (Member& member : members_) {
     if (!begun_ || member.pieces > 0) member.pieces = member.evaluation->next_phase();
@@ -23,7 +23,7 @@ int64_t EvaluationGroup::next_phase() {
   return most;
 }
 
-void EvaluationGroup::run(int64_t piece) {
+void EvaluationGroup::work(int64_t piece) {
   for (const Member& member : members_)
     if (piece < member.pieces) member.evaluation->run(piece);
 }

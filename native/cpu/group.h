@@ -16,13 +16,13 @@ class EvaluationGroup : public Task {
   Evaluation& add(std::unique_ptr<Evaluation> evaluation);
   const Evaluation& operator[](size_t i) const { return *members_[i].evaluation; }
   size_t size() const { return members_.size(); }
-  void abort();
-
-  int64_t next_phase() override;
-  void run(int64_t piece) override;
+  void abort() override;
   void done() override;
 
  private:
+  int64_t open_phase() override;
+  void work(int64_t piece) override;
+
   struct Member {
     std::unique_ptr<Evaluation> evaluation;
     int64_t pieces = 0;  // in the current phase; 0 before the first phase and after the last one

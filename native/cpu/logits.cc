@@ -60,13 +60,7 @@ bool LogitsEvaluation::is_small() const {
   return call_.rows <= kFewLogits && call_.rows * call_.vocabulary <= kFewLogits;
 }
 
-bool LogitsEvaluation::check_abort() {
-  // The flag lies in shared memory, so JavaScript may set it at any time. It is therefore loaded atomically.
-  if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) abort();
-  return aborted();
-}
-
-int64_t LogitsEvaluation::next_phase() {
+int64_t LogitsEvaluation::open_phase() {
   const int64_t pieces =
       splits_rows() ? call_.rows * segments_per_row_ : (call_.rows + rows_per_piece_ - 1) / rows_per_piece_;
   if (pieces == 0 || check_abort()) return 0;
@@ -89,7 +83,7 @@ int64_t LogitsEvaluation::next_phase() {
   return pieces;
 }
 
-void LogitsEvaluation::run(int64_t piece) {
+void LogitsEvaluation::work(int64_t piece) {
   if (check_abort()) return;
   if (splits_rows()) {
     const int64_t row = piece / segments_per_row_;
@@ -172,12 +166,7 @@ void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, 
 
 void LogitsEvaluation::write_gradient_of_support(int64_t row, const LogitsRow& view,
                                                  const SoftmaxGradient& gradient, const LogitsTerms& kept) {
-  const std::unique_ptr<float[]> grad(new (std::nothrow) float[view.length]);
-  if (!grad) {
-    // The pool's threads do not catch exceptions.
-    out_of_memory_.store(true, std::memory_order_relaxed);
-    return abort();
-  }
+  const std::unique_ptr<float[]> grad(new float[view.length]);
   target()->logits_gradient(view, gradient, has_grad_entropy(), 0, view.length, kept, grad.get(),
                             DType::kFloat32);
   char* const out = at(call_.out, call_.out_dtype, row * call_.out_stride);
@@ -206,8 +195,8 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
   unused_.reserve(kMostUnused);
 }
 
-int64_t LogitsGradient::next_phase() {
-  if (rows_ == 0 || aborted()) return 0;
+int64_t LogitsGradient::open_phase() {
+  if (rows_ == 0 || check_abort()) return 0;
   if (phase_ == Phase::kBegin) {
     phase_ = Phase::kCounts;
     if (const int64_t pieces = loss_.next_phase()) return pieces;
@@ -216,7 +205,8 @@ int64_t LogitsGradient::next_phase() {
   phase_ = Phase::kGradients;
   // Computes the weights of the rows. The loss's next phase would be to compute all tokens.
   loss_.next_phase();
-  return aborted() ? 0 : (rows_ + rows_per_piece_ - 1) / rows_per_piece_;
+  if (loss_.out_of_memory()) throw std::bad_alloc();
+  return check_abort() ? 0 : (rows_ + rows_per_piece_ - 1) / rows_per_piece_;
 }
 
 LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t row) const {
@@ -225,9 +215,9 @@ LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t row) const {
           reinterpret_cast<TermsOfTile*>(begin + terms_per_row_ * sizeof(float))};
 }
 
-void LogitsGradient::run(int64_t piece) {
+void LogitsGradient::work(int64_t piece) {
+  if (check_abort()) return;
   if (phase_ == Phase::kCounts) return loss_.run(piece);
-  if (loss_.check_abort()) return;
   Terms terms;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -236,12 +226,7 @@ void LogitsGradient::run(int64_t piece) {
       unused_.pop_back();
     }
   }
-  if (!terms) terms.reset(new (std::nothrow) char[rows_per_piece_ * bytes_per_row_]);
-  if (!terms) {
-    // The pool's threads do not catch exceptions.
-    out_of_memory_.store(true, std::memory_order_relaxed);
-    return abort();
-  }
+  if (!terms) terms.reset(new char[rows_per_piece_ * bytes_per_row_]);
   const int64_t first = piece * rows_per_piece_;
   const int64_t last = std::min(first + rows_per_piece_, rows_);
   for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, row - first));

@@ -1,7 +1,6 @@
 // Computes log-probabilities, entropies and gradients from logits on the CPU.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -32,21 +31,12 @@ class LogitsEvaluation : public Task {
   // If there are `gradients`, the call's own are not read, and the rows of the call are not split.
   explicit LogitsEvaluation(const LogitsCall& call, const RowGradients& gradients = {});
 
-  // Sets the flag that stops the evaluation: it stops soon after *flag becomes non-zero.
-  void set_abort_flag(const int32_t* flag) { abort_ = flag; }
-  void abort() { aborted_.store(true, std::memory_order_relaxed); }
-  bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
-  // If memory runs out, the evaluation is aborted.
-  bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
   bool is_small() const;
-
-  int64_t next_phase() override;
-  void run(int64_t piece) override;
   void done() override {}
 
   // Computes the results of a row.
   void sum_row(int64_t row, const LogitsTerms& kept = {});
-  // Writes the gradient of a row whose results were computed.
+  // Writes the gradient of a row whose results were computed. Throws std::bad_alloc if memory runs out.
   void write_gradient(int64_t row, const LogitsTerms& kept) {
     write_gradient(row, 0, call_.vocabulary, kept);
   }
@@ -60,7 +50,8 @@ class LogitsEvaluation : public Task {
     double target = 0;
   };
 
-  bool check_abort();
+  int64_t open_phase() override;
+  void work(int64_t piece) override;
   bool has_target(int64_t row) const { return call_.targets[row] != kIgnoredTarget; }
   bool has_grad_entropy() const { return gradients_.entropy || call_.grad_entropy; }
   double grad_logprob(int64_t row) const {
@@ -83,9 +74,6 @@ class LogitsEvaluation : public Task {
 
   LogitsCall call_;
   RowGradients gradients_;
-  const int32_t* abort_ = nullptr;
-  std::atomic<bool> aborted_{false};
-  std::atomic<bool> out_of_memory_{false};
 
   Phase phase_ = Phase::kBegin;
   bool sums_;               // whether logsumexp and entropy must be computed
@@ -109,28 +97,15 @@ class LogitsGradient : public Task {
                  const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
                  const LogitsCall& call, int64_t first_token);
 
-  void set_abort_flag(const int32_t* flag) {
-    loss_.set_abort_flag(flag);
-    logits_.set_abort_flag(flag);
-  }
-  void abort() {
-    loss_.abort();
-    logits_.abort();
-  }
-  bool aborted() const { return loss_.aborted() || logits_.aborted(); }
-  bool out_of_memory() const {
-    return out_of_memory_.load(std::memory_order_relaxed) || loss_.out_of_memory() || logits_.out_of_memory();
-  }
   bool is_small() const { return loss_.is_small() && logits_.is_small(); }
-
-  int64_t next_phase() override;
-  void run(int64_t piece) override;
   void done() override {}
 
  private:
   // Memory for the terms of the rows of a piece: of each row, the terms and then what belongs to its tiles.
   using Terms = std::unique_ptr<char[]>;
 
+  int64_t open_phase() override;
+  void work(int64_t piece) override;
   LogitsTerms terms_of(const Terms& terms, int64_t row) const;
 
   Evaluation loss_;
@@ -139,7 +114,6 @@ class LogitsGradient : public Task {
   int64_t terms_per_row_, bytes_per_row_, rows_per_piece_;
   std::mutex mutex_;
   std::vector<Terms> unused_;  // at most kMostUnused
-  std::atomic<bool> out_of_memory_{false};
   enum class Phase { kBegin, kCounts, kGradients };
   Phase phase_ = Phase::kBegin;
 };

@@ -83,6 +83,35 @@ bool soon(const Condition& condition) {
 
 }  // namespace
 
+// The pool's threads do not catch exceptions.
+int64_t Task::next_phase() {
+  try {
+    return open_phase();
+  } catch (const std::bad_alloc&) {
+    run_out_of_memory();
+    return 0;
+  }
+}
+
+void Task::run(int64_t piece) {
+  try {
+    work(piece);
+  } catch (const std::bad_alloc&) {
+    run_out_of_memory();
+  }
+}
+
+void Task::run_out_of_memory() {
+  out_of_memory_.store(true, std::memory_order_relaxed);
+  abort();
+}
+
+bool Task::check_abort() {
+  // The flag lies in shared memory, so JavaScript may set it at any time. It is therefore loaded atomically.
+  if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) abort();
+  return aborted();
+}
+
 void Task::make_runs(int threads) {
   most_runs_ = std::max(1, threads / kThreadsOfRun);
   if (most_runs_ == 1) return;

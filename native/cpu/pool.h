@@ -23,12 +23,26 @@ class Task {
   virtual ~Task() = default;
   // Starts the next phase and returns the number of its pieces, or returns 0 after the last phase. There are
   // at most kMaxPhases phases. No two threads call it at the same time.
-  virtual int64_t next_phase() = 0;
-  virtual void run(int64_t piece) = 0;
+  int64_t next_phase();
+  void run(int64_t piece);
   // Called once, after the last piece, by the thread that finished that piece.
   virtual void done() = 0;
   // Whether all phases together are expected to take at most some 25 microseconds.
   virtual bool is_quick() const { return false; }
+
+  // Sets the flag that stops the task: it stops soon after *flag becomes non-zero.
+  void set_abort_flag(const int32_t* flag) { abort_ = flag; }
+  virtual void abort() { aborted_.store(true, std::memory_order_relaxed); }
+  bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+  // Returns whether the task was aborted, after looking at the flag.
+  bool check_abort();
+  // If memory runs out, the task is aborted, and its outputs are meaningless.
+  bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
+
+ protected:
+  // Do the work of next_phase() and run(). They may throw std::bad_alloc.
+  virtual int64_t open_phase() = 0;
+  virtual void work(int64_t piece) = 0;
 
  private:
   friend class Pool;
@@ -43,6 +57,7 @@ class Task {
     std::atomic<uint64_t> next{0};
   };
 
+  void run_out_of_memory();
   // Makes as many runs as are useful for a number of threads. Must be called before the first phase.
   void make_runs(int threads);
   void begin_phase(uint64_t phase, int64_t pieces);
@@ -58,6 +73,10 @@ class Task {
   bool has_pieces_left(int run) const;
   // Waits for a moment in a loop. Returns whether the next phase has begun, so that there are pieces to take.
   bool soon_has_pieces() const;
+
+  const int32_t* abort_ = nullptr;
+  std::atomic<bool> aborted_{false};
+  std::atomic<bool> out_of_memory_{false};
 
   Run only_;
   std::unique_ptr<Run[]> several_;

@@ -57,7 +57,7 @@ Traffic::Traffic(std::shared_ptr<const PreparedFunction> function, const BatchVi
       gradients_{outputs.grad, outputs.grad_entropy},
       chunks_(plan_chunks(batch.layout)) {}
 
-void Traffic::run(int64_t piece) {
+void Traffic::work(int64_t piece) {
   const Chunk& chunk = chunks_[piece];
   uint32_t seen = 0;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
@@ -90,13 +90,13 @@ constexpr int64_t kTileBytes = 4 << 10;
 MemoryTraffic::MemoryTraffic(char* data, int64_t bytes, bool writes)
     : data_(data), bytes_(bytes), writes_(writes) {}
 
-int64_t MemoryTraffic::next_phase() {
+int64_t MemoryTraffic::open_phase() {
   if (has_begun_) return 0;
   has_begun_ = true;
   return (bytes_ + kPieceBytes - 1) / kPieceBytes;
 }
 
-void MemoryTraffic::run(int64_t piece) {
+void MemoryTraffic::work(int64_t piece) {
   char* const begin = data_ + piece * kPieceBytes;
   const int64_t n = std::min(kPieceBytes, bytes_ - piece * kPieceBytes);
   uint32_t seen = 0;

@@ -16,16 +16,15 @@ namespace policy_loss::cpu {
 class Traffic : public Task {
  public:
   Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch, const Outputs& outputs);
-  void abort() {}
   // Returns bits that depend on all data that was read. Without them, the compiler could omit the reads.
   uint32_t seen() const { return seen_.load(std::memory_order_relaxed); }
 
-  int64_t next_phase() override { return phase_++ == 0 ? static_cast<int64_t>(chunks_.size()) : 0; }
-  void run(int64_t piece) override;
   void done() override {}
   bool is_small() const { return chunks_.size() <= 1; }
 
  private:
+  int64_t open_phase() override { return phase_++ == 0 ? static_cast<int64_t>(chunks_.size()) : 0; }
+  void work(int64_t piece) override;
   uint32_t run_tile(int64_t first, int64_t n) const;
 
   std::shared_ptr<const PreparedFunction> function_;
@@ -42,14 +41,14 @@ class Traffic : public Task {
 class MemoryTraffic : public Task {
  public:
   MemoryTraffic(char* data, int64_t bytes, bool writes);
-  void abort() {}
   uint32_t seen() const { return seen_.load(std::memory_order_relaxed); }
 
-  int64_t next_phase() override;
-  void run(int64_t piece) override;
   void done() override {}
 
  private:
+  int64_t open_phase() override;
+  void work(int64_t piece) override;
+
   char* data_;
   int64_t bytes_;
   bool writes_;

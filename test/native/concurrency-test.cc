@@ -182,13 +182,13 @@ class Counting : public cpu::Task {
  public:
   bool is_right() const { return phase_ == kPhases && !is_early_ && ran_once(kPhases - 1); }
 
-  int64_t next_phase() override {
+  int64_t open_phase() override {
     if (phase_ >= 0 && !ran_once(phase_)) is_early_ = true;
     if (++phase_ == kPhases) return 0;
     counts_ = std::vector<std::atomic<int>>(kPieces[phase_]);
     return kPieces[phase_];
   }
-  void run(int64_t piece) override { ++counts_[piece]; }
+  void work(int64_t piece) override { ++counts_[piece]; }
   void done() override {}
 
  private:

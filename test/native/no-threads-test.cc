@@ -24,8 +24,8 @@ std::atomic<int> refused = 0;
 class Count : public policy_loss::cpu::Task {
  public:
   explicit Count(int64_t pieces) : pieces_(pieces) {}
-  int64_t next_phase() override { return std::exchange(pieces_, 0); }
-  void run(int64_t) override { ++ran; }
+  int64_t open_phase() override { return std::exchange(pieces_, 0); }
+  void work(int64_t) override { ++ran; }
   void done() override { is_done = true; }
 
   std::atomic<int64_t> ran = 0;
