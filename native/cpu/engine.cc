@@ -118,6 +118,7 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
   const bool parts = std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_part(); });
   const bool sums_rows = loss && loss->traits.row_sums != RowSums::kNever && (pairs || parts);
   work_.row_tokens.assign(batch.layout.rows, 0);
+  work_.row_ends.assign(batch.layout.rows, 0);
   work_.sums.resize(std::max<size_t>(chunks.size(), 1));
   for (ExactSums& sums : work_.sums) sums.clear();
   work_.parts.assign(parts ? chunks.size() : 0, {});
@@ -244,6 +245,7 @@ void Evaluation::rows(int64_t piece) {
     const RowPart found =
         target()->row_pass(batch_, f.loss, function_->loss(), pairs, row, 0, batch_.layout.length(row));
     work_.row_tokens[row] = found.tokens;
+    work_.row_ends[row] = found.end;
     if (pairs) work_.row_sums[row] = found.sum;
   }
 }
@@ -253,6 +255,7 @@ void Evaluation::weights() {
     if (!work_.chunks[i].is_part()) continue;
     const int64_t row = work_.chunks[i].first_row;
     work_.row_tokens[row] += work_.parts[i].tokens;
+    work_.row_ends[row] = std::max(work_.row_ends[row], work_.parts[i].end);
     if (work_.row_sums.empty()) continue;
     work_.row_sums[row] += work_.parts[i].sum;
     work_.row_negatives[row] += work_.parts[i].negatives;
@@ -277,6 +280,7 @@ void Evaluation::weights() {
   pass_.scales = kind_scales(*function_, counts, coefficients_);
   pass_.coefficients = coefficients_;
   pass_.row_tokens = work_.row_tokens.data();
+  pass_.row_ends = work_.row_ends.data();
   pass_.row_sums = work_.row_sums.data();
   pass_.row_negatives = work_.row_negatives.data();
   pass_.grad = outputs_.grad;

@@ -36,9 +36,9 @@ void run_here(Task& task) {
 // The memory that an evaluation works with. A later evaluation can reuse it.
 struct Workspace {
   std::vector<Chunk> chunks;
-  std::vector<RowPart> parts;   // the row-pass result of each chunk that is part of a row
-  std::vector<ExactSums> sums;  // the token-pass sums of each chunk; at least one
-  std::vector<int64_t> row_tokens;
+  std::vector<RowPart> parts;                 // the row-pass result of each chunk that is part of a row
+  std::vector<ExactSums> sums;                // the token-pass sums of each chunk; at least one
+  std::vector<int64_t> row_tokens, row_ends;  // see TokenPass
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
   std::vector<double> row_values, batch_values, batch_metrics;  // of a program; see ProgramPass

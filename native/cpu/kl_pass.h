@@ -48,7 +48,7 @@ inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowPa
     }
     if (!pass.row_means) continue;
     if (chunk.is_part())
-      *part = {count, sum, 0.0};
+      *part = {.tokens = count, .sum = sum};
     else
       pass.row_means[row] = sum / (static_cast<double>(count) + 1e-8);
   }

@@ -18,13 +18,13 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
         (L::traits.columns & reads(kAdvantages)) ? advantages[i] : 0           \
   }
 
-// Prefetches the columns of loss L at index `at` and after it. It reads the same variables.
-#define PL_FETCH_COLUMNS(L, at)                                                                 \
-  do {                                                                                          \
-    if constexpr ((L::traits.columns & reads(kLogprob)) != 0) fetch_ahead(logprob + at);        \
-    if constexpr ((L::traits.columns & reads(kOldLogprob)) != 0) fetch_ahead(old_logprob + at); \
-    if constexpr ((L::traits.columns & reads(kRefLogprob)) != 0) fetch_ahead(ref_logprob + at); \
-    if constexpr ((L::traits.columns & reads(kAdvantages)) != 0) fetch_ahead(advantages + at);  \
+// Prefetches a constant set of columns from index `at` on. It reads the same variables.
+#define PL_FETCH_COLUMNS(columns, at)                                                 \
+  do {                                                                                \
+    if constexpr (((columns)&reads(kLogprob)) != 0) fetch_ahead(logprob + at);        \
+    if constexpr (((columns)&reads(kOldLogprob)) != 0) fetch_ahead(old_logprob + at); \
+    if constexpr (((columns)&reads(kRefLogprob)) != 0) fetch_ahead(ref_logprob + at); \
+    if constexpr (((columns)&reads(kAdvantages)) != 0) fetch_ahead(advantages + at);  \
   } while (false)
 
 template <class L>
@@ -59,7 +59,7 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   if constexpr (metrics > 2) sums->metric[2].store(m2);
   if constexpr (metrics > 3) sums->metric[3].store(m3);
   for (int at = 0; at < n; at += kSumLanes) {
-    PL_FETCH_COLUMNS(L, at);
+    PL_FETCH_COLUMNS(L::traits.token_columns(), at);
     if constexpr (with_grad) fetch_ahead<1>(grad + at);
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
@@ -122,7 +122,7 @@ void row_sum_loop(const L& loss, const TileColumns& in, int n, LaneSum<double>* 
   double partial[kSumLanes];
   sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
-    PL_FETCH_COLUMNS(L, at);
+    PL_FETCH_COLUMNS(row_sum_columns<L>, at);
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;

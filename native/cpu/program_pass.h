@@ -24,7 +24,7 @@ inline void program_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
                                static_cast<double>(pass.row_tokens[row])};
     RowWeights weights;
     weigh_loss(*pass.terms, false, pass.counts, pass.scales, weighted, &weights);
-    reader.start_row(row);
+    reader.start_row(row, solid_tokens(pass, row));
     program.start_row(row, weighted.tokens, weights.loss_grad, weighted.repeats);
     program.run_pass(reader, batch.layout.length(row));
   }

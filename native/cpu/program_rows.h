@@ -305,7 +305,7 @@ class ProgramRows {
     for (int64_t at = 0; at < length; at += tile_size_) {
       const int n = static_cast<int>(length - at < tile_size_ ? length - at : tile_size_);
       reader.fetch_mask(at + n, n);
-      const int unmasked = unmasked_length(reader.mask(at), n);
+      const int unmasked = reader.unmasked_length(at, n);
       reader.tiles(at, unmasked, MaskUse::kLanes,
                    [&](const TileColumns& in, int padded, int64_t position, int) {
                      position_ = position;

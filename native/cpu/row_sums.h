@@ -21,7 +21,7 @@ inline double sum_row(const LossLoops& loops, const void* loss, TileReader& read
   LaneSum<double> sum;
   for (int64_t at = first; at < last; at += kTile) {
     const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
-    const int length = unmasked_length(reader.mask(at), n);
+    const int length = reader.unmasked_length(at, n);
     reader.tiles(at, length, MaskUse::kLanes, [&](const TileColumns& in, int padded, int64_t, int) {
       loops.row_sum_tile(loss, in, padded, &sum);
     });

@@ -25,11 +25,13 @@ cpu::RowPart row_pass(const BatchView& batch, int loss_index, const void* loss, 
                       int64_t first, int64_t last) {
   cpu::RowPart result;
   const int64_t begin = batch.layout.begin(row);
-  result.tokens = count_mask(batch.mask + begin + first, last - first);
+  const uint8_t* const mask = batch.mask + begin;
+  result.tokens = count_mask(mask + first, last - first);
+  result.end = result.tokens == 0 ? 0 : end_of_unmasked(mask, last);
   if (sum) {
     const LossLoops& loops = loss_loops(loss_index);
     TileReader reader(batch, loops.traits.all_columns());
-    reader.start_row(row);
+    reader.start_row(row, result.end - first == result.tokens ? result.end : 0);
     result.sum = sum_row(loops, loss, reader, first, last);
     if (loops.traits.counts_negatives) result.negatives = count_negative_advantages(reader, first, last);
   }

@@ -69,6 +69,7 @@ struct TokenPass {
   KindScales scales;
   Coefficients coefficients;
   const int64_t* row_tokens;  // unmasked tokens per row
+  const int64_t* row_ends;    // per row, one past its last unmasked token; 0 if it has none
   // The sums of row_term() of the rows that are divided among several chunks. For a loss over pairs of rows,
   // they are the gradient weights of all rows instead.
   const double* row_sums;
@@ -82,9 +83,16 @@ PL_FN bool takes_part(const TokenPass& pass, int64_t row) {
   return pass.batch->repeats_of(row) > 0 && (pass.row_tokens[row] > 0 || pass.program.program->all_rows);
 }
 
+// Returns how many tokens at the start of a row are known to be unmasked: all up to the last unmasked one, or
+// none if there are holes among them.
+PL_FN int64_t solid_tokens(const TokenPass& pass, int64_t row) {
+  return pass.row_tokens[row] == pass.row_ends[row] ? pass.row_ends[row] : 0;
+}
+
 // The result of the row pass or of the KL pass for one row, or for a part of a row.
 struct RowPart {
   int64_t tokens = 0;
+  int64_t end = 0;  // the position in the row after the last unmasked token; 0 if there is none
   double sum = 0;
   double negatives = 0;
 };

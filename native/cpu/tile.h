@@ -264,6 +264,13 @@ inline int unmasked_length(const uint8_t* mask, int n) {
   return 0;
 }
 
+// Returns the position after the last unmasked token of a row, which must have one before `last`.
+inline int64_t end_of_unmasked(const uint8_t* mask, int64_t last) {
+  while (last > kBlock && unmasked_length(mask + last - kBlock, kBlock) == 0) last -= kBlock;
+  while (mask[last - 1] == 0) --last;
+  return last;
+}
+
 inline int64_t count_mask(const uint8_t* mask, int64_t n) {
   // Counts in bytes, so that a vector holds one counter for each byte of the mask. Adds the counters to the
   // total before they overflow.
@@ -316,8 +323,10 @@ class TileReader {
         narrow_(widens || !kHasSpecialLoops || (columns & reads(kWeights)) != 0 ? DType::kFloat32
                                                                                 : narrow_type()) {}
 
-  void start_row(int64_t row) {
+  // `solid` says how many tokens at the row's start are known to be unmasked. Their mask is not read.
+  void start_row(int64_t row, int64_t solid = 0) {
     begin_ = batch_.layout.begin(row);
+    solid_ = solid;
     const int64_t length = (batch_.layout.length(row) + kBlock - 1) / kBlock * kBlock;
     const int filled = static_cast<int>(length < kTile ? length : kTile);
     for_columns([&](int c) {
@@ -339,6 +348,9 @@ class TileReader {
   }
 
   const uint8_t* mask(int64_t first) const { return batch_.mask + begin_ + first; }
+  int unmasked_length(int64_t first, int n) const {
+    return first + n <= solid_ ? n : POLICY_LOSS_TARGET::unmasked_length(mask(first), n);
+  }
   // Prefetches the mask of n tokens, because unmasked_length() does not read it in order.
   void fetch_mask(int64_t first, int n) const {
     for (int i = 0; i < n; i += 64) __builtin_prefetch(mask(first) + i);
@@ -382,7 +394,7 @@ class TileReader {
     in.weights = weights_of(in);
     if (!batch_.mask) return in;
     in.mask = batch_.mask + begin_ + first;
-    if (use != MaskUse::kBytes) read_lanes(n, use, &in);
+    if (use != MaskUse::kBytes) read_lanes(first, n, use, &in);
     return in;
   }
 
@@ -392,9 +404,9 @@ class TileReader {
 
   // Sets the lanes of a tile. Most tiles have no masked token, so the lanes of an earlier tile without masked
   // tokens are reused.
-  void read_lanes(int n, MaskUse use, TileColumns* in) {
+  void read_lanes(int64_t first, int n, MaskUse use, TileColumns* in) {
     in->lanes = lanes_;
-    const bool all = all_unmasked(in->mask, n);
+    const bool all = first + n <= solid_ || all_unmasked(in->mask, n);
     in->all_unmasked = kHasSpecialLoops && all && use == MaskUse::kLanesIfMasked;
     if (in->all_unmasked || (all && n <= ones_)) return;
     expand_mask(in->mask, n);
@@ -431,6 +443,7 @@ class TileReader {
   unsigned columns_;
   DType narrow_;
   int64_t begin_ = 0;
+  int64_t solid_ = 0;
   int ones_ = 0;  // the number of leading lanes that are known to be all ones
   // The padding in these arrays is for speed. Without it, the addresses of a token in two arrays could differ
   // by a multiple of 4096. Since the processor first compares only the low 12 bits, a load from one array

@@ -53,12 +53,15 @@ class TokenPassOfChunk {
         continue;
       }
       start_row(row, first, last);
-      for (int64_t at = first; at < last; at += tile_size_) {
-        const int n = size_of_tile(at, last);
-        compute_tile(at, n, last);
-        if (ends_sum(at + n, last, kSumTokens)) take_sums();
-        if (ends_sum(at + n, last, kChunkTokens)) add_sums();
+      const int64_t end = end_of_tiles(row, first, last);
+      for (int64_t at = first; at < end; at += tile_size_) {
+        const int n = size_of_tile(at, end);
+        compute_tile(at, n, end);
+        if (ends_sum(at + n, end, kSumTokens)) take_sums();
+        if (ends_sum(at + n, end, kChunkTokens)) add_sums();
       }
+      clear(pass_.grad, end, last);
+      clear(pass_.grad_entropy, end, last);
       // The segments after the outputs belong to whole rows.
       if (program_ && !chunk_.is_part() && takes_part(pass_, row))
         program_->finish_row(reader_, batch_.layout.length(row), sums_);
@@ -72,7 +75,7 @@ class TokenPassOfChunk {
     if (terms.entropy) columns |= reads(kEntropy);
     if (terms.weighted) columns |= reads(kWeights);
     if (pass.program.program) return columns | pass.program.program->columns;
-    return columns | (terms.has_loss() ? loss_loops(terms.loss).traits.all_columns() : 0u);
+    return columns | (terms.has_loss() ? loss_loops(terms.loss).traits.token_columns() : 0u);
   }
 
  private:
@@ -86,17 +89,25 @@ class TokenPassOfChunk {
 
   // Returns whether the next tile, which begins at `at`, has no unmasked tokens or does not exist.
   bool is_masked(int64_t at, int64_t last) const {
-    return at == last || unmasked_length(reader_.mask(at), size_of_tile(at, last)) == 0;
+    return at == last || reader_.unmasked_length(at, size_of_tile(at, last)) == 0;
   }
 
   int size_of_tile(int64_t at, int64_t last) const {
     return static_cast<int>(last - at < tile_size_ ? last - at : tile_size_);
   }
 
+  // Returns where the tiles of a row end that have unmasked tokens. A row has at least one tile, with which
+  // its metrics are added.
+  int64_t end_of_tiles(int64_t row, int64_t first, int64_t last) const {
+    int64_t end = first + tile_size_;
+    while (end < pass_.row_ends[row]) end += tile_size_;
+    return end < last ? end : last;
+  }
+
   // Begins a row: computes its weights and the statistics that the loss needs.
   void start_row(int64_t row, int64_t first, int64_t last) {
     const double tokens = static_cast<double>(pass_.row_tokens[row]);
-    reader_.start_row(row);
+    reader_.start_row(row, cpu::solid_tokens(pass_, row));
     row_ = {0.0, tokens, batch_.kind(row)};
     repeats_ = batch_.repeats_of(row);
     weights_ = {};
@@ -151,12 +162,12 @@ class TokenPassOfChunk {
     row_sums_ = {};
   }
 
-  // Computes the tokens [at, at + n) of a row that ends at `last`, or whose part does. Leaves out the masked
+  // Computes the tokens [at, at + n) of a row whose tiles end at `last`. Leaves out the masked
   // tokens at the end if many more follow. If only few did, leaving them out would cost more than computing
   // them, because the processor would no longer prefetch the columns.
   void compute_tile(int64_t at, int n, int64_t last) {
     if (program_) reader_.fetch_mask(at + n, n);
-    int length = unmasked_length(reader_.mask(at), n);
+    int length = reader_.unmasked_length(at, n);
     if (0 < length && length < n && !is_masked(at + n, last)) length = n;
     reader_.tiles(at, length, mask_use_, [&](const TileColumns& in, int padded, int64_t position, int real) {
       compute_piece(in, padded, position, real);

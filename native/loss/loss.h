@@ -56,6 +56,8 @@ struct LossTraits {
   bool counts_negatives = false;  // row_metric() gets the number of negative advantages, masked or not
 
   PL_FN constexpr unsigned all_columns() const { return columns | reads(kLogprob); }
+  // Returns the columns that token() reads. The tokens of a loss over pairs only get their row's weight.
+  PL_FN constexpr unsigned token_columns() const { return by_pairs ? 0u : all_columns(); }
   PL_FN constexpr LossTraits without(unsigned excluded) const {
     LossTraits traits = *this;
     traits.columns &= ~excluded;
