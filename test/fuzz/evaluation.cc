@@ -45,7 +45,7 @@ struct Outcome {
 cpu::Workspace used_memory(size_t rows, size_t chunks) {
   cpu::Workspace workspace;
   workspace.chunks.assign(chunks, {7, 9, 3, 5});
-  workspace.parts.assign(chunks, {11, 13.0, 17.0});
+  workspace.parts.assign(chunks, {11, 12, 13.0, 17.0});
   Sums sums;
   sums.loss[0] = sums.metric[0] = sums.row_metric[0] = sums.kl = sums.entropy = 19;
   ExactSums exact;
@@ -53,6 +53,7 @@ cpu::Workspace used_memory(size_t rows, size_t chunks) {
   exact.add_to_rest(0, 1e-30);
   workspace.sums.assign(chunks, exact);
   workspace.row_tokens.assign(rows, 23);
+  workspace.row_ends.assign(rows, 25);
   workspace.row_sums.assign(rows, 29.0);
   workspace.row_negatives.assign(rows, 31.0);
   workspace.row_values.assign(rows, 37.0);
