@@ -8,14 +8,14 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Makes the Token at index i for loss L. It reads variables of the surrounding loop: logprob, old_logprob,
-// ref_logprob and advantages. It is a macro because GCC does not vectorise a loop that gets its Token from a
-// function.
-#define PL_TOKEN(L, i)                                                         \
-  Token {                                                                      \
-    logprob[i], (L::traits.columns & reads(kOldLogprob)) ? old_logprob[i] : 0, \
-        (L::traits.columns & reads(kRefLogprob)) ? ref_logprob[i] : 0,         \
-        (L::traits.columns & reads(kAdvantages)) ? advantages[i] : 0           \
+// Makes the Token at index i from a constant set of columns. It reads variables of the surrounding loop:
+// logprob, old_logprob, ref_logprob and advantages. It is a macro because GCC does not vectorise a loop that
+// gets its Token from a function.
+#define PL_TOKEN(columns, i)                                                                           \
+  Token {                                                                                              \
+    ((columns)&reads(kLogprob)) ? logprob[i] : 0, ((columns)&reads(kOldLogprob)) ? old_logprob[i] : 0, \
+        ((columns)&reads(kRefLogprob)) ? ref_logprob[i] : 0,                                           \
+        ((columns)&reads(kAdvantages)) ? advantages[i] : 0                                             \
   }
 
 // Prefetches a constant set of columns from index `at` on. It reads the same variables.
@@ -64,7 +64,7 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;
-      const TokenTerm term = loss.token(row, PL_TOKEN(L, i));
+      const TokenTerm term = loss.token(row, PL_TOKEN(L::traits.token_columns(), i));
       const int32_t lane = masked ? lanes[i] : -1;
       const float of_token = masked ? weights[i] : 1.0f;
       if constexpr (with_grad) grad[i] = kept(term.derivative * weight * of_token, lane);
@@ -126,7 +126,7 @@ void row_sum_loop(const L& loss, const TileColumns& in, int n, LaneSum<double>* 
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;
-      const double term = loss.row_term(PL_TOKEN(L, i));
+      const double term = loss.row_term(PL_TOKEN(L::traits.all_columns(), i));
       partial[l] += lanes[i] != 0 ? term : 0.0;
     }
   }
