@@ -11,20 +11,20 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 // Makes the Token at index i from a constant set of columns. It reads variables of the surrounding loop:
 // logprob, old_logprob, ref_logprob and advantages. It is a macro because GCC does not vectorise a loop that
 // gets its Token from a function.
-#define PL_TOKEN(columns, i)                                                                           \
-  Token {                                                                                              \
-    ((columns)&reads(kLogprob)) ? logprob[i] : 0, ((columns)&reads(kOldLogprob)) ? old_logprob[i] : 0, \
-        ((columns)&reads(kRefLogprob)) ? ref_logprob[i] : 0,                                           \
-        ((columns)&reads(kAdvantages)) ? advantages[i] : 0                                             \
+#define PL_TOKEN(columns, i)                                                                               \
+  Token {                                                                                                  \
+    (reads(kLogprob) & (columns)) ? logprob[i] : 0, (reads(kOldLogprob) & (columns)) ? old_logprob[i] : 0, \
+        (reads(kRefLogprob) & (columns)) ? ref_logprob[i] : 0,                                             \
+        (reads(kAdvantages) & (columns)) ? advantages[i] : 0                                               \
   }
 
 // Prefetches a constant set of columns from index `at` on. It reads the same variables.
-#define PL_FETCH_COLUMNS(columns, at)                                                 \
-  do {                                                                                \
-    if constexpr (((columns)&reads(kLogprob)) != 0) fetch_ahead(logprob + at);        \
-    if constexpr (((columns)&reads(kOldLogprob)) != 0) fetch_ahead(old_logprob + at); \
-    if constexpr (((columns)&reads(kRefLogprob)) != 0) fetch_ahead(ref_logprob + at); \
-    if constexpr (((columns)&reads(kAdvantages)) != 0) fetch_ahead(advantages + at);  \
+#define PL_FETCH_COLUMNS(columns, at)                                                   \
+  do {                                                                                  \
+    if constexpr ((reads(kLogprob) & (columns)) != 0) fetch_ahead(logprob + at);        \
+    if constexpr ((reads(kOldLogprob) & (columns)) != 0) fetch_ahead(old_logprob + at); \
+    if constexpr ((reads(kRefLogprob) & (columns)) != 0) fetch_ahead(ref_logprob + at); \
+    if constexpr ((reads(kAdvantages) & (columns)) != 0) fetch_ahead(advantages + at);  \
   } while (false)
 
 template <class L>
@@ -126,7 +126,7 @@ void row_sum_loop(const L& loss, const TileColumns& in, int n, LaneSum<double>* 
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;
-      const double term = loss.row_term(PL_TOKEN(L::traits.all_columns(), i));
+      const double term = loss.row_term(PL_TOKEN(row_sum_columns<L>, i));
       partial[l] += lanes[i] != 0 ? term : 0.0;
     }
   }

@@ -9,13 +9,11 @@ namespace {
 __attribute__((noinline)) void narrow_blocks(const float* in, int n, DType dtype, uint16_t* out) {
   if (dtype == DType::kFloat16) {
     for (int at = 0; at < n; at += kSumLanes) {
-      fetch_ahead<1>(out + at);
       PL_FOR_LANES
       for (int l = 0; l < kSumLanes; ++l) out[at + l] = half_of_float(in[at + l]);
     }
   } else {
     for (int at = 0; at < n; at += kSumLanes) {
-      fetch_ahead<1>(out + at);
       PL_FOR_LANES
       for (int l = 0; l < kSumLanes; ++l) out[at + l] = bfloat16_of_any(in[at + l]);
     }

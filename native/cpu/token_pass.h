@@ -162,9 +162,9 @@ class TokenPassOfChunk {
     row_sums_ = {};
   }
 
-  // Computes the tokens [at, at + n) of a row whose tiles end at `last`. Leaves out the masked
-  // tokens at the end if many more follow. If only few did, leaving them out would cost more than computing
-  // them, because the processor would no longer prefetch the columns.
+  // Computes the tokens [at, at + n) of a row whose tiles end at `last`. Leaves out the masked tokens at the
+  // end if many more follow. If only few did, leaving them out would cost more than computing them, because
+  // the processor would no longer prefetch the columns.
   void compute_tile(int64_t at, int n, int64_t last) {
     if (program_) reader_.fetch_mask(at + n, n);
     int length = reader_.unmasked_length(at, n);
