@@ -48,6 +48,16 @@ struct LocalSums {
   }
 };
 
+// Precedes the loop over the tokens of one step. Each token needs a long chain of operations that wait for each
+// other, so the loop computes two vectors side by side. More would need too much code.
+#if !defined(__clang__) || defined(__AVX512F__)
+#define PL_FOR_TOKENS PL_FOR_LANES
+#elif defined(__AVX__)
+#define PL_FOR_TOKENS PL_LOOP(8, 2)
+#else
+#define PL_FOR_TOKENS PL_FOR_LANES_COMPACTLY
+#endif
+
 // Each listed segment becomes a function that computes n tokens of a tile.
 #define SEGMENT(index, uniform_count, metric_count, sums, singles)                  \
   void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) { \
@@ -64,7 +74,7 @@ struct LocalSums {
 #define READ_AHEAD(index) fetch_ahead(columns.of[index] + at);
 #define READ_AHEAD_OF_GRAD fetch_ahead<1>(grad + at);
 #define BEGIN_LOOP                      \
-  PL_FOR_LANES_COMPACTLY                \
+  PL_FOR_TOKENS                         \
   for (int l = 0; l < kSumLanes; ++l) { \
     const int i = at + l;               \
     [[maybe_unused]] const int32_t lane = lanes[i];

@@ -35,10 +35,22 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
   sum->load(partial);
 }
 
+// The estimator whose loops compute the values of the estimator K.
+template <class K>
+struct ValueOf {
+  using Estimator = K;
+};
+template <class K>
+  requires requires { typename K::Value; }
+struct ValueOf<K> {
+  using Estimator = typename K::Value;
+};
+
 template <class K>
 void kl_tile(const TileColumns& in, int n, float weight, float* grad, bool add, LaneSum<float>* sum) {
   in.with_type([&]<class Values>() {
-    if (!grad) return kl_loop<K, false, false, true, Values>(in, n, weight, grad, sum);
+    if (!grad)
+      return kl_loop<typename ValueOf<K>::Estimator, false, false, true, Values>(in, n, weight, grad, sum);
     in.with_mask([&]<bool masked>() {
       return add ? kl_loop<K, true, true, masked, Values>(in, n, weight, grad, sum)
                  : kl_loop<K, true, false, masked, Values>(in, n, weight, grad, sum);
@@ -84,7 +96,7 @@ struct KlTable;
 template <class... K>
 struct KlTable<TypeList<K...>> {
   static constexpr KlLoops loops[] = {
-      {kl_tile<K>, kl_values<K>,
+      {kl_tile<K>, kl_values<typename ValueOf<K>::Estimator>,
        reads(kLogprob) | reads(kRefLogprob) | (K::reads_old_logprob ? reads(kOldLogprob) : 0u)}...};
 };
 

@@ -105,6 +105,11 @@ void LogitsEvaluation::work(int64_t piece) {
   }
 }
 
+const void* LogitsEvaluation::logits_of(int64_t row) const {
+  if (row >= call_.rows || !has_target(row)) return nullptr;
+  return at(call_.data, call_.dtype, row * call_.row_stride);
+}
+
 LogitsRow LogitsEvaluation::row_of(int64_t row) const {
   LogitsRow view{at(call_.data, call_.dtype, row * call_.row_stride),
                  call_.dtype,
@@ -191,7 +196,8 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
                      (call.vocabulary + kLogitsTile - 1) / kLogitsTile * sizeof(TermsOfTile)),
       rows_per_piece_(std::clamp<int64_t>(
           kCachedBytes / std::max<int64_t>(1, call.vocabulary * (size_of(call.dtype) + 4)), 1,
-          kMostCachedRows)) {
+          kMostCachedRows)),
+      rows_to_next_(rows_per_piece_ * Pool::shared().threads()) {
   unused_.reserve(kMostUnused);
 }
 
@@ -209,10 +215,11 @@ int64_t LogitsGradient::open_phase() {
   return check_abort() ? 0 : (rows_ + rows_per_piece_ - 1) / rows_per_piece_;
 }
 
-LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t row) const {
-  char* const begin = terms.get() + row * bytes_per_row_;
+LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t first, int64_t row) const {
+  char* const begin = terms.get() + (row - first) * bytes_per_row_;
   return {reinterpret_cast<float*>(begin),
-          reinterpret_cast<TermsOfTile*>(begin + terms_per_row_ * sizeof(float))};
+          reinterpret_cast<TermsOfTile*>(begin + terms_per_row_ * sizeof(float)),
+          logits_.logits_of(row + rows_to_next_)};
 }
 
 void LogitsGradient::work(int64_t piece) {
@@ -229,9 +236,9 @@ void LogitsGradient::work(int64_t piece) {
   if (!terms) terms.reset(new char[rows_per_piece_ * bytes_per_row_]);
   const int64_t first = piece * rows_per_piece_;
   const int64_t last = std::min(first + rows_per_piece_, rows_);
-  for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, row - first));
+  for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, first, row));
   loss_.write_gradients(first_token_ + first, first_token_ + last);
-  for (int64_t row = last - 1; row >= first; --row) logits_.write_gradient(row, terms_of(terms, row - first));
+  for (int64_t row = last - 1; row >= first; --row) logits_.write_gradient(row, terms_of(terms, first, row));
   const std::lock_guard<std::mutex> lock(mutex_);
   if (unused_.size() < kMostUnused) unused_.push_back(std::move(terms));
 }

@@ -40,6 +40,8 @@ class LogitsEvaluation : public Task {
   void write_gradient(int64_t row, const LogitsTerms& kept) {
     write_gradient(row, 0, call_.vocabulary, kept);
   }
+  // Returns the logits of a row, or null if there is no such row or it is ignored.
+  const void* logits_of(int64_t row) const;
 
  private:
   enum class Phase { kBegin, kSums, kGradient };
@@ -106,12 +108,14 @@ class LogitsGradient : public Task {
 
   int64_t open_phase() override;
   void work(int64_t piece) override;
-  LogitsTerms terms_of(const Terms& terms, int64_t row) const;
+  // Returns the memory for a row of a piece that begins with the row `first`.
+  LogitsTerms terms_of(const Terms& terms, int64_t first, int64_t row) const;
 
   Evaluation loss_;
   LogitsEvaluation logits_;
   int64_t rows_, first_token_;
   int64_t terms_per_row_, bytes_per_row_, rows_per_piece_;
+  int64_t rows_to_next_;  // how many rows after a row the thread's next piece probably has the row to prefetch
   std::mutex mutex_;
   std::vector<Terms> unused_;  // at most kMostUnused
   enum class Phase { kBegin, kCounts, kGradients };

@@ -11,16 +11,19 @@ namespace {
 
 using cpu::kLogitsTile;
 using cpu::LogitsRow;
+using cpu::LogitsTerms;
 using cpu::TermsOfTile;
 
 constexpr int kWide = 2 * kVector;
 
 // Precedes a loop over `count` numbers, a multiple of kVector, and has one vector step compute all of them.
-// For Clang, PL_FOR_LANES would say so only of kSumLanes numbers.
+// For Clang, PL_FOR_LANES would say so only of kSumLanes numbers. PL_FOR_EACH_SHORT is for numbers of 16 bits.
 #if defined(__clang__)
 #define PL_FOR_EACH(count) PL_LOOP(kVector, (count) / kVector)
+#define PL_FOR_EACH_SHORT(count) PL_LOOP(kWide, (count) / kWide)
 #else
 #define PL_FOR_EACH(count) PL_FOR_LANES
+#define PL_FOR_EACH_SHORT(count) PL_FOR_LANES
 #endif
 
 static_assert(cpu::kLogitsBlock % kBlock == 0 && kLogitsTile % cpu::kLogitsBlock == 0);
@@ -31,17 +34,25 @@ struct alignas(64) Buffer {
   float of[kLogitsTile + 48];
 };
 
-// The memory that follows a tile. The loops over a tile prefetch it, so that memory is read while the
-// processor computes.
+// The memory that will be needed after a tile: the next tile and, if terms are kept, half of the tile at the
+// same place of the next row. The loops over a tile prefetch it, so that memory is read while the processor
+// computes.
 class Ahead {
  public:
-  Ahead(const void* data, int64_t first, int64_t size)
-      : begin_(static_cast<const char*>(data) + (first + kLogitsTile) * size), size_(size) {}
+  Ahead(const LogitsRow& row, int64_t first, const LogitsTerms& kept, int64_t first_of_next_row)
+      : begin_(static_cast<const char*>(row.data) + (first + kLogitsTile) * size_of(row.dtype)),
+        next_row_(kept.next_row
+                      ? static_cast<const char*>(kept.next_row) + first_of_next_row * size_of(row.dtype)
+                      : begin_),
+        size_(size_of(row.dtype)) {}
   // Prefetches the cache line of the next tile's logit at an index.
   PL_FN void read(int index) const { __builtin_prefetch(begin_ + index * size_); }
+  // Prefetches the cache line of the next row that belongs to the logit at an index of the tile.
+  PL_FN void read_next_row(int index) const { __builtin_prefetch(next_row_ + index / 2 * size_, 0, 2); }
 
  private:
   const char* begin_;
+  const char* next_row_;
   int64_t size_;
 };
 
@@ -161,6 +172,7 @@ PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, 
   for (int at = 0; at < n; at += kSumLanes) {
     ahead.read(at);
     ahead.read(at + kSumLanes / 2);
+    if constexpr (keeps_terms) ahead.read_next_row(at);
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const float distance = softmax_distance(z[at + l], max, least);
@@ -198,7 +210,7 @@ PL_FN uint32_t pair_of(float first, float second) {
 PL_SHARED bool has_small_logits(const uint16_t* bits, int n, double inverse_temperature) {
   alignas(64) uint16_t most[kBlock] = {};
   for (int at = 0; at < n; at += kBlock) {
-    PL_FOR_EACH(kBlock)
+    PL_FOR_EACH_SHORT(kBlock)
     for (int l = 0; l < kBlock; ++l) {
       const uint16_t magnitude = bits[at + l] & 0x7fff;
       most[l] = magnitude > most[l] ? magnitude : most[l];
@@ -211,13 +223,14 @@ PL_SHARED bool has_small_logits(const uint16_t* bits, int n, double inverse_temp
   return most_of_all * kLog2E * inverse_temperature <= 60 && most_of_all <= 1e15f;
 }
 
-// Returns the bits of a tile's logits if they can be computed in pairs, otherwise null.
-const uint16_t* small_pairs(const LogitsRow& row, int64_t first, int n) {
+// Returns the bits of a tile's logits if they can be computed in pairs and are small, otherwise null. `small`
+// tells that they are known to be.
+const uint16_t* small_pairs(const LogitsRow& row, int64_t first, int n, bool small) {
   if (!kHasSpecialLoops || row.dtype != DType::kBFloat16 || row.token_ids || row.softcap > 0 ||
       n % kBlock != 0)
     return nullptr;
   const uint16_t* const bits = static_cast<const uint16_t*>(row.data) + first;
-  return has_small_logits(bits, n, 1 / row.temperature) ? bits : nullptr;
+  return small || has_small_logits(bits, n, 1 / row.temperature) ? bits : nullptr;
 }
 
 // Does the same as sum_terms().
@@ -229,6 +242,7 @@ PL_SHARED double sum_pairs(const uint16_t* bits, int n, float log2_factor, const
   alignas(64) float total[kSumLanes] = {}, weighted[kSumLanes] = {};
   for (int at = 0; at < n; at += kSumLanes) {
     ahead.read(at);
+    if constexpr (keeps_terms) ahead.read_next_row(at);
     PL_FOR_EACH(kPairs)
     for (int l = 0; l < kPairs; ++l) {
       const uint32_t pair = pairs[at / 2 + l];
@@ -308,11 +322,13 @@ PL_SHARED void gradient_of_pairs(const SoftmaxGradient& shared, const uint16_t* 
 
 template <bool with_entropy>
 PL_SHARED void gradient_of_paired_terms(const SoftmaxGradient& shared, const float* terms,
-                                        const uint16_t* bits, int n, uint16_t* out) {
+                                        const uint16_t* bits, int n, uint16_t* out, const Ahead& shared_ahead) {
   const SoftmaxGradient gradient = shared;
+  const Ahead ahead = shared_ahead;
   const Pair* const pairs = reinterpret_cast<const Pair*>(bits);
   Pair* const results = reinterpret_cast<Pair*>(out);
   for (int at = 0; at < n; at += kSumLanes) {
+    ahead.read_next_row(at);
     PL_FOR_EACH(kPairs)
     for (int l = 0; l < kPairs; ++l) {
       const uint32_t pair = pairs[at / 2 + l];
@@ -328,7 +344,7 @@ void write_gradient_of_pairs(const SoftmaxGradient& from_zero, const float* term
                              int n, bool with_entropy, const Ahead& ahead, uint16_t* out) {
   if (terms)
     (with_entropy ? gradient_of_paired_terms<true> : gradient_of_paired_terms<false>)(from_zero, terms, bits,
-                                                                                      n, out);
+                                                                                      n, out, ahead);
   else
     (with_entropy ? gradient_of_pairs<true> : gradient_of_pairs<false>)(from_zero, bits, n, out, ahead);
 }
@@ -387,9 +403,11 @@ PL_SHARED void gradient_tile(const SoftmaxGradient& shared, const float* z, int 
 // Does the same with the terms of the sums. `shared` is relative to the tile's reference.
 template <bool with_entropy>
 PL_SHARED void gradient_of_terms(const SoftmaxGradient& shared, const float* terms, const float* z, int n,
-                                 float* out) {
+                                 float* out, const Ahead& shared_ahead) {
   const SoftmaxGradient gradient = shared;
+  const Ahead ahead = shared_ahead;
   for (int at = 0; at < n; at += kWide) {
+    ahead.read_next_row(at);
     PL_FOR_EACH(kWide)
     for (int l = 0; l < kWide; ++l)
       out[at + l] = gradient_of_term<with_entropy>(gradient, terms[at + l], z[at + l]);
@@ -401,7 +419,7 @@ PL_SHARED void gradient_of_terms(const SoftmaxGradient& shared, const float* ter
 void write_gradient(const SoftmaxGradient& shared, const float* terms, bool is_small, const float* z, int n,
                     bool with_entropy, const Ahead& ahead, float* out) {
   if (terms)
-    (with_entropy ? gradient_of_terms<true> : gradient_of_terms<false>)(shared, terms, z, n, out);
+    (with_entropy ? gradient_of_terms<true> : gradient_of_terms<false>)(shared, terms, z, n, out, ahead);
   else if (is_small)
     (with_entropy ? gradient_tile<true, true> : gradient_tile<false, true>)(shared, z, n, out, ahead);
   else
@@ -419,15 +437,15 @@ PL_SHARED void multiply_by_softcap_derivative(const float* x, int n, float softc
 }  // namespace
 
 void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last,
-                const cpu::LogitsTerms& kept, SoftmaxSums* sums, double* target) {
+                const LogitsTerms& kept, SoftmaxSums* sums, double* target) {
   Buffer wide, capped;
   const double inverse_temperature = 1 / row.temperature;
   for (int64_t at = first; at < last; at += kLogitsTile) {
     const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
-    const Ahead ahead(row.data, at, size_of(row.dtype));
+    const Ahead ahead(row, at, kept, at / 2);
     float* const terms = kept.term ? kept.term + at : nullptr;
     const bool has_target = row.target >= at && row.target < at + n;
-    if (const uint16_t* const pairs = small_pairs(row, at, n)) {
+    if (const uint16_t* const pairs = small_pairs(row, at, n, false)) {
       if (add_pairs(pairs, n, inverse_temperature, with_entropy, ahead, terms, sums)) {
         if (terms) kept.tile[at / kLogitsTile] = {0, 1};
         if (has_target) *target = float_of_bfloat16(pairs[row.target - at]);
@@ -445,7 +463,7 @@ void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t 
 }
 
 void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy, int64_t first,
-                     int64_t last, const cpu::LogitsTerms& kept, void* out, DType out_dtype) {
+                     int64_t last, const LogitsTerms& kept, void* out, DType out_dtype) {
   Buffer wide, capped, buffer;
   const SoftmaxGradient from_zero = relative_to(0, gradient);
   const bool allows_small = has_digits(gradient.by_logprob, from_zero.by_logprob) &&
@@ -456,11 +474,11 @@ void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool
     const int64_t at = first + (kept.term ? tiles - 1 - i : i) * kLogitsTile;
     const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
     const bool has_target = row.target >= at && row.target < at + n;
-    const Ahead ahead(row.data, at, size_of(row.dtype));
+    const Ahead ahead(row, at, kept, (row.vocabulary + i * kLogitsTile) / 2);
     const TermsOfTile tile = kept.term ? kept.tile[at / kLogitsTile] : TermsOfTile{};
     // Which formula computes a gradient must not depend on where it is written.
     const uint16_t* const pairs =
-        allows_small && (!kept.term || tile.in_pairs) ? small_pairs(row, at, n) : nullptr;
+        allows_small && (!kept.term || tile.in_pairs) ? small_pairs(row, at, n, tile.in_pairs) : nullptr;
     if (pairs && out_dtype == DType::kBFloat16) {
       uint16_t* const grad = static_cast<uint16_t*>(out) + at;
       const float z = has_target ? float_of_bfloat16(pairs[row.target - at]) : 0.0f;

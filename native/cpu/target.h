@@ -166,6 +166,10 @@ constexpr int kLogitsBlock = 64;
 struct LogitsTerms {
   float* term = nullptr;        // per logit; null if they are not kept
   TermsOfTile* tile = nullptr;  // per tile
+  // The logits of the row that this thread will probably compute after this one. While it computes the sums
+  // of this row, it prefetches their first half, and while it computes the gradient, their second half. Null
+  // if the terms are not kept, or if there is no such row.
+  const void* next_row = nullptr;
 };
 
 struct Target {

@@ -13,6 +13,7 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 template <class Base>
 struct StraightThrough {
+  using Value = Base;  // an estimator with the same value, so that both can share code that needs only it
   static constexpr bool reads_old_logprob = Base::reads_old_logprob;
 
   PL_FN static KlTerm token(float logprob, float ref_logprob, float old_logprob) {
