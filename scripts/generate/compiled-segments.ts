@@ -88,13 +88,13 @@ export function programsOf(name: string, args: Record<string, unknown>): NativeP
 // The optional columns that batches usually lack.
 const RARE: readonly ColumnName[] = ['clip_cov_keys'];
 
-// Returns the forms for batches that have all optional columns but the rare ones, with and without entropies, and one
-// advantage per token.
+// Returns the forms for batches that have all optional columns but the rare ones, with and without entropies, and with
+// the rare ones, and one advantage per token.
 function usualForms({ optional }: FormColumns): number[] {
-  const bit = (column: ColumnName) => (optional.includes(column) ? 1 << optional.indexOf(column) : 0);
-  const usual = optional.filter((column) => column !== 'entropy' && !RARE.includes(column));
-  const needed = usual.reduce((sum, column) => sum | bit(column), 0);
-  return [...new Set([needed, needed | bit('entropy')])];
+  const bits = (columns: readonly ColumnName[]) =>
+    columns.reduce((sum, column) => sum | (optional.includes(column) ? 1 << optional.indexOf(column) : 0), 0);
+  const usual = bits(optional.filter((column) => column !== 'entropy' && !RARE.includes(column)));
+  return [...new Set([usual, usual | bits(['entropy']), usual | bits(RARE)])];
 }
 
 const isUniform = (kind: number) => ![REGISTER, COLUMN, SCANNED].includes(kind);
