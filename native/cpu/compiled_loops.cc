@@ -48,8 +48,8 @@ struct LocalSums {
   }
 };
 
-// Precedes the loop over the tokens of one step. Each token needs a long chain of operations that wait for each
-// other, so the loop computes two vectors side by side. More would need too much code.
+// Precedes the loop over the tokens of one step. Each token needs a long chain of operations that wait for
+// each other, so the loop computes two vectors side by side. More would need too much code.
 #if !defined(__clang__) || defined(__AVX512F__)
 #define PL_FOR_TOKENS PL_FOR_LANES
 #elif defined(__AVX__)

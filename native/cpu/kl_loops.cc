@@ -41,7 +41,9 @@ struct ValueOf {
   using Estimator = K;
 };
 template <class K>
-  requires requires { typename K::Value; }
+requires requires {
+  typename K::Value;
+}
 struct ValueOf<K> {
   using Estimator = typename K::Value;
 };

@@ -115,7 +115,9 @@ class LogitsGradient : public Task {
   LogitsEvaluation logits_;
   int64_t rows_, first_token_;
   int64_t terms_per_row_, bytes_per_row_, rows_per_piece_;
-  int64_t rows_to_next_;  // how many rows after a row the thread's next piece probably has the row to prefetch
+  // The distance of a row from the one at the same place in the thread's next piece, if all threads take
+  // turns.
+  int64_t rows_to_next_;
   std::mutex mutex_;
   std::vector<Terms> unused_;  // at most kMostUnused
   enum class Phase { kBegin, kCounts, kGradients };

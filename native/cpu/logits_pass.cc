@@ -17,7 +17,8 @@ using cpu::TermsOfTile;
 constexpr int kWide = 2 * kVector;
 
 // Precedes a loop over `count` numbers, a multiple of kVector, and has one vector step compute all of them.
-// For Clang, PL_FOR_LANES would say so only of kSumLanes numbers. PL_FOR_EACH_SHORT is for numbers of 16 bits.
+// For Clang, PL_FOR_LANES would say so only of kSumLanes numbers. PL_FOR_EACH_SHORT is for 16-bit numbers, of
+// which kWide fill a vector.
 #if defined(__clang__)
 #define PL_FOR_EACH(count) PL_LOOP(kVector, (count) / kVector)
 #define PL_FOR_EACH_SHORT(count) PL_LOOP(kWide, (count) / kWide)
@@ -322,7 +323,8 @@ PL_SHARED void gradient_of_pairs(const SoftmaxGradient& shared, const uint16_t* 
 
 template <bool with_entropy>
 PL_SHARED void gradient_of_paired_terms(const SoftmaxGradient& shared, const float* terms,
-                                        const uint16_t* bits, int n, uint16_t* out, const Ahead& shared_ahead) {
+                                        const uint16_t* bits, int n, uint16_t* out,
+                                        const Ahead& shared_ahead) {
   const SoftmaxGradient gradient = shared;
   const Ahead ahead = shared_ahead;
   const Pair* const pairs = reinterpret_cast<const Pair*>(bits);
@@ -436,8 +438,8 @@ PL_SHARED void multiply_by_softcap_derivative(const float* x, int n, float softc
 
 }  // namespace
 
-void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last,
-                const LogitsTerms& kept, SoftmaxSums* sums, double* target) {
+void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last, const LogitsTerms& kept,
+                SoftmaxSums* sums, double* target) {
   Buffer wide, capped;
   const double inverse_temperature = 1 / row.temperature;
   for (int64_t at = first; at < last; at += kLogitsTile) {
