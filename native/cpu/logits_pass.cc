@@ -35,9 +35,8 @@ struct alignas(64) Buffer {
   float of[kLogitsTile + 48];
 };
 
-// The memory that will be needed after a tile: the next tile and, if terms are kept, half of the tile at the
-// same place of the next row. The loops over a tile prefetch it, so that memory is read while the processor
-// computes.
+// The memory that will be needed after a tile: the next tile and, if terms are kept, half a tile of the next
+// row. The loops over a tile prefetch it, so that memory is read while the processor computes.
 class Ahead {
  public:
   Ahead(const LogitsRow& row, int64_t first, const LogitsTerms& kept, int64_t first_of_next_row)
@@ -48,7 +47,8 @@ class Ahead {
         size_(size_of(row.dtype)) {}
   // Prefetches the cache line of the next tile's logit at an index.
   PL_FN void read(int index) const { __builtin_prefetch(begin_ + index * size_); }
-  // Prefetches the cache line of the next row that belongs to the logit at an index of the tile.
+  // Prefetches the cache line of the next row that belongs to a logit of the tile, into the second-level
+  // cache. The first level has too few outstanding misses for this row and the next.
   PL_FN void read_next_row(int index) const { __builtin_prefetch(next_row_ + index / 2 * size_, 0, 2); }
 
  private:

@@ -75,8 +75,8 @@ static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSha
 // would unroll a short loop before it vectorises. With the short vectors of SSE4, a step computes a quarter
 // of the loop, because the code of the whole loop would be three times as large as that of AVX2.
 //
-// PL_FOR_LANES_COMPACTLY computes one vector per step. It is for loops whose bodies are so long that a
-// processor has enough independent work within one vector, and that would be large otherwise.
+// PL_FOR_LANES_COMPACTLY computes one vector per step. It is for loops over a single vector, and for loops
+// whose code would be too large otherwise.
 #if !defined(__clang__)
 #define PL_FOR_LANES _Pragma("omp simd")
 #define PL_FOR_LANES_COMPACTLY PL_FOR_LANES
