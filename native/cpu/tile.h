@@ -264,10 +264,11 @@ inline int unmasked_length(const uint8_t* mask, int n) {
   return 0;
 }
 
-// Returns the position after the last unmasked token of a row, which must have one before `last`.
+// Returns the position after the last unmasked token of a row before `last`, or 0 if there is none. That can
+// happen even if unmasked tokens were counted, because the caller may change the mask during the call.
 inline int64_t end_of_unmasked(const uint8_t* mask, int64_t last) {
   while (last > kBlock && unmasked_length(mask + last - kBlock, kBlock) == 0) last -= kBlock;
-  while (mask[last - 1] == 0) --last;
+  while (last > 0 && mask[last - 1] == 0) --last;
   return last;
 }
 

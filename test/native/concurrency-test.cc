@@ -15,6 +15,7 @@
 
 #include "cpu/advantages.h"
 #include "cpu/engine.h"
+#include "cpu/tile.h"
 
 using namespace policy_loss;
 
@@ -222,6 +223,15 @@ void count_pieces() {
   for (std::thread& caller : callers) caller.join();
 }
 
+// A caller may overwrite the mask with zeros after its tokens were counted. The search for the last one must
+// then end at the start of the row. The zeros before it belong to another row.
+void expect_end_in_overwritten_mask() {
+  constexpr int kBefore = 300;
+  const std::vector<uint8_t> mask(kBefore + 300, 0);
+  for (const int length : {1, kBlock - 1, kBlock, kBlock + 1, 300})
+    expect(end_of_unmasked(mask.data() + kBefore, length) == 0, "the end of a mask without tokens");
+}
+
 }  // namespace
 
 int main() {
@@ -234,6 +244,8 @@ int main() {
     calls.push_back(kl_call(batch, estimator));
   for (const AdvantageInfo& info : advantages()) calls.push_back(advantage_call(batch, info));
   for (Call& call : calls) call.expected = call.compute(How::kHere, nullptr);
+
+  expect_end_in_overwritten_mask();
 
   cpu::Pool::shared().set_threads(1);
   std::atomic<bool> ended{false};
