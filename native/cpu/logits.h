@@ -40,7 +40,7 @@ class LogitsEvaluation : public Task {
   void write_gradient(int64_t row, const LogitsTerms& kept) {
     write_gradient(row, 0, call_.vocabulary, kept);
   }
-  // Returns the logits of a row, or null if there is no such row or it is ignored.
+  // Returns the logits of a row. Returns null for an ignored row, and for an index beyond the last row.
   const void* logits_of(int64_t row) const;
 
  private:

@@ -168,7 +168,7 @@ struct LogitsTerms {
   TermsOfTile* tile = nullptr;  // per tile
   // The logits of the row that this thread will probably compute after this one. While it computes the sums
   // of this row, it prefetches their first half, and while it computes the gradient, their second half. Null
-  // if the terms are not kept, or if there is no such row.
+  // if the terms are not kept, after the last row, and for an ignored row.
   const void* next_row = nullptr;
 };
 

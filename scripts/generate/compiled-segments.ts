@@ -88,8 +88,8 @@ export function programsOf(name: string, args: Record<string, unknown>): NativeP
 // The optional columns that batches usually lack.
 const RARE: readonly ColumnName[] = ['clip_cov_keys'];
 
-// Returns the forms for batches that have all optional columns but the rare ones, with and without entropies, and with
-// the rare ones, and one advantage per token.
+// Returns three forms, all with one advantage per token. Each has all optional columns but the entropies and the rare
+// ones. The second also has the entropies, and the third the rare ones.
 function usualForms({ optional }: FormColumns): number[] {
   const bits = (columns: readonly ColumnName[]) =>
     columns.reduce((sum, column) => sum | (optional.includes(column) ? 1 << optional.indexOf(column) : 0), 0);
