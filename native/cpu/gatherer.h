@@ -37,29 +37,25 @@ class Gatherer {
       for (int i = 0; i < n; ++i) values[i] = x.value;
       return add(TokenOperand{values}, lanes, n, position);
     }
-    if (gathering_->rows) count_limits(x.data, lanes, n);
     if (gathering_->sums) sum_below_low(x.data, lanes, n);
+    Lanes less = {};
     for (int at = 0; at < n; at += kBlock)
-      if (has_candidates(x.data + at, lanes + at)) collect(x.data + at, lanes + at, position + at);
+      if (has_others(x.data + at, lanes + at, &less)) collect(x.data + at, lanes + at, position + at);
+    if (gathering_->rows) gathering_->rows[row_].less += total(less);
   }
 
  private:
   static constexpr int kCapacity = 4 * kBlock;
 
-  void count_limits(const float* x, const Lane* lanes, int n) const {
-    const float low = gathering_->low, high = gathering_->high;
-    int32_t less = 0, at_low = 0, at_high = 0;
-#pragma omp simd reduction(+ : less, at_low, at_high)
-    for (int i = 0; i < n; ++i) {
-      const int32_t one = lanes[i] & 1;
-      less += x[i] < low ? one : 0;
-      at_low += x[i] == low ? one : 0;
-      at_high += x[i] == high ? one : 0;
-    }
-    cpu::RowCounts* const row = gathering_->rows + row_;
-    row->less += less;
-    row->at_low += at_low;
-    row->at_high += low == high ? 0 : at_high;
+  // One integer per token that a step of a loop computes.
+  struct alignas(64) Lanes {
+    int32_t of[kSumLanes];
+  };
+  static int32_t total(const Lanes& x) {
+    int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int l = 0; l < kSumLanes; ++l) sum += x.of[l];
+    return sum;
   }
 
   // Adds up the values below the lower limit. A row is divided into the same tiles in every pass.
@@ -77,28 +73,46 @@ class Gatherer {
     gathering_->rows[row_].sum += sum.take();
   }
 
-  // Returns whether a block may have candidates.
-  bool has_candidates(const float* x, const Lane* lanes) const {
+  // Counts the values of a block below the lower limit, and returns whether there are others that are not
+  // above the upper limit. Most blocks have none.
+  bool has_others(const float* x, const Lane* lanes, Lanes* less) const {
     const float low = gathering_->low, high = gathering_->high;
+    Lanes count = *less, others = {};
+    for (int at = 0; at < kBlock; at += kSumLanes) {
+      PL_FOR_LANES
+      for (int l = 0; l < kSumLanes; ++l) {
+        const int32_t lane = lanes[at + l];
+        const bool is_less = x[at + l]<low, is_more = x[at + l]> high;
+        count.of[l] -= is_less ? lane : 0;
+        others.of[l] |= (is_less | is_more) ? 0 : lane;
+      }
+    }
+    *less = count;
     int32_t any = 0;
 #pragma omp simd reduction(| : any)
-    for (int i = 0; i < kBlock; ++i) {
-      const int32_t is_outside = (x[i] <= low ? 1 : 0) | (x[i] >= high ? 1 : 0);
-      any |= (is_outside - 1) & lanes[i];
-    }
+    for (int l = 0; l < kSumLanes; ++l) any |= others.of[l];
     return any != 0;
   }
 
-  // Collects the candidates of a block.
+  // Collects the candidates of a block, and counts the values that equal the limits.
   void collect(const float* x, const Lane* lanes, int64_t position) {
     const float low = gathering_->low, high = gathering_->high;
     const int32_t takes_nan = high != high ? 1 : 0;
+    int32_t at_low = 0, at_high = 0;
     Flags flags;
-#pragma omp simd
+#pragma omp simd reduction(+ : at_low, at_high)
     for (int i = 0; i < kBlock; ++i) {
       const int32_t is_outside = (x[i] <= low ? 1 : 0) | (x[i] >= high ? 1 : 0);
       const int32_t is_number = x[i] == x[i] ? 1 : 0;
       flags.of[i] = static_cast<uint8_t>((is_outside ^ 1) & (is_number | takes_nan) & lanes[i]);
+      const int32_t one = lanes[i] & 1;
+      at_low += x[i] == low ? one : 0;
+      at_high += x[i] == high ? one : 0;
+    }
+    if (gathering_->rows) {
+      cpu::RowCounts* const row = gathering_->rows + row_;
+      row->at_low += at_low;
+      row->at_high += low == high ? 0 : at_high;
     }
     if (collected_ > kCapacity - kBlock) send_candidates();
     flags.visit([&](int i) {

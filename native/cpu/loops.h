@@ -35,6 +35,7 @@ struct LossLoops {
   void (*loss_tile)(const void* loss, const RowStatistics& row, const TileColumns& in, int n, float weight,
                     float* grad, LossSums* sums);
   bool (*needs_row_sums)(const void* loss);
+  unsigned row_sum_columns;  // the columns that row_sum_tile() reads
   LossTraits traits;
 };
 const LossLoops& loss_loops(int index);

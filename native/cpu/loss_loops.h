@@ -154,8 +154,8 @@ bool needs_row_sums_of(const void* object) {
 }
 
 template <class L>
-constexpr LossLoops kLoopsOf = {row_sum_tile<L>, row_metric<L>, loss_tile<L>, needs_row_sums_of<L>,
-                                L::traits};
+constexpr LossLoops kLoopsOf = {row_sum_tile<L>,      row_metric<L>,      loss_tile<L>,
+                                needs_row_sums_of<L>, row_sum_columns<L>, L::traits};
 
 // Returns the loops of loss L if in_slice is set. Otherwise returns null, and the compiler does not generate
 // the loops.

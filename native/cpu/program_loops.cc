@@ -197,12 +197,20 @@ int first_equal(const TokenOperand& x, const Lane* lanes, int n, float to) {
 }  // namespace
 
 template <bool largest>
-void Extreme::add(const TokenOperand& x, const Lane* lanes, int n, int64_t first) {
+void Extreme::add(const TokenOperand& x, const Lane* lanes, int n, int64_t first, bool wants_position) {
   if (exists && value != value) return;
   float of_tile = 0;
   with_form(x, [&]<bool uniform>() { of_tile = extreme_of_tile<largest, uniform>(x, lanes, n); });
   // Most tiles do not change the result.
   if (exists && of_tile == of_tile && !is_before(largest, of_tile, value)) return;
+  // The token is found only if that matters: an infinity may stand for a tile without unmasked tokens, and
+  // the first of several zeros or NaNs is taken.
+  const float size = absolute(of_tile);
+  if (!wants_position && size > 0 && size < kInfinity) {
+    exists = true;
+    value = of_tile;
+    return;
+  }
   const int at = first_equal(x, lanes, n, of_tile);
   if (at == n) return;
   exists = true;
@@ -210,7 +218,7 @@ void Extreme::add(const TokenOperand& x, const Lane* lanes, int n, int64_t first
   position = first + at;
 }
 
-template void Extreme::add<false>(const TokenOperand&, const Lane*, int, int64_t);
-template void Extreme::add<true>(const TokenOperand&, const Lane*, int, int64_t);
+template void Extreme::add<false>(const TokenOperand&, const Lane*, int, int64_t, bool);
+template void Extreme::add<true>(const TokenOperand&, const Lane*, int, int64_t, bool);
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -44,11 +44,11 @@ int64_t keep(const TokenOperand& x, const Lane* lanes, int n, float* out);
 struct Extreme {
   bool exists = false;
   float value = 0;
-  int64_t position = -1;  // the first that has the value
+  int64_t position = -1;  // the first that has the value, if it is wanted
 
   // Considers the unmasked values of a tile whose first token is at `first`.
   template <bool largest>
-  void add(const TokenOperand& x, const Lane* lanes, int n, int64_t first);
+  void add(const TokenOperand& x, const Lane* lanes, int n, int64_t first, bool wants_position);
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

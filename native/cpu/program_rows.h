@@ -154,6 +154,19 @@ class ProgramRows {
     run_segments(pass_.first_segment, pass_.last_segment, reader, length);
   }
 
+  // Returns the columns that the pass's segments read before the one with the outputs.
+  unsigned columns_before_outputs() const {
+    unsigned columns = 0;
+    for (int s = pass_.first_segment; s < pass_.last_segment; ++s) {
+      const Segment& segment = program_.segments[s];
+      if (segment.kind != Op::k_tokens) continue;
+      for (int i = segment.first; i < segment.last; ++i)
+        for (const Operand& x : program_.instructions[i].operand)
+          if (x.kind == Kind::kColumn) columns |= reads(x.index);
+    }
+    return columns;
+  }
+
   // Runs the segments after the one with the outputs, and adds what they output to the sums.
   void finish_row(TileReader& reader, int64_t length, ExactSums* sums) {
     int first = program_.output_segment + 1;
@@ -198,6 +211,8 @@ class ProgramRows {
  private:
   // With this many registers, a tile has kSharedTile tokens, otherwise half as many.
   static constexpr int kFewRegisters = program::kMaxRegisters / 2;
+  // The tokens for which a loop runs before what it has written for extremes and row_keep is read.
+  static constexpr int kPiece = 2 * kBlock;
   // What lies between two registers, for the reason that TileReader gives for its buffers.
   static constexpr int kPadding = 48;
   // How many registers of kSharedTile tokens there is room for: the loop of a compiled segment needs one for
@@ -388,6 +403,11 @@ class ProgramRows {
     int positions;
   };
 
+  // Returns whether two instructions whose results depend on positions have the same results in a row.
+  static bool is_same_result(const Instruction& x, const Instruction& y) {
+    return x.op == y.op && x.operand[0].kind == y.operand[0].kind && x.operand[0].index == y.operand[0].index;
+  }
+
   // Prepares the loop of the compiled segment that begins with `segment`, unless that has been done for the
   // row. Its last instruction is before `last`.
   void prepare_loop(const Segment& segment, int last, Reduction* reductions) {
@@ -400,7 +420,10 @@ class ProgramRows {
     for (int i = segment.first; i < last; ++i) {
       const Instruction& x = program_.instructions[i];
       if (program::is_of_position(x.op)) {
-        loop_.result[loop_.positions] = register_of(kTileRegisters - 1 - loop_.positions);
+        int k = 0;
+        while (k < loop_.positions && !is_same_result(*loop_.of_position[k], x)) ++k;
+        loop_.result[loop_.positions] =
+            k < loop_.positions ? loop_.result[k] : register_of(kTileRegisters - 1 - k);
         loop_.of_position[loop_.positions++] = &x;
       }
       if (!program::is_row_reduction(x.op)) continue;
@@ -414,7 +437,9 @@ class ProgramRows {
 
   // Runs the prepared loop for a tile, and considers or keeps what it has written for extremes and row_keep.
   void run_loop(const TileColumns& in, int n, float* grad, LossSums* outputs, Reduction* reductions) {
-    for (int k = 0; k < loop_.positions; ++k) compute_of_position(*loop_.of_position[k], n, loop_.result[k]);
+    for (int k = 0; k < loop_.positions; ++k)
+      if (k == 0 || loop_.result[k] != loop_.result[k - 1])
+        compute_of_position(*loop_.of_position[k], n, loop_.result[k]);
     float* scanned[program::kMaxScanned];
     for (int k = 0; k < program_.scanned; ++k) scanned[k] = scanned_of(k) + position_;
     compiled_loop(loop_.segment->compiled)(
@@ -429,12 +454,12 @@ class ProgramRows {
   // Considers the operand of an extreme, or keeps it.
   void add_operand(const Instruction& x, const TokenOperand& operand, const TileColumns& in, int n,
                    Reduction* r) {
-    if (x.op == Op::k_row_keep)
-      keep_operand(x, operand, in, n, &r->kept);
-    else if (program::is_largest(x.op))
-      r->extreme.add<true>(operand, in.lanes, n, position_);
+    if (x.op == Op::k_row_keep) return keep_operand(x, operand, in, n, &r->kept);
+    const bool wants_position = program::is_position(x.op);
+    if (program::is_largest(x.op))
+      r->extreme.add<true>(operand, in.lanes, n, position_, wants_position);
     else
-      r->extreme.add<false>(operand, in.lanes, n, position_);
+      r->extreme.add<false>(operand, in.lanes, n, position_, wants_position);
   }
 
   // Keeps an operand, unless it is only gathered.
@@ -449,7 +474,15 @@ class ProgramRows {
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
     if (has_loop(segment)) {
       prepare_loop(segment, segment.last, reductions);
-      return run_loop(in, n, nullptr, nullptr, reductions);
+      if (loop_.only_sums) return run_loop(in, n, nullptr, nullptr, reductions);
+      // What the loop writes is read in small pieces, so that the next piece of the columns, which the loop
+      // prefetches, arrives in the meantime.
+      const int64_t first = position_;
+      for (int at = 0; at < n; at += kPiece) {
+        position_ = first + at;
+        run_loop(in.from(at), n - at < kPiece ? n - at : kPiece, nullptr, nullptr, reductions);
+      }
+      return;
     }
     ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);
     for (int i = segment.first; i < segment.last; ++i) {

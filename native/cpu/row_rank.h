@@ -133,11 +133,25 @@ class RowRank {
     }
   }
 
-  // Collects and sorts the keys in the range, which are at most kFew.
-  void collect(const float* values, int64_t n) {
-    const float low = value_of(low_), high = value_of(high_);  // a limit that is NaN does not apply
+  // Copies those of n values to `out` that are in the range: above `low` and not above `high`. A limit that
+  // is NaN does not apply. Returns how many they are. There must be room for kVector more.
+  static int take_range(const float* values, int64_t n, float low, float high, float* out) {
+    int taken = 0;
+#if defined(__AVX512F__)
+    const __mmask16 takes_nan = high != high ? 0xffff : 0;
+    const __m512 lows = _mm512_set1_ps(low), highs = _mm512_set1_ps(high);
+    for (int64_t at = 0; at < n; at += kVector) {
+      const auto exist = static_cast<__mmask16>(n - at < kVector ? (1u << (n - at)) - 1 : 0xffff);
+      const __m512 x = _mm512_maskz_loadu_ps(exist, values + at);
+      const __mmask16 inside =
+          _mm512_cmp_ps_mask(x, lows, _CMP_NLE_UQ) & _mm512_cmp_ps_mask(x, highs, _CMP_NGT_UQ);
+      const __mmask16 is_number = _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q);
+      const auto taking = static_cast<__mmask16>(exist & inside & (is_number | takes_nan));
+      _mm512_storeu_ps(out + taken, _mm512_maskz_compress_ps(taking, x));
+      taken += __builtin_popcount(taking);
+    }
+#else
     const int32_t takes_nan = high != high ? 1 : 0;
-    int found = 0;
     for (int64_t at = 0; at < n; at += kBlock) {
       const int size = static_cast<int>(n - at < kBlock ? n - at : kBlock);
       Flags flags;
@@ -148,9 +162,17 @@ class RowRank {
         const int32_t is_outside = (x <= low ? 1 : 0) | (x > high ? 1 : 0);
         flags.of[i] = static_cast<uint8_t>((is_outside ^ 1) & ((x == x ? 1 : 0) | takes_nan));
       }
-      flags.visit([&](int i) { keys_[found++] = key_of(values[at + i]); });
+      flags.visit([&](int i) { out[taken++] = values[at + i]; });
     }
-    for (; found < kFew; ++found) keys_[found] = ~0u;
+#endif
+    return taken;
+  }
+
+  // Collects and sorts the keys in the range, which are at most kFew.
+  void collect(const float* values, int64_t n) {
+    float found[kFew + kVector];
+    const int count = take_range(values, n, value_of(low_), value_of(high_), found);
+    for (int i = 0; i < kFew; ++i) keys_[i] = i < count ? key_of(found[i]) : ~0u;
     sort(keys_);
   }
 

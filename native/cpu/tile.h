@@ -209,6 +209,16 @@ struct TileColumns {
       return {static_cast<const uint16_t*>(column[c])};
   }
 
+  // Returns the columns of the tokens from number `first` of the tile on, if they are float32.
+  PL_FN TileColumns from(int first) const {
+    TileColumns rest = *this;
+    for (const void*& c : rest.column) c = static_cast<const float*>(c) + first;
+    if (mask) rest.mask += first;
+    rest.lanes += first;
+    rest.weights += first;
+    return rest;
+  }
+
   // Calls loop.operator()<Values>(), where Values is the type argument that get() needs for this tile's
   // dtype.
   template <class Loop>
@@ -355,6 +365,18 @@ class TileReader {
   // Prefetches the mask of n tokens, because unmasked_length() does not read it in order.
   void fetch_mask(int64_t first, int n) const {
     for (int i = 0; i < n; i += 64) __builtin_prefetch(mask(first) + i);
+  }
+  // Prefetches into the second-level cache the tokens of a row from `first` on, n at most, of some columns.
+  void fetch_columns(unsigned columns, int64_t row, int64_t first, int n) const {
+    const int64_t left = batch_.layout.length(row) - first;
+    for (; columns != 0; columns &= columns - 1) {
+      const ColumnView& view = batch_.column[__builtin_ctz(columns)];
+      if (view.per_row) continue;
+      const int64_t size = size_of(view.dtype);
+      const char* const data =
+          static_cast<const char*>(view.data) + (batch_.layout.begin(row) + first) * size;
+      for (int64_t at = 0; at < (left < n ? left : n) * size; at += 64) __builtin_prefetch(data + at, 0, 2);
+    }
   }
 
  private:

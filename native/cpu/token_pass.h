@@ -40,6 +40,7 @@ class TokenPassOfChunk {
         tile_size_(program ? program->tile_size() : tile_size_of(terms_)),
         mask_use_(pass.grad && !program && !terms_.weighted ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
         reader_(batch_, columns_of_loops(pass), program != nullptr),
+        columns_of_rows_(columns_of_rows()),
         sums_(sums) {}
 
   void run() {
@@ -56,6 +57,8 @@ class TokenPassOfChunk {
       const int64_t end = end_of_tiles(row, first, last);
       for (int64_t at = first; at < end; at += tile_size_) {
         const int n = size_of_tile(at, end);
+        if (columns_of_rows_ != 0 && row + 1 < chunk_.last_row)
+          reader_.fetch_columns(columns_of_rows_, row + 1, at, n);
         compute_tile(at, n, end);
         if (ends_sum(at + n, end, kSumTokens)) take_sums();
         if (ends_sum(at + n, end, kChunkTokens)) add_sums();
@@ -79,6 +82,13 @@ class TokenPassOfChunk {
   }
 
  private:
+  unsigned columns_of_rows() const {
+    if (chunk_.is_part()) return 0;
+    if (program_) return program_->columns_before_outputs();
+    const bool has_sums = loss_ && !loss_->traits.by_pairs && loss_->needs_row_sums(pass_.loss);
+    return has_sums ? loss_->row_sum_columns : 0;
+  }
+
   static int tile_size_of(const Terms& terms) {
     return terms.has_loss() + terms.has_kl() + terms.entropy > 1 ? kSharedTile : kTile;
   }
@@ -214,6 +224,9 @@ class TokenPassOfChunk {
   const int tile_size_;
   const MaskUse mask_use_;
   TileReader reader_;
+  // The columns that are read for a row before its tokens are computed. While those of one row are computed,
+  // the next row's are prefetched.
+  const unsigned columns_of_rows_;
   ExactSums* const sums_;
 
   // The state for the row that is being computed.
