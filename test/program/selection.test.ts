@@ -255,6 +255,29 @@ describe('selections of programs', () => {
     );
   });
 
+  it('find every rank in a row', () => {
+    // A search finds the range of values around a rank, which serves the later ranks too. Near the ends of so short a
+    // row, it begins or ends at a value of the row.
+    const perSearch = 64;
+    const perCall = 8;
+    for (const value of DISTRIBUTIONS) {
+      const [row] = manyTokens(value, 5);
+      const short = { values: row!.values.slice(0, 600), mask: row!.mask.slice(0, 600), repeats: 1 };
+      for (let first = 0; first < 600; first += perCall) {
+        const later = Array.from({ length: perCall }, (_, i) => first + i);
+        const { actual, expected } = compute([short], ({ A, rowRank }) =>
+          Object.fromEntries(
+            [first - (first % perSearch), ...later].map((rank, i) => [
+              `${i}: rank ${rank}`,
+              { node: rowRank(A, rank), per: 'row' },
+            ]),
+          ),
+        );
+        assert.deepEqual(actual, expected);
+      }
+    }
+  });
+
   it('count the smallest values of many tokens by their mean and their sum', () => {
     // These numbers and their sums are exact.
     agreeOnManyTokens(
