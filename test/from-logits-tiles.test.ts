@@ -1,6 +1,7 @@
 /**
- * Tests the gradient with respect to bfloat16 logits in one call. Tiles of small logits have loops of their own, and rows
- * may have tiles of both kinds.
+ * Tests the gradient with respect to logits of several tiles in one call. Tiles of small bfloat16 logits have loops of
+ * their own, and rows may have tiles of both kinds. Exponentials may be kept where the gradient is written, in place of
+ * the logits.
  */
 import assert from 'node:assert/strict';
 import { logprobs, logprobsBackward } from '../lib/index.js';
@@ -10,18 +11,18 @@ import { objectiveOf } from './support/objective.js';
 import { generator } from './support/random.js';
 import { assertArray } from './support/tolerance.js';
 
-describe('bfloat16 logits of several tiles', () => {
+describe('logits of several tiles', () => {
   const size = 2 * 4096 + 64;
   const { normal } = generator(31);
   const rows = [
     (x: number) => 3 * x,
     (x: number) => x - 30,
     (x: number, token: number) => (token === 5000 ? 25 : x),
+    (x: number, token: number) => (token === 5000 ? 12 : x / 2),
     (x: number, token: number) => (token < 4096 ? x : x + 100),
     (x: number, token: number) => (token % 7 === 1 ? Number.NEGATIVE_INFINITY : x),
   ];
   const numbers = rows.flatMap((of) => Array.from({ length: size }, (_, token) => of(normal(), token)));
-  const { logits } = stored(numbers, 'bfloat16');
   const targets = rows.map((_, row) => 2 * row);
   const columns = {
     shape: [1, rows.length],
@@ -30,8 +31,12 @@ describe('bfloat16 logits of several tiles', () => {
     actionMask: new Uint8Array(rows.length).fill(1),
   } as const;
 
-  for (const entropy_coef of [0, 0.01])
-    it(`have the gradient of three calls, with an entropy coefficient of ${entropy_coef}`, async () => {
+  const cases = (['float32', 'bfloat16'] as const).flatMap((dtype) =>
+    [0, 0.01].map((entropy_coef) => ({ dtype, entropy_coef })),
+  );
+  for (const { dtype, entropy_coef } of cases)
+    it(`in ${dtype} have the gradient of three calls, with an entropy coefficient of ${entropy_coef}`, async () => {
+      const { logits } = stored(numbers, dtype);
       const fn = objectiveOf('grpo', { kl_loss_fn: 'none', entropy_loss_fn_args: { entropy_coef } });
       const options = { shape: [rows.length, size] as [number, number], targets };
       const found = await logprobs(logits, { ...options, entropy: true });
@@ -43,8 +48,11 @@ describe('bfloat16 logits of several tiles', () => {
       const float = await fn.fromLogits(batch, { gradLogits: true });
       assert.equal(float.loss, loss.loss);
       assertArray(dataOf(float.gradLogits!), expected, 'gradient', 4e-6);
-      const half = dataOf((await fn.fromLogits(batch, { gradLogits: copyOf(logits) })).gradLogits!);
-      const values = Array.from(half, (bits) => fromHalf(bits, 'bfloat16'));
+      const inPlace = copyOf(logits);
+      const replaced = await fn.fromLogits({ ...batch, logits: inPlace }, { gradLogits: inPlace });
+      assert.equal(replaced.loss, loss.loss);
+      if (dtype === 'float32') return assert.deepEqual(dataOf(inPlace), dataOf(float.gradLogits!));
+      const values = Array.from(dataOf(inPlace), (bits) => fromHalf(bits, dtype));
       assertArray(values, expected, 'gradient in 16 bits', 2 ** -8);
     });
 });

@@ -110,6 +110,10 @@ const void* LogitsEvaluation::logits_of(int64_t row) const {
   return at(call_.data, call_.dtype, row * call_.row_stride);
 }
 
+void* LogitsEvaluation::gradient_of(int64_t row) const {
+  return at(call_.out, call_.out_dtype, row * call_.out_stride);
+}
+
 LogitsRow LogitsEvaluation::row_of(int64_t row) const {
   LogitsRow view{at(call_.data, call_.dtype, row * call_.row_stride),
                  call_.dtype,
@@ -143,6 +147,7 @@ void LogitsEvaluation::sum_row(int64_t row, const LogitsTerms& kept) {
       add_sums(segment.sums, 1 / view.temperature, &total.sums);
       total.target += segment.target;
     }
+    if (kept.target) *kept.target = static_cast<float>(total.target);
   }
   finish(row, total);
 }
@@ -156,7 +161,7 @@ void LogitsEvaluation::finish(int64_t row, const Segment& total) {
 }
 
 void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& kept) {
-  char* const out = at(call_.out, call_.out_dtype, row * call_.out_stride);
+  void* const out = gradient_of(row);
   if (!has_target(row)) {
     std::memset(at(out, call_.out_dtype, first), 0, (last - first) * size_of(call_.out_dtype));
     return;
@@ -174,7 +179,7 @@ void LogitsEvaluation::write_gradient_of_support(int64_t row, const LogitsRow& v
   const std::unique_ptr<float[]> grad(new float[view.length]);
   target()->logits_gradient(view, gradient, has_grad_entropy(), 0, view.length, kept, grad.get(),
                             DType::kFloat32);
-  char* const out = at(call_.out, call_.out_dtype, row * call_.out_stride);
+  void* const out = gradient_of(row);
   std::memset(out, 0, call_.vocabulary * size_of(call_.out_dtype));
   for (int64_t i = 0; i < view.length; ++i) {
     // lib/ has checked the ids, but the caller may change them during the call.
@@ -191,9 +196,12 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
                      outputs.grad_entropy ? outputs.grad_entropy.floats() + first_token : nullptr}),
       rows_(call.rows),
       first_token_(first_token),
-      terms_per_row_((call.vocabulary + kLogitsBlock - 1) / kLogitsBlock * kLogitsBlock),
-      bytes_per_row_(terms_per_row_ * sizeof(float) +
-                     (call.vocabulary + kLogitsTile - 1) / kLogitsTile * sizeof(TermsOfTile)),
+      keeps_terms_in_gradient_(call.out_dtype == DType::kFloat32 && call.vocabulary % kLogitsBlock == 0 &&
+                               !call.token_ids && !(call.softcap > 0) && !outputs.grad_entropy),
+      terms_per_row_(
+          keeps_terms_in_gradient_ ? 0 : (call.vocabulary + kLogitsBlock - 1) / kLogitsBlock * kLogitsBlock),
+      tiles_per_row_((call.vocabulary + kLogitsTile - 1) / kLogitsTile),
+      bytes_per_row_(terms_per_row_ * sizeof(float) + (tiles_per_row_ + 1) * sizeof(TermsOfTile)),
       rows_per_piece_(std::clamp<int64_t>(
           kCachedBytes / std::max<int64_t>(1, call.vocabulary * (size_of(call.dtype) + 4)), 1,
           kMostCachedRows)),
@@ -217,9 +225,10 @@ int64_t LogitsGradient::open_phase() {
 
 LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t first, int64_t row) const {
   char* const begin = terms.get() + (row - first) * bytes_per_row_;
-  return {reinterpret_cast<float*>(begin),
-          reinterpret_cast<TermsOfTile*>(begin + terms_per_row_ * sizeof(float)),
-          logits_.logits_of(row + rows_to_next_)};
+  TermsOfTile* const tiles = reinterpret_cast<TermsOfTile*>(begin + terms_per_row_ * sizeof(float));
+  return {keeps_terms_in_gradient_ ? static_cast<float*>(logits_.gradient_of(row))
+                                   : reinterpret_cast<float*>(begin),
+          tiles, reinterpret_cast<float*>(tiles + tiles_per_row_), logits_.logits_of(row + rows_to_next_)};
 }
 
 void LogitsGradient::work(int64_t piece) {

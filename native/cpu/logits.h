@@ -42,6 +42,8 @@ class LogitsEvaluation : public Task {
   }
   // Returns the logits of a row. Returns null for an ignored row, and for an index beyond the last row.
   const void* logits_of(int64_t row) const;
+  // Returns where the gradient of a row is written.
+  void* gradient_of(int64_t row) const;
 
  private:
   enum class Phase { kBegin, kSums, kGradient };
@@ -103,7 +105,8 @@ class LogitsGradient : public Task {
   void done() override {}
 
  private:
-  // Memory for the terms of the rows of a piece: of each row, the terms and then what belongs to its tiles.
+  // Memory for the rows of a piece: of each row, the terms, unless they are kept in the gradient, what
+  // belongs to its tiles, and the target's logit.
   using Terms = std::unique_ptr<char[]>;
 
   int64_t open_phase() override;
@@ -114,7 +117,10 @@ class LogitsGradient : public Task {
   Evaluation loss_;
   LogitsEvaluation logits_;
   int64_t rows_, first_token_;
-  int64_t terms_per_row_, bytes_per_row_, rows_per_piece_;
+  // Whether the terms are kept where the gradient is written, which may be in place of the logits. The cache
+  // then holds more of a row, or more rows.
+  bool keeps_terms_in_gradient_;
+  int64_t terms_per_row_, tiles_per_row_, bytes_per_row_, rows_per_piece_;
   // The distance of a row from the one at the same place in the thread's next piece, if all threads take
   // turns.
   int64_t rows_to_next_;

@@ -352,23 +352,29 @@ void write_gradient_of_pairs(const SoftmaxGradient& from_zero, const float* term
 }
 
 // Returns the sum of all terms but the largest logit's, if that is the only one that is not small. Its
-// partial sum lost digits of the terms that were added to 1, so these are added up again without it.
-__attribute__((noinline, cold)) double sum_without_largest(const float* z, int n, float max,
-                                                           float log2_factor, const Ahead& ahead,
+// partial sum lost digits of the terms that were added to 1, so these are added up again without it. `kept`
+// has the terms. If it is null, they are computed again.
+__attribute__((noinline, cold)) double sum_without_largest(const float* z, const float* kept, int n,
+                                                           float max, float log2_factor, const Ahead& ahead,
                                                            LaneSum<float>* totals) {
   int lane = 0;
   while (lane < kSumLanes - 1 && !(totals->lane[lane] >= 1)) ++lane;
   totals->lane[lane] = 0;
-  alignas(64) float others[kLogitsTile / kSumLanes];
+  LaneSum<float> again;
   int count = 0;
+  if (kept) {
+    for (int at = lane; at < n; at += kSumLanes)
+      again.lane[count++ % kSumLanes] += kept[at] == 1 ? 0 : kept[at];
+    return take(totals) + take(&again);
+  }
+  alignas(64) float others[kLogitsTile / kSumLanes];
   for (int at = lane; at < n; at += kSumLanes) others[count++] = z[at] == max ? -kInfinity : z[at];
   while (count % kSumLanes != 0) others[count++] = -kInfinity;
-  LaneSum<float> again;
   sum_terms<false, false>(others, count, max, log2_factor, ahead, nullptr, &again);
   return take(totals) + take(&again);
 }
 
-// `kept` is null if the terms are not kept.
+// `kept` is null if the terms are not kept. It may be the logits themselves.
 SoftmaxSums sum_tile(const float* z, int n, float inverse_temperature, bool with_entropy, const Ahead& ahead,
                      float* kept) {
   const auto sum = with_entropy ? kept ? sum_terms<true, true> : sum_terms<true, false>
@@ -382,7 +388,8 @@ SoftmaxSums sum_tile(const float* z, int n, float inverse_temperature, bool with
   const double weighted = sum(z, n, center, log2_factor, ahead, kept, &totals);
   LaneSum<float> copy = totals;
   double rest = take(&copy) - 1;
-  if (rest < 0.25 && max > -kInfinity) rest = sum_without_largest(z, n, max, log2_factor, ahead, &totals);
+  if (rest < 0.25 && max > -kInfinity)
+    rest = sum_without_largest(z, kept, n, max, log2_factor, ahead, &totals);
   return {max, rest, weighted};
 }
 
@@ -456,11 +463,12 @@ void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t 
     }
     const float* z = read(row, at, n, &wide);
     if (row.softcap > 0) z = cap(z, n, row.softcap, &capped);
+    // The terms may be written in place of the logits.
+    if (has_target) *target = z[row.target - at];
     const SoftmaxSums tile =
         sum_tile(z, padded(n), static_cast<float>(inverse_temperature), with_entropy, ahead, terms);
     if (terms) kept.tile[at / kLogitsTile] = {static_cast<float>(tile.max), 0};
     add_sums(tile, inverse_temperature, sums);
-    if (has_target) *target = z[row.target - at];
   }
 }
 
@@ -483,20 +491,24 @@ void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool
         allows_small && (!kept.term || tile.in_pairs) ? small_pairs(row, at, n, tile.in_pairs) : nullptr;
     if (pairs && out_dtype == DType::kBFloat16) {
       uint16_t* const grad = static_cast<uint16_t*>(out) + at;
-      const float z = has_target ? float_of_bfloat16(pairs[row.target - at]) : 0.0f;
+      const float of_target =
+          has_target ? gradient_of_target(
+                           gradient, kept.term ? *kept.target : float_of_bfloat16(pairs[row.target - at]))
+                     : 0.0f;
       const float* const terms = kept.term ? kept.term + at : nullptr;
       write_gradient_of_pairs(from_zero, terms, pairs, n, with_entropy, ahead, grad);
-      if (has_target) grad[row.target - at] = bfloat16_of_float(gradient_of_target(gradient, z));
+      if (has_target) grad[row.target - at] = bfloat16_of_float(of_target);
       continue;
     }
     const float* const terms = kept.term && !tile.in_pairs ? kept.term + at : nullptr;
-    const bool reads_logits = with_entropy || row.softcap > 0 || !terms || has_target;
+    const bool reads_logits = with_entropy || row.softcap > 0 || !terms;
     const float* const x = reads_logits ? read(row, at, n, &wide) : terms;
     const float* const z = row.softcap > 0 ? cap(x, n, row.softcap, &capped) : x;
     // A gradient in place of the logits must not overwrite logits that are still needed.
     const bool direct = out_dtype == DType::kFloat32 && n % kBlock == 0 && z == x;
     float* const grad = direct ? static_cast<float*>(out) + at : buffer.of;
-    const float of_target = has_target ? gradient_of_target(gradient, z[row.target - at]) : 0.0f;
+    const float of_target =
+        has_target ? gradient_of_target(gradient, kept.term ? *kept.target : z[row.target - at]) : 0.0f;
     const SoftmaxGradient shared = terms   ? relative_to(tile.reference, gradient)
                                    : pairs ? from_zero
                                            : gradient;

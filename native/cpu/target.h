@@ -161,11 +161,13 @@ struct TermsOfTile {
 };
 
 // The terms of a row's sums, which are kept so that the gradient need not compute them again. The memory for
-// terms has room for the row's length, rounded up to a multiple of kLogitsBlock.
+// terms has room for the row's length, rounded up to a multiple of kLogitsBlock. It may be the row's logits,
+// if the gradient does not need them, or the row's gradient.
 constexpr int kLogitsBlock = 64;
 struct LogitsTerms {
   float* term = nullptr;        // per logit; null if they are not kept
   TermsOfTile* tile = nullptr;  // per tile
+  float* target = nullptr;      // the target's capped logit
   // The logits of the row that this thread will probably compute after this one. While it computes the sums
   // of this row, it prefetches their first half, and while it computes the gradient, their second half. Null
   // if the terms are not kept, after the last row, and for an ignored row.
