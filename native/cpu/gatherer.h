@@ -82,7 +82,8 @@ class Gatherer {
       PL_FOR_LANES
       for (int l = 0; l < kSumLanes; ++l) {
         const int32_t lane = lanes[at + l];
-        const bool is_less = x[at + l]<low, is_more = x[at + l]> high;
+        const bool is_less = x[at + l] < low;
+        const bool is_more = x[at + l] > high;
         count.of[l] -= is_less ? lane : 0;
         others.of[l] |= (is_less | is_more) ? 0 : lane;
       }

@@ -212,7 +212,8 @@ struct TileColumns {
   // Returns the columns of the tokens from number `first` of the tile on, if they are float32.
   PL_FN TileColumns from(int first) const {
     TileColumns rest = *this;
-    for (const void*& c : rest.column) c = static_cast<const float*>(c) + first;
+    for (const void*& c : rest.column)
+      if (c) c = static_cast<const float*>(c) + first;
     if (mask) rest.mask += first;
     rest.lanes += first;
     rest.weights += first;
