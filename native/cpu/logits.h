@@ -118,7 +118,7 @@ class LogitsGradient : public Task {
   LogitsEvaluation logits_;
   int64_t rows_, first_token_;
   // Whether the terms are kept where the gradient is written, which may be in place of the logits. The cache
-  // then holds more of a row, or more rows.
+  // then holds more of a row.
   bool keeps_terms_in_gradient_;
   int64_t terms_per_row_, tiles_per_row_, bytes_per_row_, rows_per_piece_;
   // The distance of a row from the one at the same place in the thread's next piece, if all threads take
