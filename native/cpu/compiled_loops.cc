@@ -59,8 +59,99 @@ struct LocalSums {
 #define PL_FOR_TOKENS PL_FOR_LANES_COMPACTLY
 #endif
 
+// A processor looks only so far ahead. Where a step begins with exponentials, all that follows waits for
+// them, and the next step is out of its sight. With AVX-512, loops therefore compute some values one step
+// ahead; the list tells which. AVX2 has too few registers to carry them to the next step, and GCC 12 would
+// not vectorise some of these loops.
+#if defined(__clang__) && defined(__AVX512F__)
+#define PL_CARRIES 1
+#else
+#define PL_CARRIES 0
+#endif
+
+// The values of one token that are computed a step ahead.
+template <int count>
+struct CarriedValues {
+  float of[count + 1];
+
+  PL_FN void store(float (*carried)[kSumLanes], int l) const {
+    for_each_in<(1u << count) - 1>([&](int k) { carried[k][l] = of[k]; });
+  }
+};
+
+template <Op op>
+PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
+  return apply<op, float>(a, b, c, d);
+}
+
+#define R(index) r##index
+#define C(index) c##index
+#define S(index) s##index
+#define U(index) uniform[index]
+
+#if PL_CARRIES
+// Each listed segment becomes a function that returns the carried values of a token. It leaves out nothing,
+// but the compiler removes what these values do not depend on.
+#define SEGMENT(index, uniform_count, metric_count, sums, singles, carried_count)               \
+  [[maybe_unused]] PL_FN CarriedValues<carried_count> carried_values_##index(                   \
+      [[maybe_unused]] const CompiledSegment& segment, [[maybe_unused]] const Columns& columns, \
+      [[maybe_unused]] const float* uniform, [[maybe_unused]] int i) {                          \
+    CarriedValues<carried_count> carried{};
+#define READ_AHEAD(...)
+#define READ_AHEAD_OF_GRAD
+#define BEGIN_LOOP
+#define LOAD(index) [[maybe_unused]] const float c##index = columns.of[index][i];
+#define LOAD_SCANNED(index) [[maybe_unused]] const float s##index = segment.scanned[index][i];
+#define REGISTERS(...) [[maybe_unused]] float __VA_ARGS__;
+#define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
+#define CARRIED(number, name, out, ...) carried.of[number] = r##out = compute<Op::k_##name>(__VA_ARGS__);
+#define SUM(...)
+#define SUM_SINGLE(...)
+#define EXTREME(...)
+#define OF_POSITION(name, out, number, a) r##out = segment.of_positions[number][i];
+#define SCAN(...)
+#define LOSS(...)
+#define METRIC(...)
+#define LOSS_COPIED(...)
+#define METRIC_COPIED(...)
+#define GRAD(...)
+#define END_LOOP
+#define COPY(...)
+#define END_SEGMENT \
+  return carried;   \
+  }
+#include "program/compiled_segments.inc"
+
+// Returns the carried values of the first step. It is not inlined, because the constants of the exponentials
+// would then be kept for the loop, in registers that the loop needs.
+template <int count, CarriedValues<count> values(const CompiledSegment&, const Columns&, const float*, int)>
+__attribute__((noinline)) void first_values(const CompiledSegment& segment, const Columns& columns,
+                                            const float* uniform, float (*first)[kSumLanes]) {
+  PL_FOR_LANES_COMPACTLY
+  for (int l = 0; l < kSumLanes; ++l) values(segment, columns, uniform, l).store(first, l);
+}
+
+#define BEGIN_CARRYING(index, carried_count)                                               \
+  constexpr auto carried_values = carried_values_##index;                                  \
+  [[maybe_unused]] float carried[carried_count + 1][kSumLanes];                            \
+  if constexpr (carried_count > 0) {                                                       \
+    alignas(64) float first[carried_count + 1][kSumLanes];                                 \
+    first_values<carried_count, carried_values_##index>(segment, columns, uniform, first); \
+    memcpy(carried, first, sizeof carried);                                                \
+  }
+// Computes the carried values of the next step. After the last step, they are not used.
+#define CARRY_AHEAD const auto next = carried_values(segment, columns, uniform, i_of_next + l);
+#define CARRIED(number, name, out, ...) r##out = carried[number][l];
+#define PASS_ON next.store(carried, l);
+#else
+#define BEGIN_CARRYING(...)
+#define CARRY_AHEAD
+#define CARRIED(number, ...) ARITHMETIC(__VA_ARGS__)
+#define PASS_ON
+#endif
+
 // Each listed segment becomes a function that computes n tokens of a tile.
-#define SEGMENT(index, uniform_count, metric_count, sums, singles)                  \
+#define SEGMENT(index, uniform_count, metric_count, sums, singles, carried_count)   \
   void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) { \
     [[maybe_unused]] float uniform[uniform_count + 1];                              \
     for (int k = 0; k < uniform_count; ++k) uniform[k] = segment.uniforms[k];       \
@@ -69,19 +160,22 @@ struct LocalSums {
     [[maybe_unused]] float* const grad = segment.grad;                              \
     LocalSums<metric_count, sums, singles> local;                                   \
     local.load(segment);                                                            \
+    BEGIN_CARRYING(index, carried_count)                                            \
     for (int at = 0; at < n; at += kSumLanes) {
 // Prefetches a column that the loop reads, or the gradients, so that memory is read while the processor
 // computes.
 #define READ_AHEAD(index) fetch_ahead(columns.of[index] + at);
 #define READ_AHEAD_OF_GRAD fetch_ahead<1>(grad + at);
-#define BEGIN_LOOP                      \
-  PL_FOR_TOKENS                         \
-  for (int l = 0; l < kSumLanes; ++l) { \
-    const int i = at + l;               \
+#define BEGIN_LOOP                                                                 \
+  [[maybe_unused]] const int i_of_next = at + kSumLanes < n ? at + kSumLanes : at; \
+  PL_FOR_TOKENS                                                                    \
+  for (int l = 0; l < kSumLanes; ++l) {                                            \
+    const int i = at + l;                                                          \
+    CARRY_AHEAD                                                                    \
     [[maybe_unused]] const int32_t lane = lanes[i];
 // Reads a column before the gradients are written, as the compiler would otherwise read it again.
-#define LOAD(index) const float c##index = columns.of[index][i];
-#define LOAD_SCANNED(index) const float s##index = segment.scanned[index][i];
+#define LOAD(index) [[maybe_unused]] const float c##index = columns.of[index][i];
+#define LOAD_SCANNED(index) [[maybe_unused]] const float s##index = segment.scanned[index][i];
 #define REGISTERS(...) float __VA_ARGS__;
 #define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
 #define SUM(out, a) local.sum[out][l] += kept(a, lane);
@@ -95,48 +189,19 @@ struct LocalSums {
 #define METRIC_COPIED(...)
 #define GRAD(a, b) grad[i] = kept((a) * (b), lane);
 #define END_LOOP \
+  PASS_ON        \
   }              \
   }              \
   local.store(segment);
 // Copies the partial sums of the loss or of a metric to another that adds up the same numbers.
 #define COPY(to, from) segment.outputs->to = segment.outputs->from;
 #define END_SEGMENT }
-#define R(index) r##index
-#define C(index) c##index
-#define S(index) s##index
-#define U(index) uniform[index]
-
-template <Op op>
-PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
-  return apply<op, float>(a, b, c, d);
-}
 
 #include "program/compiled_segments.inc"
 
-#undef SEGMENT
-#undef READ_AHEAD
-#undef READ_AHEAD_OF_GRAD
-#undef BEGIN_LOOP
-#undef LOAD
-#undef LOAD_SCANNED
-#undef REGISTERS
-#undef ARITHMETIC
-#undef SUM
-#undef SUM_SINGLE
-#undef EXTREME
-#undef OF_POSITION
-#undef SCAN
-#undef LOSS
-#undef METRIC
-#undef LOSS_COPIED
-#undef METRIC_COPIED
-#undef GRAD
-#undef END_LOOP
-#undef COPY
-#undef END_SEGMENT
-
 constexpr CompiledLoop kLoops[] = {
-#define SEGMENT(index, ...) loop_##index,
+#define SEGMENT(index, uniform_count, metric_count, sums, singles, carried_count) \
+  {loop_##index, PL_CARRIES && carried_count > 0},
 #define READ_AHEAD(...)
 #define READ_AHEAD_OF_GRAD
 #define BEGIN_LOOP
@@ -144,6 +209,7 @@ constexpr CompiledLoop kLoops[] = {
 #define LOAD_SCANNED(...)
 #define REGISTERS(...)
 #define ARITHMETIC(...)
+#define CARRIED(...)
 #define SUM(...)
 #define SUM_SINGLE(...)
 #define EXTREME(...)
@@ -169,7 +235,7 @@ CompiledLoop compiled_loop(int index) {
 #else
 
 CompiledLoop compiled_loop(int) {
-  return nullptr;
+  return {};
 }
 
 #endif

@@ -26,8 +26,13 @@ struct CompiledSegment {
   float* const* scanned;
 };
 
-// Computes n tokens, a multiple of kBlock.
-using CompiledLoop = void (*)(const CompiledSegment& segment, const TileColumns& in, int n);
+struct CompiledLoop {
+  // Computes n tokens, a multiple of kBlock.
+  void (*run)(const CompiledSegment& segment, const TileColumns& in, int n) = nullptr;
+  // Whether the loop computes some values a step ahead. It has to begin with those of the first step, so it
+  // should not be called for few tokens.
+  bool carries_values = false;
+};
 
 CompiledLoop compiled_loop(int index);
 

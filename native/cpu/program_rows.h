@@ -122,12 +122,13 @@ class ProgramRows {
         values_(pass),
         gatherer_(pass.program.gathering),
         reducing_(reductions_with_outputs(program_)),
-        tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
+        has_output_loop_(has_output_loop(pass)),
+        tile_size_(tile_size_of(pass)) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
     static_assert(cpu::kScannedPadding >= kBlock);
   }
 
-  // The number of tokens for which the registers have room.
+  // The most tokens of a tile.
   int tile_size() const { return tile_size_; }
 
   // Begins a row of `tokens` unmasked tokens.
@@ -185,8 +186,7 @@ class ProgramRows {
               LossSums* sums) {
     position_ = position;
     const Segment* const segment = &program_.segments[program_.output_segment];
-    // A compiled segment with a gradient always writes it.
-    if (has_loop(*segment) && (grad || !program_.has_grad)) {
+    if (has_output_loop_) {
       const Segment& last = reducing_ > 0 ? segment[1] : *segment;
       prepare_loop(*segment, last.last, reductions_);
       return run_loop(in, n, grad, sums, reductions_);
@@ -209,7 +209,7 @@ class ProgramRows {
   }
 
  private:
-  // With this many registers, a tile has kSharedTile tokens, otherwise half as many.
+  // With this many registers that are used, a tile has kSharedTile tokens, otherwise half as many.
   static constexpr int kFewRegisters = program::kMaxRegisters / 2;
   // The tokens for which a loop runs before what it has written for extremes and row_keep is read.
   static constexpr int kPiece = 2 * kBlock;
@@ -228,6 +228,39 @@ class ProgramRows {
     Extreme extreme;
     int64_t kept;  // how many values have been kept
   };
+
+  // Returns whether a loop computes the segment with the outputs. A compiled segment with a gradient always
+  // writes it.
+  static bool has_output_loop(const cpu::TokenPass& pass) {
+    const ProgramView& program = *pass.program.program;
+    return has_loop(program.segments[program.output_segment]) && (pass.grad || !program.has_grad);
+  }
+
+  // Loops that compute values ahead get the longest tiles, unless values of a tile are written to registers.
+  static int tile_size_of(const cpu::TokenPass& pass) {
+    const ProgramView& program = *pass.program.program;
+    if (has_output_loop(pass) && !uses_registers(program) &&
+        compiled_loop(program.segments[program.output_segment].compiled).carries_values)
+      return kTile;
+    return program.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2;
+  }
+
+  // Returns whether values of a tile are written to registers, if a loop computes the outputs. They are not
+  // if loops compute all other tokens, too, and write only sums, scanned values and outputs.
+  static bool uses_registers(const ProgramView& program) {
+    for (int s = 0; s < program.segment_count; ++s) {
+      const Segment& segment = program.segments[s];
+      if (segment.kind != Op::k_tokens) continue;
+      const bool is_joined = s == program.output_segment + 1 && reductions_with_outputs(program) > 0;
+      if (!is_joined && !has_loop(segment)) return true;
+      for (int i = segment.first; i < segment.last; ++i) {
+        const Op op = program.instructions[i].op;
+        if (program::is_of_position(op) || (program::is_row_reduction(op) && !program::is_sum(op)))
+          return true;
+      }
+    }
+    return false;
+  }
 
   // Returns the number of reductions in the segment after the one with the outputs, or 0 if it has scans.
   static int reductions_with_outputs(const ProgramView& program) {
@@ -429,7 +462,7 @@ class ProgramRows {
       if (!program::is_row_reduction(x.op)) continue;
       const int k = loop_.reductions++;
       loop_.sums[k] = &reductions[k].lanes;
-      loop_.operands[k] = register_of(k);
+      loop_.operands[k] = program::is_sum(x.op) ? nullptr : register_of(k);
       loop_.reduction[k] = &x;
       loop_.only_sums = loop_.only_sums && program::is_sum(x.op);
     }
@@ -442,8 +475,8 @@ class ProgramRows {
         compute_of_position(*loop_.of_position[k], n, loop_.result[k]);
     float* scanned[program::kMaxScanned];
     for (int k = 0; k < program_.scanned; ++k) scanned[k] = scanned_of(k) + position_;
-    compiled_loop(loop_.segment->compiled)(
-        {loop_.uniforms, grad, outputs, loop_.sums, loop_.operands, loop_.result, scanned}, in, n);
+    compiled_loop(loop_.segment->compiled)
+        .run({loop_.uniforms, grad, outputs, loop_.sums, loop_.operands, loop_.result, scanned}, in, n);
     if (loop_.only_sums) return;
     for (int k = 0; k < loop_.reductions; ++k) {
       const Instruction& x = *loop_.reduction[k];
@@ -522,6 +555,7 @@ class ProgramRows {
   float* scanned_ = nullptr;  // the first scanned values of the row
   RowLoop loop_;
   const int reducing_;  // the number of reductions in the segment after the one with the outputs
+  const bool has_output_loop_;
   const int tile_size_;
   Reduction reductions_[program::kMaxReductions];  // these reductions
   double own_row_[2 * program::kMaxValues];

@@ -37,7 +37,7 @@ class TokenPassOfChunk {
         loss_(terms_.has_loss() && !program ? &loss_loops(terms_.loss) : nullptr),
         program_(program),
         kl_(terms_.has_kl() ? &kl_loops(terms_.kl) : nullptr),
-        tile_size_(program ? program->tile_size() : tile_size_of(terms_)),
+        tile_size_(tile_size_of(terms_, program)),
         mask_use_(pass.grad && !program && !terms_.weighted ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
         reader_(batch_, columns_of_loops(pass), program != nullptr),
         columns_of_rows_(columns_of_rows()),
@@ -89,8 +89,9 @@ class TokenPassOfChunk {
     return has_sums ? loss_->row_sum_columns : 0;
   }
 
-  static int tile_size_of(const Terms& terms) {
-    return terms.has_loss() + terms.has_kl() + terms.entropy > 1 ? kSharedTile : kTile;
+  static int tile_size_of(const Terms& terms, const ProgramRows* program) {
+    const int most = terms.has_loss() + terms.has_kl() + terms.entropy > 1 ? kSharedTile : kTile;
+    return program && program->tile_size() < most ? program->tile_size() : most;
   }
 
   void clear(const GradientView& grad, int64_t first, int64_t last) const {

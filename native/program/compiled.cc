@@ -19,6 +19,7 @@ constexpr Instruction kListed[] = {
 #define LOAD_SCANNED(...)
 #define REGISTERS(...)
 #define ARITHMETIC(name, out, ...) instruction(Op::k_##name, out, __VA_ARGS__),
+#define CARRIED(number, name, out, ...) instruction(Op::k_##name, out, __VA_ARGS__),
 #define SUM(out, a) instruction(Op::k_row_sum, out, a),
 #define SUM_SINGLE(out, a) instruction(Op::k_row_sum_single, out, a),
 #define EXTREME(name, out, a) instruction(Op::k_##name, out, a),
