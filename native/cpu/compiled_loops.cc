@@ -88,6 +88,12 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 #define C(index) c##index
 #define S(index) s##index
 #define U(index) uniform[index]
+// Reads a column before the gradients are written, as the compiler would otherwise read it again.
+#define LOAD(index) [[maybe_unused]] const float c##index = columns.of[index][i];
+#define LOAD_SCANNED(index) [[maybe_unused]] const float s##index = segment.scanned[index][i];
+#define REGISTERS(...) [[maybe_unused]] float __VA_ARGS__;
+#define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
+#define OF_POSITION(name, out, number, a) r##out = segment.of_positions[number][i];
 
 #if PL_CARRIES
 // Each listed segment becomes a function that returns the carried values of a token. It leaves out nothing,
@@ -100,15 +106,10 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 #define READ_AHEAD(...)
 #define READ_AHEAD_OF_GRAD
 #define BEGIN_LOOP
-#define LOAD(index) [[maybe_unused]] const float c##index = columns.of[index][i];
-#define LOAD_SCANNED(index) [[maybe_unused]] const float s##index = segment.scanned[index][i];
-#define REGISTERS(...) [[maybe_unused]] float __VA_ARGS__;
-#define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
 #define CARRIED(number, name, out, ...) carried.of[number] = r##out = compute<Op::k_##name>(__VA_ARGS__);
 #define SUM(...)
 #define SUM_SINGLE(...)
 #define EXTREME(...)
-#define OF_POSITION(name, out, number, a) r##out = segment.of_positions[number][i];
 #define SCAN(...)
 #define LOSS(...)
 #define METRIC(...)
@@ -131,13 +132,15 @@ __attribute__((noinline)) void first_values(const CompiledSegment& segment, cons
   for (int l = 0; l < kSumLanes; ++l) values(segment, columns, uniform, l).store(first, l);
 }
 
-#define BEGIN_CARRYING(index, carried_count)                                               \
-  constexpr auto carried_values = carried_values_##index;                                  \
-  [[maybe_unused]] float carried[carried_count + 1][kSumLanes];                            \
-  if constexpr (carried_count > 0) {                                                       \
-    alignas(64) float first[carried_count + 1][kSumLanes];                                 \
-    first_values<carried_count, carried_values_##index>(segment, columns, uniform, first); \
-    memcpy(carried, first, sizeof carried);                                                \
+// Computes the carried values of the first step. They are copied, so that no pointer can point to `carried`
+// and the compiler keeps it in registers.
+#define BEGIN_CARRYING(index, carried_count)                                       \
+  constexpr auto carried_values = carried_values_##index;                          \
+  [[maybe_unused]] float carried[carried_count + 1][kSumLanes];                    \
+  if constexpr (carried_count > 0) {                                               \
+    alignas(64) float first[carried_count + 1][kSumLanes];                         \
+    first_values<carried_count, carried_values>(segment, columns, uniform, first); \
+    memcpy(carried, first, sizeof carried);                                        \
   }
 // Computes the carried values of the next step. After the last step, they are not used.
 #define CARRY_AHEAD const auto next = carried_values(segment, columns, uniform, i_of_next + l);
@@ -173,15 +176,9 @@ __attribute__((noinline)) void first_values(const CompiledSegment& segment, cons
     const int i = at + l;                                                          \
     CARRY_AHEAD                                                                    \
     [[maybe_unused]] const int32_t lane = lanes[i];
-// Reads a column before the gradients are written, as the compiler would otherwise read it again.
-#define LOAD(index) [[maybe_unused]] const float c##index = columns.of[index][i];
-#define LOAD_SCANNED(index) [[maybe_unused]] const float s##index = segment.scanned[index][i];
-#define REGISTERS(...) float __VA_ARGS__;
-#define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
 #define SUM(out, a) local.sum[out][l] += kept(a, lane);
 #define SUM_SINGLE(out, a) local.single[out][l] += kept(a, lane);
 #define EXTREME(name, out, a) segment.extremes[out][i] = a;
-#define OF_POSITION(name, out, number, a) r##out = segment.of_positions[number][i];
 #define SCAN(name, out, a, ...) segment.scanned[out][i] = kept(a, lane);
 #define LOSS(a) local.loss[l] += kept(a, lane);
 #define METRIC(out, a) local.metric[out][l] += kept(a, lane);
@@ -198,6 +195,12 @@ __attribute__((noinline)) void first_values(const CompiledSegment& segment, cons
 #define END_SEGMENT }
 
 #include "program/compiled_segments.inc"
+
+#undef LOAD
+#undef LOAD_SCANNED
+#undef REGISTERS
+#undef ARITHMETIC
+#undef OF_POSITION
 
 constexpr CompiledLoop kLoops[] = {
 #define SEGMENT(index, uniform_count, metric_count, sums, singles, carried_count) \

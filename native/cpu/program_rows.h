@@ -123,7 +123,7 @@ class ProgramRows {
         gatherer_(pass.program.gathering),
         reducing_(reductions_with_outputs(program_)),
         has_output_loop_(has_output_loop(pass)),
-        tile_size_(tile_size_of(pass)) {
+        tile_size_(longest_tile()) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
     static_assert(cpu::kScannedPadding >= kBlock);
   }
@@ -237,24 +237,22 @@ class ProgramRows {
   }
 
   // Loops that compute values ahead get the longest tiles, unless values of a tile are written to registers.
-  static int tile_size_of(const cpu::TokenPass& pass) {
-    const ProgramView& program = *pass.program.program;
-    if (has_output_loop(pass) && !uses_registers(program) &&
-        compiled_loop(program.segments[program.output_segment].compiled).carries_values)
-      return kTile;
-    return program.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2;
+  int longest_tile() const {
+    const Segment& output = program_.segments[program_.output_segment];
+    if (has_output_loop_ && compiled_loop(output.compiled).carries_values && !uses_registers()) return kTile;
+    return program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2;
   }
 
   // Returns whether values of a tile are written to registers, if a loop computes the outputs. They are not
   // if loops compute all other tokens, too, and write only sums, scanned values and outputs.
-  static bool uses_registers(const ProgramView& program) {
-    for (int s = 0; s < program.segment_count; ++s) {
-      const Segment& segment = program.segments[s];
+  bool uses_registers() const {
+    for (int s = 0; s < program_.segment_count; ++s) {
+      const Segment& segment = program_.segments[s];
       if (segment.kind != Op::k_tokens) continue;
-      const bool is_joined = s == program.output_segment + 1 && reductions_with_outputs(program) > 0;
+      const bool is_joined = reducing_ > 0 && s == program_.output_segment + 1;
       if (!is_joined && !has_loop(segment)) return true;
       for (int i = segment.first; i < segment.last; ++i) {
-        const Op op = program.instructions[i].op;
+        const Op op = program_.instructions[i].op;
         if (program::is_of_position(op) || (program::is_row_reduction(op) && !program::is_sum(op)))
           return true;
       }

@@ -25,18 +25,14 @@ interface Segment {
   readonly instructions: Instruction[];
 }
 
-// The macros of the list but those of operands. The list undefines them.
+// The macros of the list but those by which values are read and computed, which several kinds of functions have in
+// common. The list undefines them.
 const MACROS = [
   'SEGMENT',
   'READ_AHEAD',
   'READ_AHEAD_OF_GRAD',
   'BEGIN_LOOP',
-  'LOAD',
-  'LOAD_SCANNED',
-  'REGISTERS',
-  'ARITHMETIC',
   'CARRIED',
-  'OF_POSITION',
   'SUM',
   'SUM_SINGLE',
   'EXTREME',
@@ -222,7 +218,8 @@ function textOf(segment: readonly Instruction[]): string {
       : `CARRIED(${number}, ${op}, ${out}, ${given})`;
   });
   const metrics = Math.max(0, ...segment.map(({ op, out }) => (op === 'metric' ? out + 1 : 0)));
-  const head = `${uniforms.length}, ${metrics}, ${setOf(reductions, 'row_sum')}, ${setOf(reductions, 'row_sum_single')}, ${Math.max(0, ...carried.map((x) => (x ?? -1) + 1))})`;
+  const carriedCount = new Set(carried.filter((number) => number !== undefined)).size;
+  const head = `${uniforms.length}, ${metrics}, ${setOf(reductions, 'row_sum')}, ${setOf(reductions, 'row_sum_single')}, ${carriedCount})`;
   const ahead = [
     ...inOrder(columns).map((index) => `READ_AHEAD(${index})`),
     ...(segment.some(({ op }) => op === 'grad') ? ['READ_AHEAD_OF_GRAD'] : []),
