@@ -23,8 +23,9 @@ Instance::Instance(Napi::Env env) {
 
 Napi::Value Instance::start(Napi::Env env, std::unique_ptr<Job> job, const Napi::Value& keep_alive,
                             const std::function<void(Job*)>& begin) {
-  napi_value promise;
-  napi_create_promise(env, &job->deferred, &promise);
+  // This call fails if Node is terminating this thread. Then the job must not begin.
+  napi_value promise = nullptr;
+  if (napi_create_promise(env, &job->deferred, &promise) != napi_ok) throw Napi::Error::New(env);
   napi_create_reference(env, keep_alive, 1, &job->keep_alive);
 #if defined(__linux__)
   if (ReadForLater* const reading = ReadForLater::current()) job->memory = reading->take_memory();
