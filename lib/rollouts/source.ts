@@ -106,16 +106,19 @@ export function errorAt(
   details: DetailsAtPlace,
   cause?: unknown,
 ): LossError {
-  const { key, expected, received, hint } = details;
-  const shown = {
-    ...details,
+  const { key, index, option, expected, received, position, hint } = details;
+  // Listing the details is much faster than `...details`, and a file may have many bad rows.
+  const shown: LossErrorDetails = {
     at: describePlace(place),
     key: short(key),
+    index,
+    option,
     expected: short(expected),
     received: short(received),
+    position,
     hint: short(hint),
   };
-  return new LossError(code, shown, { cause });
+  return new LossError(code, shown, cause === undefined ? undefined : { cause });
 }
 
 // A function returns a text about an option, which has nothing from the file.
