@@ -1,10 +1,11 @@
 /**
- * Tests the gradient with respect to logits of several tiles in one call. Tiles of small bfloat16 logits have loops of
- * their own, and rows may have tiles of both kinds. Exponentials may be kept where the gradient is written, in place of
- * the logits.
+ * Tests log-probabilities and the gradient with respect to logits of several tiles. Tiles of small bfloat16 logits have
+ * loops of their own, and rows may have tiles of both kinds. The loop over a tile of float32 logits also finds the
+ * largest logit of the next tile. Exponentials may be kept where the gradient is written, in place of the logits.
  */
 import assert from 'node:assert/strict';
 import { logprobs, logprobsBackward } from '../lib/index.js';
+import { referenceLogprobs } from './reference/logits.js';
 import { fromHalf } from './support/half.js';
 import { copyOf, dataOf, stored } from './support/logits.js';
 import { objectiveOf } from './support/objective.js';
@@ -58,4 +59,32 @@ describe('logits of several tiles', () => {
       const values = Array.from(dataOf(other), (bits) => fromHalf(bits, dtype));
       assertArray(values, expected, 'gradient in 16 bits', 2 ** -8);
     });
+
+  for (const dtype of ['float32', 'bfloat16'] as const)
+    for (const vocabulary of [2 * 4096, 2 * 4096 + 64, 2 * 4096 + 100, 3 * 4096 - 64])
+      it(`in ${dtype} have the log-probabilities of the formulas, ${vocabulary} of them`, async () => {
+        // A large logit, which decides the result if it is lost, is at each place where a tile or its last block begins
+        // or ends, and in rows of all kinds of tiles.
+        const ends = [0, 31, 32, 4095, 4096, 8191, 8192, vocabulary - 65, vocabulary - 1];
+        const places = [...new Set(ends)].filter((place) => place < vocabulary);
+        const scales = [
+          [1, 1, 1],
+          [1, 60, 1],
+          [60, 1, 60],
+        ];
+        const made = places.flatMap((place) =>
+          scales.map((scale) =>
+            Array.from({ length: vocabulary }, (_, token) =>
+              token === place ? 90 : normal() * scale[Math.floor(token / 4096)]! * 0.3,
+            ),
+          ),
+        );
+        const { logits, values } = stored(made.flat(), dtype);
+        const targets = made.map((_, row) => (row * 997) % vocabulary);
+        const found = await logprobs(logits, { shape: [made.length, vocabulary], targets, entropy: true });
+        const expected = referenceLogprobs({ rows: made.length, vocabulary, logits: values, targets });
+        assertArray(found.logprob, expected.logprob, 'logprob', 2e-6);
+        assertArray(found.logsumexp, expected.logsumexp, 'logsumexp', 2e-6);
+        assertArray(found.entropy!, expected.entropy, 'entropy', 5e-5);
+      });
 });

@@ -35,26 +35,46 @@ struct alignas(64) Buffer {
   float of[kLogitsTile + 48];
 };
 
-// The memory that will be needed after a tile: the next tile and, if terms are kept, half a tile of the next
-// row. The loops over a tile prefetch it, so that memory is read while the processor computes.
+// The memory that will be needed after a tile: the next tile and, if terms are kept, half a tile that will be
+// needed about a row later. The loops over a tile prefetch it, so that memory is read while the processor
+// computes.
 class Ahead {
  public:
-  Ahead(const LogitsRow& row, int64_t first, const LogitsTerms& kept, int64_t first_of_next_row)
-      : begin_(static_cast<const char*>(row.data) + (first + kLogitsTile) * size_of(row.dtype)),
-        next_row_(kept.next_row
-                      ? static_cast<const char*>(kept.next_row) + first_of_next_row * size_of(row.dtype)
-                      : begin_),
-        size_(size_of(row.dtype)) {}
-  // Prefetches the cache line of the next tile's logit at an index.
-  PL_FN void read(int index) const { __builtin_prefetch(begin_ + index * size_); }
-  // Prefetches the cache line of the next row that belongs to a logit of the tile, into the second-level
-  // cache. The first level has too few outstanding misses for this row and the next.
-  PL_FN void read_next_row(int index) const { __builtin_prefetch(next_row_ + index / 2 * size_, 0, 2); }
+  // `position` is the index of the tile's first logit among those of the sums, which are followed by those of
+  // the gradient.
+  Ahead(const LogitsRow& row, int64_t first, const LogitsTerms& kept, int64_t position)
+      : size_(size_of(row.dtype)),
+        next_tile_(static_cast<const char*>(row.data) + (first + kLogitsTile) * size_),
+        far_(next_tile_) {
+    const int64_t far = lead(row.vocabulary * size_) / size_ + position / 2;
+    if (far < row.vocabulary)
+      far_ = static_cast<const char*>(row.data) + far * size_;
+    else if (kept.next_row)
+      far_ = static_cast<const char*>(kept.next_row) + (far - row.vocabulary) * size_;
+  }
+  // Prefetches the cache line of the logit that is `index` logits after the start of the next tile. The first
+  // cache level has too few outstanding misses for float32 logits that come from memory.
+  template <bool into_first_level>
+  PL_FN void read(int index) const {
+    __builtin_prefetch(next_tile_ + index * size_, 0, into_first_level ? 3 : 2);
+  }
+  // Prefetches the cache line of a logit that will be needed later. Half of the tile's indices have the same
+  // line as others.
+  PL_FN void read_far(int index) const { __builtin_prefetch(far_ + index / 2 * size_, 0, 2); }
 
  private:
-  const char* begin_;
-  const char* next_row_;
+  // How many bytes read_far() is ahead of the sums when they begin. It reads half a row during the sums and
+  // half a row during the gradient. With a lead of a row, the next row has been read before its sums begin.
+  // If two rows do not fit into the cache, the lead is half a row, and the last logits of a row are read just
+  // before they are needed.
+  static int64_t lead(int64_t row_bytes) {
+    constexpr int64_t kShortRow = 256 << 10;
+    return row_bytes <= kShortRow ? row_bytes : row_bytes / 2;
+  }
+
   int64_t size_;
+  const char* next_tile_;
+  const char* far_;
 };
 
 PL_FN int padded(int n) {
@@ -91,13 +111,20 @@ PL_SHARED void pad(int n, float* out) {
   for (int i = n; i < padded(n); ++i) out[i] = -kInfinity;
 }
 
+// Returns the logits [first, first + n) in the row's data, or null if they must be converted, copied or
+// padded.
+const float* in_place(const LogitsRow& row, int64_t first, int64_t n) {
+  if (row.dtype != DType::kFloat32 || row.token_ids || n % kBlock != 0) return nullptr;
+  return static_cast<const float*>(row.data) + first;
+}
+
 // Returns the logits [first, first + n). Reads them in place if possible, otherwise converts or copies them
 // to the buffer.
 PL_SHARED const float* read(const LogitsRow& row, int64_t first, int n, Buffer* buffer) {
   float* const out = buffer->of;
+  if (const float* const z = in_place(row, first, n)) return z;
   if (row.dtype == DType::kFloat32) {
     const float* const in = static_cast<const float*>(row.data) + first;
-    if (!row.token_ids && n % kBlock == 0) return in;
     if (row.token_ids)
       gather(row, first, n, out);
     else
@@ -162,20 +189,43 @@ PL_SHARED double take(LaneSum<float>* sums) {
   return sums->take();
 }
 
+// The logits after a tile, whose largest is found while the terms of the tile are added up. So memory is read
+// at an even rate.
+struct NextTile {
+  const float* z;  // any logits if n is 0
+  int n;           // a multiple of kSumLanes; 0 if the largest logit is not wanted
+  float largest;   // the result
+};
+
+// Returns the tile that begins at a logit, or some of the logits z with n = 0.
+NextTile next_tile(const LogitsRow& row, int64_t first, int64_t last, const float* z) {
+  const int n = static_cast<int>(last - first < kLogitsTile ? last - first : kLogitsTile);
+  const float* const later = row.softcap > 0 ? nullptr : in_place(row, first, n);
+  return later && n > 0 ? NextTile{later, n, 0} : NextTile{z, 0, 0};
+}
+
 // Adds up the terms of n logits, none of which is larger than `max`, in kSumLanes partial sums. Returns the
 // sum of e^d·d if with_entropy is set, otherwise 0. If keeps_terms is set, writes the terms to `kept`.
 template <bool with_entropy, bool keeps_terms>
 PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, const Ahead& ahead,
-                           float* kept, LaneSum<float>* totals) {
+                           float* kept, LaneSum<float>* totals, NextTile* next) {
+  // The logits of the next tile are prefetched this many logits before they are compared.
+  constexpr int kLead = 512;
+  static_assert(kBlock % kSumLanes == 0);
+  const float* const later = next->z;
+  const int last = next->n > 0 ? next->n - kSumLanes : 0;
   const float least = least_distance(log2_factor);
   LaneSum<float> weights;
-  alignas(64) float total[kSumLanes] = {}, weighted[kSumLanes] = {};
+  alignas(64) float total[kSumLanes] = {}, weighted[kSumLanes] = {}, most[kSumLanes];
+  for (float& each : most) each = -kInfinity;
   for (int at = 0; at < n; at += kSumLanes) {
-    ahead.read(at);
-    ahead.read(at + kSumLanes / 2);
-    if constexpr (keeps_terms) ahead.read_next_row(at);
+    ahead.read<keeps_terms>(at + kLead);
+    ahead.read<keeps_terms>(at + kLead + kSumLanes / 2);
+    if constexpr (keeps_terms) ahead.read_far(at);
+    const float* const compared = later + (at < last ? at : last);
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
+      most[l] = compared[l] > most[l] ? compared[l] : most[l];
       const float distance = softmax_distance(z[at + l], max, least);
       const float e = exp2_of_product(distance, log2_factor, 1.0f);
       total[l] += e;
@@ -184,6 +234,7 @@ PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, 
     }
   }
   totals->load(total);
+  next->largest = largest_of_lanes(most, kSumLanes);
   if constexpr (!with_entropy) return 0;
   weights.load(weighted);
   return take(&weights) * log2_factor / kLog2E;
@@ -207,43 +258,54 @@ PL_FN uint32_t pair_of(float first, float second) {
   return bfloat16_in_upper_half(first) >> 16 | (bfloat16_in_upper_half(second) & 0xffff0000u);
 }
 
-// Returns whether the exponents of all terms are small. This is false if there is a NaN.
-PL_SHARED bool has_small_logits(const uint16_t* bits, int n, double inverse_temperature) {
-  alignas(64) uint16_t most[kBlock] = {};
-  for (int at = 0; at < n; at += kBlock) {
-    PL_FOR_EACH_SHORT(kBlock)
-    for (int l = 0; l < kBlock; ++l) {
-      const uint16_t magnitude = bits[at + l] & 0x7fff;
-      most[l] = magnitude > most[l] ? magnitude : most[l];
-    }
+// Replaces each of the largest magnitudes, as the bits of bfloat16 numbers, by that of a logit if it is
+// larger.
+template <int count>
+PL_FN void add_magnitudes(const uint16_t* bits, uint16_t* most) {
+  PL_FOR_EACH_SHORT(count)
+  for (int l = 0; l < count; ++l) {
+    const uint16_t magnitude = bits[l] & 0x7fff;
+    most[l] = magnitude > most[l] ? magnitude : most[l];
   }
+}
+
+// Returns whether the exponents of all terms are small. This is false if there is a NaN.
+PL_SHARED bool are_small(const uint16_t* most, int count, double inverse_temperature) {
   uint16_t largest = 0;
-  for (const uint16_t each : most) largest = each > largest ? each : largest;
+  for (int l = 0; l < count; ++l) largest = most[l] > largest ? most[l] : largest;
   // At a huge temperature, the products of terms and logits could overflow.
   const float most_of_all = float_of_bfloat16(largest);
   return most_of_all * kLog2E * inverse_temperature <= 60 && most_of_all <= 1e15f;
 }
 
-// Returns the bits of a tile's logits if they can be computed in pairs and are small, otherwise null. `small`
-// tells that they are known to be.
-const uint16_t* small_pairs(const LogitsRow& row, int64_t first, int n, bool small) {
+PL_SHARED bool has_small_logits(const uint16_t* bits, int n, double inverse_temperature) {
+  alignas(64) uint16_t most[kBlock] = {};
+  for (int at = 0; at < n; at += kBlock) add_magnitudes<kBlock>(bits + at, most);
+  return are_small(most, kBlock, inverse_temperature);
+}
+
+// Returns the bits of a tile's logits if they can be computed in pairs, as long as they are small. Otherwise
+// returns null.
+const uint16_t* pairs_of(const LogitsRow& row, int64_t first, int n) {
   if (!kHasSpecialLoops || row.dtype != DType::kBFloat16 || row.token_ids || row.softcap > 0 ||
       n % kBlock != 0)
     return nullptr;
-  const uint16_t* const bits = static_cast<const uint16_t*>(row.data) + first;
-  return small || has_small_logits(bits, n, 1 / row.temperature) ? bits : nullptr;
+  return static_cast<const uint16_t*>(row.data) + first;
 }
 
-// Does the same as sum_terms().
+// Does the same as sum_terms() if the logits are small, and finds out whether they are.
 template <bool with_entropy, bool keeps_terms>
-PL_SHARED double sum_pairs(const uint16_t* bits, int n, float log2_factor, const Ahead& ahead, float* kept,
-                           LaneSum<float>* totals) {
+PL_SHARED double sum_pairs(const uint16_t* bits, int n, double inverse_temperature, const Ahead& ahead,
+                           float* kept, LaneSum<float>* totals, bool* small) {
+  const float log2_factor = static_cast<float>(kLog2E * inverse_temperature);
+  alignas(64) uint16_t most[kSumLanes] = {};
   const Pair* const pairs = reinterpret_cast<const Pair*>(bits);
   LaneSum<float> weights;
   alignas(64) float total[kSumLanes] = {}, weighted[kSumLanes] = {};
   for (int at = 0; at < n; at += kSumLanes) {
-    ahead.read(at);
-    if constexpr (keeps_terms) ahead.read_next_row(at);
+    ahead.read<true>(at);
+    if constexpr (keeps_terms) ahead.read_far(at);
+    add_magnitudes<kSumLanes>(bits + at, most);
     PL_FOR_EACH(kPairs)
     for (int l = 0; l < kPairs; ++l) {
       const uint32_t pair = pairs[at / 2 + l];
@@ -263,21 +325,23 @@ PL_SHARED double sum_pairs(const uint16_t* bits, int n, float log2_factor, const
     }
   }
   totals->load(total);
+  *small = are_small(most, kSumLanes, inverse_temperature);
   if constexpr (!with_entropy) return 0;
   weights.load(weighted);
   return take(&weights) * log2_factor / kLog2E;
 }
 
-// Adds the sums of a tile to *sums. Returns false if one logit may have most of the probability, because the
-// sum without that logit's term then needs more digits.
+// Adds the sums of a tile to *sums. Returns false and adds nothing if the logits are not small, or if one
+// logit may have most of the probability, because the sum without that logit's term then needs more digits.
+// Also tells whether they are small.
 bool add_pairs(const uint16_t* bits, int n, double inverse_temperature, bool with_entropy, const Ahead& ahead,
-               float* kept, SoftmaxSums* sums) {
+               float* kept, SoftmaxSums* sums, bool* small) {
   const auto sum = with_entropy ? kept ? sum_pairs<true, true> : sum_pairs<true, false>
                    : kept ? sum_pairs<false, true>
                                 : sum_pairs<false, false>;
   LaneSum<float> totals;
-  const double weighted =
-      sum(bits, n, static_cast<float>(kLog2E * inverse_temperature), ahead, kept, &totals);
+  const double weighted = sum(bits, n, inverse_temperature, ahead, kept, &totals, small);
+  if (!*small) return false;
   LaneSum<float> copy = totals;
   const double total = take(&totals);
   if (largest_of_lanes(copy.lane, kSumLanes) > total / 2) return false;
@@ -311,7 +375,7 @@ PL_SHARED void gradient_of_pairs(const SoftmaxGradient& shared, const uint16_t* 
   const Pair* const pairs = reinterpret_cast<const Pair*>(bits);
   Pair* const results = reinterpret_cast<Pair*>(out);
   for (int at = 0; at < n; at += kSumLanes) {
-    ahead.read(at);
+    ahead.read<true>(at);
     PL_FOR_EACH(kPairs)
     for (int l = at / 2; l < at / 2 + kPairs; ++l) {
       const uint32_t pair = pairs[l];
@@ -330,7 +394,7 @@ PL_SHARED void gradient_of_paired_terms(const SoftmaxGradient& shared, const flo
   const Pair* const pairs = reinterpret_cast<const Pair*>(bits);
   Pair* const results = reinterpret_cast<Pair*>(out);
   for (int at = 0; at < n; at += kSumLanes) {
-    ahead.read_next_row(at);
+    ahead.read_far(at);
     PL_FOR_EACH(kPairs)
     for (int l = 0; l < kPairs; ++l) {
       const uint32_t pair = pairs[at / 2 + l];
@@ -370,22 +434,22 @@ __attribute__((noinline, cold)) double sum_without_largest(const float* z, const
   alignas(64) float others[kLogitsTile / kSumLanes];
   for (int at = lane; at < n; at += kSumLanes) others[count++] = z[at] == max ? -kInfinity : z[at];
   while (count % kSumLanes != 0) others[count++] = -kInfinity;
-  sum_terms<false, false>(others, count, max, log2_factor, ahead, nullptr, &again);
+  NextTile none = {others, 0, 0};
+  sum_terms<false, false>(others, count, max, log2_factor, ahead, nullptr, &again, &none);
   return take(totals) + take(&again);
 }
 
-// `kept` is null if the terms are not kept. It may be the logits themselves.
-SoftmaxSums sum_tile(const float* z, int n, float inverse_temperature, bool with_entropy, const Ahead& ahead,
-                     float* kept) {
+// `max` is the largest logit. `kept` is null if the terms are not kept. It may be the logits themselves.
+SoftmaxSums sum_tile(const float* z, int n, float max, float inverse_temperature, bool with_entropy,
+                     const Ahead& ahead, float* kept, NextTile* next) {
   const auto sum = with_entropy ? kept ? sum_terms<true, true> : sum_terms<true, false>
                    : kept ? sum_terms<false, true>
                                 : sum_terms<false, false>;
-  const float max = largest(z, n);
   const float log2_factor = static_cast<float>(kLog2E) * inverse_temperature;
   // If all logits are −Infinity, the sum of the terms is 0, or NaN if there is a NaN.
   const float center = max > -kInfinity ? max : 0.0f;
   LaneSum<float> totals;
-  const double weighted = sum(z, n, center, log2_factor, ahead, kept, &totals);
+  const double weighted = sum(z, n, center, log2_factor, ahead, kept, &totals, next);
   LaneSum<float> copy = totals;
   double rest = take(&copy) - 1;
   if (rest < 0.25 && max > -kInfinity)
@@ -400,7 +464,7 @@ PL_SHARED void gradient_tile(const SoftmaxGradient& shared, const float* z, int 
   const SoftmaxGradient gradient = shared;
   const float least = least_distance(gradient.log2_factor);
   for (int at = 0; at < n; at += kVector) {
-    ahead.read(at);
+    ahead.read<false>(at);
     PL_FOR_LANES_COMPACTLY
     for (int l = at; l < at + kVector; ++l) {
       out[l] = is_small ? gradient_of_small<with_entropy>(gradient, z[l])
@@ -416,7 +480,7 @@ PL_SHARED void gradient_of_terms(const SoftmaxGradient& shared, const float* ter
   const SoftmaxGradient gradient = shared;
   const Ahead ahead = shared_ahead;
   for (int at = 0; at < n; at += kWide) {
-    ahead.read_next_row(at);
+    ahead.read_far(at);
     PL_FOR_EACH(kWide)
     for (int l = 0; l < kWide; ++l)
       out[at + l] = gradient_of_term<with_entropy>(gradient, terms[at + l], z[at + l]);
@@ -448,14 +512,23 @@ PL_SHARED void multiply_by_softcap_derivative(const float* x, int n, float softc
 void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last, const LogitsTerms& kept,
                 SoftmaxSums* sums, double* target) {
   Buffer wide, capped;
+  NextTile next = {};
+  // Whether the sums of pairs are computed without a check first, because the last tile's logits were small.
+  // If terms are kept, the check is worth its time: it reads the tile from the second-level cache into the
+  // first.
+  bool expects_small = !kept.term;
   const double inverse_temperature = 1 / row.temperature;
   for (int64_t at = first; at < last; at += kLogitsTile) {
     const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
-    const Ahead ahead(row, at, kept, at / 2);
+    const Ahead ahead(row, at, kept, at);
     float* const terms = kept.term ? kept.term + at : nullptr;
     const bool has_target = row.target >= at && row.target < at + n;
-    if (const uint16_t* const pairs = small_pairs(row, at, n, false)) {
-      if (add_pairs(pairs, n, inverse_temperature, with_entropy, ahead, terms, sums)) {
+    const uint16_t* const pairs = pairs_of(row, at, n);
+    if (pairs && (expects_small || has_small_logits(pairs, n, inverse_temperature))) {
+      bool small = false;
+      const bool added = add_pairs(pairs, n, inverse_temperature, with_entropy, ahead, terms, sums, &small);
+      expects_small = small && !terms;
+      if (added) {
         if (terms) kept.tile[at / kLogitsTile] = {0, 1};
         if (has_target) *target = float_of_bfloat16(pairs[row.target - at]);
         continue;
@@ -465,8 +538,10 @@ void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t 
     if (row.softcap > 0) z = cap(z, n, row.softcap, &capped);
     // The terms may be written in place of the logits.
     if (has_target) *target = z[row.target - at];
-    const SoftmaxSums tile =
-        sum_tile(z, padded(n), static_cast<float>(inverse_temperature), with_entropy, ahead, terms);
+    const float max = next.n > 0 ? next.largest : largest(z, padded(n));
+    next = next_tile(row, at + n, last, z);
+    const SoftmaxSums tile = sum_tile(z, padded(n), max, static_cast<float>(inverse_temperature),
+                                      with_entropy, ahead, terms, &next);
     if (terms) kept.tile[at / kLogitsTile] = {static_cast<float>(tile.max), 0};
     add_sums(tile, inverse_temperature, sums);
   }
@@ -484,11 +559,11 @@ void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool
     const int64_t at = first + (kept.term ? tiles - 1 - i : i) * kLogitsTile;
     const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
     const bool has_target = row.target >= at && row.target < at + n;
-    const Ahead ahead(row, at, kept, (row.vocabulary + i * kLogitsTile) / 2);
+    const Ahead ahead(row, at, kept, row.vocabulary + i * kLogitsTile);
     const TermsOfTile tile = kept.term ? kept.tile[at / kLogitsTile] : TermsOfTile{};
     // Which formula computes a gradient must not depend on where it is written.
-    const uint16_t* const pairs =
-        allows_small && (!kept.term || tile.in_pairs) ? small_pairs(row, at, n, tile.in_pairs) : nullptr;
+    const uint16_t* pairs = allows_small && (!kept.term || tile.in_pairs) ? pairs_of(row, at, n) : nullptr;
+    if (pairs && !kept.term && !has_small_logits(pairs, n, 1 / row.temperature)) pairs = nullptr;
     if (pairs && out_dtype == DType::kBFloat16) {
       uint16_t* const grad = static_cast<uint16_t*>(out) + at;
       const float of_target =

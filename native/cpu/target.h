@@ -168,9 +168,8 @@ struct LogitsTerms {
   float* term = nullptr;        // per logit; null if they are not kept
   TermsOfTile* tile = nullptr;  // per tile
   float* target = nullptr;      // the target's capped logit
-  // The logits of the row that this thread will probably compute after this one. While it computes the sums
-  // of this row, it prefetches their first half, and while it computes the gradient, their second half. Null
-  // if the terms are not kept, after the last row, and for an ignored row.
+  // The logits of the row that this thread will probably compute after this one. It prefetches them while it
+  // computes this row. Null if the terms are not kept, after the last row, and for an ignored row.
   const void* next_row = nullptr;
 };
 
