@@ -108,7 +108,7 @@ export function errorAt(
 ): LossError {
   const { key, index, option, expected, received, position, hint } = details;
   // Listing the details is much faster than `...details`, and a file may have many bad rows.
-  const shown: LossErrorDetails = {
+  const shown: Required<LossErrorDetails> = {
     at: describePlace(place),
     key: short(key),
     index,

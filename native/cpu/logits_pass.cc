@@ -513,10 +513,9 @@ void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t 
                 SoftmaxSums* sums, double* target) {
   Buffer wide, capped;
   NextTile next = {};
-  // Whether the sums of pairs are computed without a check first, because the last tile's logits were small.
-  // If terms are kept, the check is worth its time: it reads the tile from the second-level cache into the
-  // first.
-  bool expects_small = !kept.term;
+  // Whether the last tile's logits were small. Then the next tile's sums are computed without a check first,
+  // unless terms are kept: the check then reads the tile from the second-level cache into the first.
+  bool expects_small = true;
   const double inverse_temperature = 1 / row.temperature;
   for (int64_t at = first; at < last; at += kLogitsTile) {
     const int n = static_cast<int>(last - at < kLogitsTile ? last - at : kLogitsTile);
@@ -524,15 +523,11 @@ void sum_logits(const LogitsRow& row, bool with_entropy, int64_t first, int64_t 
     float* const terms = kept.term ? kept.term + at : nullptr;
     const bool has_target = row.target >= at && row.target < at + n;
     const uint16_t* const pairs = pairs_of(row, at, n);
-    if (pairs && (expects_small || has_small_logits(pairs, n, inverse_temperature))) {
-      bool small = false;
-      const bool added = add_pairs(pairs, n, inverse_temperature, with_entropy, ahead, terms, sums, &small);
-      expects_small = small && !terms;
-      if (added) {
-        if (terms) kept.tile[at / kLogitsTile] = {0, 1};
-        if (has_target) *target = float_of_bfloat16(pairs[row.target - at]);
-        continue;
-      }
+    if (pairs && ((expects_small && !terms) || has_small_logits(pairs, n, inverse_temperature)) &&
+        add_pairs(pairs, n, inverse_temperature, with_entropy, ahead, terms, sums, &expects_small)) {
+      if (terms) kept.tile[at / kLogitsTile] = {0, 1};
+      if (has_target) *target = float_of_bfloat16(pairs[row.target - at]);
+      continue;
     }
     const float* z = read(row, at, n, &wide);
     if (row.softcap > 0) z = cap(z, n, row.softcap, &capped);

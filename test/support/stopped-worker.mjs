@@ -36,6 +36,7 @@ async function stop() {
   const returned = new Uint8Array(new SharedArrayBuffer(1));
   const worker = new Worker(fileURLToPath(import.meta.url), { workerData: { values, returned } });
   await once(worker, 'message');
+  // By now, the worker is in the setter, which takes several times as long.
   await sleep(20);
   await worker.terminate();
   if (returned[0]) return stop(); // the thread was terminated too late
