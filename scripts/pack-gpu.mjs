@@ -139,6 +139,11 @@ writeFileSync(
   `${JSON.stringify({ name, version, license, type, private: true }, null, 2)}\n`,
 );
 for (const path of [...ADDONS, ...COPIED]) cpSync(path, join(OUT, path), { recursive: true });
+// A test reads in the sources which methods are internal.
+cpSync('lib', join(OUT, 'lib'), {
+  recursive: true,
+  filter: (from) => extname(from) === '.ts' || statSync(from).isDirectory(),
+});
 copyPackages(foldersOf(importedPackages()));
 const node = packedNode();
 cpSync(node, join(OUT, `node${extname(node)}`));

@@ -43,5 +43,5 @@ function distance(theirs: Float32Array | undefined, ours: Float32Array): number 
     difference += (theirs[i]! - ours[i]!) ** 2;
     norm += ours[i]! ** 2;
   }
-  return Math.sqrt(difference / norm);
+  return difference === 0 ? 0 : Math.sqrt(difference / norm);
 }

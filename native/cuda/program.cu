@@ -39,8 +39,8 @@ int most_reductions(const program::ProgramView& program, int first, int last) {
   return most;
 }
 
-int tokens_memory(const program::ProgramView& program, unsigned columns) {
-  return TokenInterpreter::bytes(program.registers, columns) + OutputSums::bytes(program.metrics);
+int tokens_memory(int registers, const program::ProgramView& program, unsigned columns) {
+  return TokenInterpreter::bytes(registers, columns) + OutputSums::bytes(program.metrics);
 }
 
 }  // namespace
@@ -49,9 +49,11 @@ ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const
                        bool batch_metrics)
     : context_(context), host_(host), view_(host), batch_metrics_(batch_metrics) {
   if (host.instruction_count == 0) return;  // the call has no user-defined loss
+  view_.registers = std::max(host.registers, TokenInterpreter::kLeastRegisters);
   view_.instructions = context.send_array(host.instructions, host.instruction_count, &instructions_);
   view_.segments = context.send_array(host.segments, host.segment_count, &segments_);
   view_.constants = context.send_array(host.constants, host.constant_count, &constants_);
+  view_.uniforms = context.send_array(host.uniforms, host.uniform_count, &uniforms_);
   context.order_kernels_after_copies();
   row_values_ =
       context.allocate(batch.view.layout.rows * host.row_values * static_cast<int64_t>(sizeof(double)));
@@ -68,12 +70,17 @@ ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const
   CUDA_CHECK(cudaMemsetAsync(selection_.as<void>(), 0, sizeof(Selection), context.compute()));
 }
 
+int ProgramRun::registers_of_outputs() const {
+  const bool is_compiled = host_.segment_count > 0 && host_.segments[host_.output_segment].compiled >= 0;
+  return is_compiled ? TokenInterpreter::kLeastRegisters : view_.registers;
+}
+
 int ProgramRun::memory() const {
-  return tokens_memory(host_, host_.columns);
+  return tokens_memory(registers_of_outputs(), host_, host_.columns);
 }
 
 Stage ProgramRun::stage_of(int first, int last) const {
-  Stage stage{first, last, 0};
+  Stage stage{first, last};
   for (int at = first; at < last; ++at)
     for (int i = host_.segments[at].first; i < host_.segments[at].last; ++i)
       for (const Operand& operand : host_.instructions[i].operand)
@@ -83,16 +90,19 @@ Stage ProgramRun::stage_of(int first, int last) const {
 }
 
 int ProgramRun::reducer_memory(const Stage& stage) const {
-  return TokenInterpreter::bytes(host_.registers, stage.columns) +
+  return TokenInterpreter::bytes(view_.registers, stage.columns) +
          RowReducer::bytes(most_reductions(host_, stage.first, stage.last));
 }
 
 void ProgramRun::launch_rows(const ProgramPass& pass, int first, int last) const {
   if (first == last) return;
   if (pass.pieces) return launch_shared_rows(pass, first, last);
-  const Stage stage = stage_of(first, last);
-  Grid grid = context_.grid_of_warps(pass.batch.layout.rows);
-  grid.memory = reducer_memory(stage);
+  launch_stage(pass, stage_of(first, last), pass.batch.layout.rows);
+}
+
+void ProgramRun::launch_stage(const ProgramPass& pass, const Stage& stage, int64_t warps) const {
+  Grid grid = context_.grid_of_warps(warps);
+  if (stage.work != Stage::kJoin) grid.memory = reducer_memory(stage);
   launch("program_rows_kernel", program_rows_kernel, grid, pass, stage);
 }
 
@@ -100,15 +110,13 @@ void ProgramRun::launch_shared_rows(const ProgramPass& pass, int first, int last
   const auto is_of_tokens = [&](int at) { return host_.segments[at].kind == Op::k_tokens; };
   while (first < last) {
     if (is_of_tokens(first)) {
-      const Stage stage = stage_of(first, first + 1);
-      Grid grid = context_.grid_of_warps(pass.piece_count);
-      grid.memory = reducer_memory(stage);
-      launch("program_pieces_kernel", program_pieces_kernel, grid, pass, stage);
+      Stage stage = stage_of(first, first + 1);
+      stage.work = Stage::kPieces;
+      launch_stage(pass, stage, pass.piece_count);
     }
     int next = first + 1;
     while (next < last && !is_of_tokens(next)) ++next;
-    launch("program_join_kernel", program_join_kernel, context_.grid_of_warps(pass.batch.layout.rows), pass,
-           Stage{first, next, 0});
+    launch_stage(pass, {first, next, 0, Stage::kJoin}, pass.batch.layout.rows);
     first = next;
   }
 }
@@ -130,7 +138,7 @@ void ProgramRun::run(const Pass& pass, Result* host_result) const {
     if (host_.segments[at].kind != Op::k_batch) continue;
     launch_rows(whole, first, at);
     launch_selections(whole, first, at);
-    launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole, Stage{first, at + 1, 0});
+    launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole, Stage{first, at + 1});
     first = at + 1;
   }
   launch_rows(whole, first, outputs);
@@ -145,7 +153,7 @@ void ProgramRun::run(const Pass& pass, Result* host_result) const {
   if (batch_metrics_) launch_selections(whole, first, end_of_rows);
   whole.host_result = host_result;
   launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole,
-         batch_metrics_ ? Stage{first, end, 0} : Stage{outputs + 1, end_of_rows, 0});
+         batch_metrics_ ? Stage{first, end} : Stage{outputs + 1, end_of_rows});
 }
 
 void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last) const {
@@ -165,9 +173,10 @@ void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last)
 void ProgramRun::launch_outputs(const ProgramPass& pass) const {
   const Stage stage = stage_of(host_.output_segment, host_.output_segment + 1);
   ProgramPass cut = pass;
+  cut.program.registers = registers_of_outputs();
   context_.cut(pass.fed_blocks, &cut);
   Grid grid = context_.grid_of_spans(cut, cut.spans);
-  grid.memory = tokens_memory(host_, stage.columns);
+  grid.memory = tokens_memory(cut.program.registers, host_, stage.columns);
   launch("program_tokens_kernel", program_tokens_kernel, grid, cut, stage);
 }
 

@@ -115,6 +115,9 @@ class OutputSums {
     }
   }
 
+  // Returns this thread's sum number 0 over the row. The others follow, kThreads numbers apart.
+  __device__ __forceinline__ float* first() const { return sums_; }
+
   __device__ __forceinline__ void add(int k, const Values& values, unsigned live) const {
     sums_[k * kThreads] = added(sums_[k * kThreads], values, live);
   }
@@ -194,20 +197,31 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       const auto end = [&](const LaneTokens& tokens) {
         if (pass.grad) store_grad(pass, begin, tokens, grad);
       };
-      interpreter.run(
-          segment, row, first + from, first + to,
-          [&](const Instruction& x, int, const Values& values, const LaneTokens& tokens) {
-            const auto times_factor = [&] {
-              return scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
-            };
-            if (x.op == Op::k_grad)
-              grad = times_factor();
-            else if (x.op == Op::k_grad_entropy) {
-              if (pass.grad_entropy) add_grad_entropy(pass, begin, tokens, times_factor());
-            } else
-              sums.add(number_of_sum(x), values, tokens.live);
-          },
-          end);
+      if (segment.compiled >= 0) {
+        float* const grads = interpreter.split_slot();
+        interpreter.run_compiled(
+            segment, row, first + from, first + to,
+            [&](const CompiledTokens& tokens) {
+              compute_outputs(segment.compiled, tokens, sums.first(), grads);
+#pragma unroll
+              for (int j = 0; j < kQuad; ++j) grad.of[j] = grads[j * kThreads];
+            },
+            end);
+      } else
+        interpreter.run(
+            segment, row, first + from, first + to,
+            [&](const Instruction& x, int, const Values& values, const LaneTokens& tokens) {
+              const auto times_factor = [&] {
+                return scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
+              };
+              if (x.op == Op::k_grad)
+                grad = times_factor();
+              else if (x.op == Op::k_grad_entropy) {
+                if (pass.grad_entropy) add_grad_entropy(pass, begin, tokens, times_factor());
+              } else
+                sums.add(number_of_sum(x), values, tokens.live);
+            },
+            end);
       // The factors of a row without tokens may be infinite.
       for (int i = segment.first; i < segment.last && state.tokens > 0; ++i) {
         const Instruction x = load_instruction(pass.program, i);

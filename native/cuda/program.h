@@ -30,8 +30,13 @@ struct ProgramPass : Pass {
 
 // The segments [first, last) of a program, which one launch computes.
 struct Stage {
+  // What a launch for rows computes: rows, the pieces of rows, or rows whose pieces were computed. Only a
+  // token segment has pieces.
+  enum Work { kRows, kPieces, kJoin };
+
   int first, last;
-  unsigned columns;  // the columns that their instructions read
+  unsigned columns = 0;  // the columns that their instructions read
+  Work work = kRows;
 };
 
 // A program in the memory of a device, with room for the values that it computes.
@@ -56,6 +61,10 @@ class ProgramRun {
   void launch_rows(const ProgramPass& pass, int first, int last) const;
   // Returns the dynamic shared memory of a kernel with a RowReducer, in bytes per block.
   int reducer_memory(const Stage& stage) const;
+  // Launches program_rows_kernel with at least this many warps, if the GPU runs so many at once.
+  void launch_stage(const ProgramPass& pass, const Stage& stage, int64_t warps) const;
+  // Returns how many registers the kernel of the outputs keeps in shared memory.
+  int registers_of_outputs() const;
   void launch_shared_rows(const ProgramPass& pass, int first, int last) const;
   // Launches the selections over all rows of a stage.
   void launch_selections(const ProgramPass& pass, int first, int last) const;
@@ -65,7 +74,7 @@ class ProgramRun {
   const program::ProgramView& host_;
   program::ProgramView view_;
   const bool batch_metrics_;
-  Buffer instructions_, segments_, constants_, row_values_, batch_values_;
+  Buffer instructions_, segments_, constants_, uniforms_, row_values_, batch_values_;
   Buffer scanned_, kept_, selection_, ties_, pieces_;
 };
 

@@ -26,6 +26,17 @@ __device__ __forceinline__ Instruction load_instruction(const program::ProgramVi
   return instruction;
 }
 
+// Returns a segment with the index of the compiled segment to which it belongs.
+__device__ __forceinline__ Segment load_segment(const program::ProgramView& program, int at) {
+  Segment segment = program.segments[at];
+  if (!program::joins_outputs(segment, at, program.output_segment)) return segment;
+  const Segment& outputs = program.segments[program.output_segment];
+  segment.compiled = outputs.compiled;
+  segment.first_uniform = outputs.first_uniform;
+  segment.last_uniform = outputs.last_uniform;
+  return segment;
+}
+
 // Returns whether a row takes part in the computation of rows and in reductions over rows.
 __device__ __forceinline__ bool takes_part(const ProgramPass& pass, int64_t row) {
   const RowState<NoRow>& state = state_of_row(pass, row);

@@ -8,9 +8,9 @@
 // all warps compute pieces of kSumTokens tokens, and another launch combines the pieces of each row.
 #pragma once
 
+#include "cuda/program_compiled.cuh"
 #include "cuda/program_scans.cuh"
 #include "cuda/program_select.cuh"
-#include "cuda/program_tokens.cuh"
 #include "cuda/stretches.cuh"
 
 namespace policy_loss::cuda {
@@ -22,13 +22,6 @@ __device__ __forceinline__ float added(float sum, const Values& values, unsigned
   return sum;
 }
 
-// A lane's part of a reduction over a row, or the part of a piece of the row.
-union RowPartial {
-  double sum;
-  float single;  // of the lanes of row_sum_single
-  Extreme<float> extreme;
-};
-
 // Returns whether a reduction adds up numbers. row_keep counts the values.
 PL_FN bool is_total(Op op) {
   return program::is_sum(op) || op == Op::k_row_keep;
@@ -38,14 +31,13 @@ __device__ __forceinline__ double* row_value_of(const ProgramPass& pass, int ind
   return pass.row_values + index * pass.batch.layout.rows + row;
 }
 
-// Calls visit(instruction, n) for each reduction of a segment; n counts the reductions and scans.
+// Calls visit(instruction, n) for each reduction of a segment; n counts the reductions.
 template <class Visit>
 __device__ __forceinline__ void for_reductions(const ProgramPass& pass, const Segment& segment, Visit visit) {
   int n = 0;
   for (int i = segment.first; i < segment.last; ++i) {
     const Instruction x = load_instruction(pass.program, i);
-    if (program::is_row_reduction(x.op)) visit(x, n);
-    n += is_over_tokens(x.op) ? 1 : 0;
+    if (program::is_row_reduction(x.op)) visit(x, n++);
   }
 }
 
@@ -63,27 +55,22 @@ class RowReducer {
         interpreter_(pass, columns),
         partials_(static_cast<RowPartial*>(interpreter_.end_of_slots()) + threadIdx.x) {}
 
-  // Computes the row values that a segment writes.
-  __device__ __forceinline__ void reduce(const Segment& segment, int64_t row) const {
+  // Computes the tokens [from, to) of a row. If that is a piece, stores its partial results as number
+  // `index`. If it is the whole row, stores the row values that the segment writes; `index` is then −1.
+  __device__ __forceinline__ void reduce(const Segment& segment, int64_t row, int64_t from, int64_t to,
+                                         int64_t index) const {
     for_reductions(pass_, segment, [&](const Instruction& x, int n) { clear(x.op, n); });
-    const int64_t length = pass_.batch.layout.length(row);
     // A row without tokens has one piece too, because its reductions have results.
-    for (int64_t from = 0; from == 0 || from < length; from += kSumTokens) {
+    do {
       add_piece(segment, row, from);
-      for_reductions(pass_, segment, [&](const Instruction& x, int n) { fold(x, n, row, from == 0); });
-    }
-  }
-
-  // Computes the piece of a row that begins at position `from`, and stores its partial results as number
-  // `index`.
-  __device__ __forceinline__ void reduce_piece(const Segment& segment, int64_t row, int64_t from,
-                                               int64_t index) const {
-    for_reductions(pass_, segment, [&](const Instruction& x, int n) { clear(x.op, n); });
-    add_piece(segment, row, from);
-    for_reductions(pass_, segment, [&](const Instruction& x, int n) {
-      const RowPartial all = of_lanes(x.op, n);
-      if (threadIdx.x % kWarp == 0) pass_.pieces[n * pass_.piece_count + index] = all;
-    });
+      for_reductions(pass_, segment, [&](const Instruction& x, int n) {
+        if (index < 0)
+          fold(x, n, row, from == 0);
+        else
+          store_piece(x.op, n, index);
+      });
+      from += kSumTokens;
+    } while (from < to);
   }
 
  private:
@@ -91,8 +78,23 @@ class RowReducer {
 
   // Adds a piece of a row to the lanes' partial results.
   __device__ __forceinline__ void add_piece(const Segment& segment, int64_t row, int64_t from) const {
+    const int64_t to = min(from + kSumTokens, static_cast<int64_t>(pass_.batch.layout.length(row)));
+    const auto end = [](const LaneTokens&) {};
+    if (segment.compiled >= 0) {
+      int kept = 0;
+      for_reductions(pass_, segment, [&](const Instruction& x, int n) {
+        if (n == static_cast<int>(threadIdx.x % kWarp)) kept = x.out;
+      });
+      interpreter_.run_compiled(
+          segment, row, from, to,
+          [&](const CompiledTokens& tokens) {
+            compute_reductions(segment.compiled, tokens, partials_, kept);
+          },
+          end);
+      return;
+    }
     interpreter_.run(
-        segment, row, from, min(from + kSumTokens, static_cast<int64_t>(pass_.batch.layout.length(row))),
+        segment, row, from, to,
         [&](const Instruction& x, int n, const Values& values, const LaneTokens& tokens) {
           if (program::is_scan(x.op)) {
             store(scanned_of_row(pass_, x.out, row), values, tokens);
@@ -101,7 +103,7 @@ class RowReducer {
             add(x.op, partial(n), values, tokens);
           }
         },
-        [](const LaneTokens&) {});
+        end);
   }
 
   // Stores the operands of a scan, or of row_keep.
@@ -165,6 +167,11 @@ class RowReducer {
       *to = result_of(x.op, all.extreme);
     else
       *to = is_first ? all.sum : all.sum + *to;
+  }
+
+  __device__ __forceinline__ void store_piece(Op op, int n, int64_t index) const {
+    const RowPartial all = of_lanes(op, n);
+    if (threadIdx.x % kWarp == 0) pass_.pieces[n * pass_.piece_count + index] = all;
   }
 
   const ProgramPass& pass_;
@@ -248,50 +255,37 @@ __device__ __forceinline__ void run_row(const ProgramPass& pass, const Segment& 
   }
 }
 
-// Calls tokens(segment, row) for the token segments of a stage, and runs its row segments. One warp computes
-// a row.
-template <class Tokens>
-__device__ __forceinline__ void run_rows(const ProgramPass& pass, const Stage& stage, Tokens tokens) {
-  for (int64_t row = first_warp(); row < pass.batch.layout.rows; row += all_warps()) {
+// Runs the token segments and row segments of a stage, or computes the pieces of all rows for its token
+// segment. One warp computes a row, or a piece of it.
+static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    program_rows_kernel(const ProgramPass pass, const Stage stage) {
+  const Layout& layout = pass.batch.layout;
+  const RowReducer reducer(pass, stage.columns);
+  const bool is_of_pieces = stage.work == Stage::kPieces;
+  const int64_t count = is_of_pieces ? pass.piece_count : layout.rows;
+  for (int64_t index = first_warp(); index < count; index += all_warps()) {
+    int64_t row = index, from = 0;
+    if (is_of_pieces) {
+      row = row_of_stretch<kSumTokens>(layout, index);
+      from = (index - first_stretch<kSumTokens>(layout, row)) * kSumTokens;
+      if (from > 0 && from >= layout.length(row)) continue;
+    }
     if (!takes_part(pass, row)) continue;
     for (int at = stage.first; at < stage.last; ++at) {
-      const Segment segment = pass.program.segments[at];
-      if (segment.kind == Op::k_tokens) {
-        tokens(segment, row);
-        if (segment.scans > 0) scan_row(pass, segment, row);
-      } else {
+      const Segment segment = load_segment(pass.program, at);
+      if (segment.kind == Op::k_row) {
         run_row(pass, segment, row);
+      } else {
+        if (stage.work == Stage::kJoin)
+          join_pieces(pass, segment, row);
+        else
+          reducer.reduce(segment, row, from, is_of_pieces ? from : layout.length(row),
+                         is_of_pieces ? index : -1);
+        if (segment.scans > 0 && !is_of_pieces) scan_row(pass, segment, row);
       }
       __syncwarp();  // the next segment reads the row values on all lanes
     }
   }
-}
-
-// Runs the token segments and row segments of a stage.
-static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
-    program_rows_kernel(const ProgramPass pass, const Stage stage) {
-  const RowReducer reducer(pass, stage.columns);
-  run_rows(pass, stage, [&](const Segment& segment, int64_t row) { reducer.reduce(segment, row); });
-}
-
-// Computes the pieces of all rows for a token segment, which is the first of the stage.
-static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
-    program_pieces_kernel(const ProgramPass pass, const Stage stage) {
-  const RowReducer reducer(pass, stage.columns);
-  const Segment segment = pass.program.segments[stage.first];
-  const Layout& layout = pass.batch.layout;
-  for (int64_t index = first_warp(); index < pass.piece_count; index += all_warps()) {
-    const int64_t row = row_of_stretch<kSumTokens>(layout, index);
-    const int64_t from = (index - first_stretch<kSumTokens>(layout, row)) * kSumTokens;
-    if ((from > 0 && from >= layout.length(row)) || !takes_part(pass, row)) continue;
-    reducer.reduce_piece(segment, row, from, index);
-  }
-}
-
-// Runs a stage whose token segment, if it has one, is the first, and whose pieces were computed.
-static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
-    program_join_kernel(const ProgramPass pass, const Stage stage) {
-  run_rows(pass, stage, [&](const Segment& segment, int64_t row) { join_pieces(pass, segment, row); });
 }
 
 }  // namespace policy_loss::cuda

@@ -285,9 +285,9 @@ void Program::find_compiled() {
   for (size_t at = 0; at < segments_.size(); ++at) {
     Segment& segment = segments_[at];
     if (segment.kind != Op::k_tokens) continue;
-    const bool is_joined = static_cast<int>(at) == sizes_.output_segment && at + 1 < segments_.size() &&
-                           segments_[at + 1].kind == Op::k_tokens && segments_[at + 1].scans == 0;
-    if (is_joined) ++at;
+    if (at + 1 < segments_.size() &&
+        joins_outputs(segments_[at + 1], static_cast<int>(at) + 1, sizes_.output_segment))
+      ++at;
     const int last = segments_[at].last;
     std::vector<Operand> uniforms;
     segment.compiled = compiled_segment(&instructions_[segment.first], last - segment.first, &uniforms);
@@ -306,6 +306,7 @@ ProgramView Program::view() const {
   view.uniforms = uniforms_.data();
   view.instruction_count = static_cast<int>(instructions_.size());
   view.segment_count = static_cast<int>(segments_.size());
+  view.uniform_count = static_cast<int>(uniforms_.size());
   return view;
 }
 

@@ -231,13 +231,19 @@ struct Segment {
   int first_uniform, last_uniform;  // the operands uniforms[first, last) are the numbers that this one reads
 };
 
+// Returns whether a segment, number `at` of its program, follows the one with the outputs and is compiled
+// together with it. Then only that one has the index of the compiled segment.
+PL_FN constexpr bool joins_outputs(const Segment& segment, int at, int output_segment) {
+  return at == output_segment + 1 && segment.kind == Op::k_tokens && segment.scans == 0;
+}
+
 // A view of a program as plain arrays, which can be copied to every device.
 struct ProgramView {
   const Instruction* instructions = nullptr;
   const Segment* segments = nullptr;
   const double* constants = nullptr;
   const Operand* uniforms = nullptr;
-  int instruction_count = 0, segment_count = 0, constant_count = 0;
+  int instruction_count = 0, segment_count = 0, constant_count = 0, uniform_count = 0;
   int registers = 0, row_values = 0, batch_values = 0, scanned = 0;
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs

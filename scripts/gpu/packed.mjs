@@ -1,10 +1,14 @@
 // The files that pack-gpu.mjs copies unchanged. Their paths are relative to the repository's root.
 
 /**
- * The native modules. The tests load the first, which is the one that users get. The benchmark loads the second, which
- * is built for it.
+ * The native modules. The tests load the first, which is the one that users get, and the second, which plays a framework
+ * in the same process. The benchmark loads the third, which is built for it.
  */
-export const ADDONS = ['build/Release/policy_loss.node', 'build/bench/Release/policy_loss.node'];
+export const ADDONS = [
+  'build/Release/policy_loss.node',
+  'build/framework/framework.node',
+  'build/bench/Release/policy_loss.node',
+];
 
 export const COPIED = [
   'LICENSE',

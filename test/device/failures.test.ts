@@ -9,7 +9,6 @@ import {
   ADVANTAGE_FN,
   allocPinned,
   CORRECTION_FN,
-  devices,
   ENTROPY_LOSS_FN,
   freePinned,
   KL_FN,
@@ -23,6 +22,7 @@ import {
 import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { dataOf, makeLogits, PLAIN_ROWS } from '../support/logits.js';
 import { copyToDevice } from '../support/logits-ways.js';
+import { isEmulated } from '../support/on-device.js';
 import { paddedBatch } from '../support/subject.js';
 
 const DEVICE = 'cuda:0';
@@ -135,8 +135,7 @@ const { env } = process;
 
 describe('a failure of the CUDA runtime', () => {
   before(function () {
-    const [, first] = devices();
-    if (!first?.available || first.description !== 'emulated') this.skip();
+    if (!isEmulated) this.skip();
   });
   afterEach(() => {
     delete env.POLICY_LOSS_EMULATION_FAIL;
@@ -187,8 +186,7 @@ function run(program: string, variables: Record<string, string>) {
 
 describe('a process that uses a device', () => {
   before(function () {
-    const [, first] = devices();
-    if (!first?.available || first.description !== 'emulated') this.skip();
+    if (!isEmulated) this.skip();
   });
 
   it('may end in the middle of a call and of an upload', () => {

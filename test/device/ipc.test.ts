@@ -17,14 +17,13 @@ import {
   upload,
 } from '../../lib/index.js';
 import { framework } from '../support/framework.js';
-import { batch, DEVICE, gpus, ROWS, rejects, TOKENS } from '../support/on-device.js';
+import { batch, DEVICE, gpus, isEmulated, ROWS, rejects, TOKENS } from '../support/on-device.js';
 import type { Computed } from '../support/subject.js';
 import { assertSameArray, assertSameBits } from '../support/tolerance.js';
 import type { Answer, Question } from './other-process.js';
 
 const ppo = POLICY_LOSS_FN.create('ppo');
 const { env } = process;
-const isEmulated = gpus[0]?.description === 'emulated';
 const shape = [ROWS, TOKENS / ROWS];
 const REFUSED =
   /ipc: expected the handle of memory on cuda:0 that another process has exported and not freed, got/;

@@ -15,7 +15,7 @@ import { FLOAT32_TENSOR, framework } from '../support/framework.js';
 import { dataOf, makeLogits, PLAIN_ROWS, stored } from '../support/logits.js';
 import { testLogits } from '../support/logits-suite.js';
 import { copyToDevice, DEVICE_WAYS } from '../support/logits-ways.js';
-import { batch, DEVICE, gpus, ROWS, rejects, TOKENS } from '../support/on-device.js';
+import { batch, DEVICE, gpus, isEmulated, ROWS, rejects, TOKENS } from '../support/on-device.js';
 import { assertArray, assertSameArray } from '../support/tolerance.js';
 
 const device = DEVICE;
@@ -232,7 +232,7 @@ describe(`logits on ${DEVICE}`, () => {
   });
 
   it('need little memory of the device, however many they are', async function () {
-    if (gpus[0]!.description !== 'emulated' || gpus[0]!.memory > 2 ** 28) this.skip();
+    if (!isEmulated || gpus[0]!.memory > 2 ** 28) this.skip();
     // The logits are larger than the memory of the device. Most rows are ignored, to save time.
     const [rows, vocabulary] = [9, 2 ** 24];
     const logits = { data: new Uint16Array(rows * vocabulary), dtype: 'bfloat16' } as const;

@@ -12,13 +12,21 @@ import {
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
-import { batch, DEVICE, gpus, makeColumns, packed, rejects, TOKENS } from '../support/on-device.js';
+import {
+  batch,
+  DEVICE,
+  gpus,
+  isEmulated,
+  makeColumns,
+  packed,
+  rejects,
+  TOKENS,
+} from '../support/on-device.js';
 import type { Computed } from '../support/subject.js';
 import { assertSameArray, assertSameBits } from '../support/tolerance.js';
 
 const ppo = POLICY_LOSS_FN.create('ppo');
 const { env } = process;
-const isEmulated = gpus[0]?.description === 'emulated';
 
 async function pinnedCopy(values: Float32Array): Promise<Float32Array> {
   const copy = new Float32Array(await allocPinned(values.byteLength));

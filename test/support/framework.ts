@@ -1,7 +1,8 @@
-/** An addon that plays a framework in the same process. It exists only for the emulated devices. */
+/** An addon that plays a framework in the same process. */
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import type { DLPackCapsule } from '../../lib/index.js';
 
 /** The members of the tensor in a capsule (native/addon/dlpack.h). */
@@ -50,8 +51,11 @@ export interface Framework {
   write(stream: bigint, to: bigint, values: Float32Array): void;
 }
 
-/** Returns the addon, or undefined if the devices are not emulated. */
+/** Returns the addon that belongs to the devices, emulated or real, or undefined if it was not built. */
 export function framework(): Framework | undefined {
-  const path = join(dirname(process.env.POLICY_LOSS_NATIVE ?? ''), 'framework.node');
+  const { POLICY_LOSS_NATIVE } = process.env;
+  const path = POLICY_LOSS_NATIVE
+    ? join(dirname(POLICY_LOSS_NATIVE), 'framework.node')
+    : fileURLToPath(new URL('../../build/framework/framework.node', import.meta.url));
   return existsSync(path) ? (createRequire(import.meta.url)(path) as Framework) : undefined;
 }

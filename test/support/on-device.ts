@@ -27,6 +27,7 @@ export const packed = { ...columns, cuSeqlens: [0, 150, 150, 151, 600] };
 
 /** The CUDA devices that can be used. */
 export const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
+export const isEmulated = gpus[0]?.description === 'emulated';
 
 /** Asserts that a call rejects with a LossError that has this code and whose message matches. */
 export async function rejects(
