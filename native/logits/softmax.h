@@ -54,7 +54,7 @@ PL_FN float softcap_derivative(float x, float inverse) {
 
 // Returns z − max, bounded so that e^d and e^d·d are 0 for −Infinity.
 PL_FN float softmax_distance(float z, float max, float least) {
-  return at_least(z - max, least);
+  return bounded_below(z - max, least);
 }
 
 // Adds the sums of the next part of a row. Parts must be added in the order of the row.
@@ -89,7 +89,7 @@ constexpr double kLog2E = 1.4426950408889634;
 
 // Returns the least x for which exp2_of_product(x, factor, …) is defined.
 PL_FN float least_distance(float log2_factor) {
-  return -126.0f / log2_factor;
+  return kLeastExponent / log2_factor;
 }
 
 // Prepares the gradient of a row. `g` and `g_entropy` are the gradients with respect to the log-probability
@@ -124,7 +124,7 @@ PL_FN float by_term(const SoftmaxGradient& row, float z) {
 // Returns the gradient of a token from its term. The term of −Infinity is 0, so any finite factor will do.
 template <bool with_entropy>
 PL_FN float gradient_of_term(const SoftmaxGradient& row, float term, float z) {
-  return term * by_term<with_entropy>(row, at_least(z, -1e30f));
+  return term * by_term<with_entropy>(row, bounded_below(z, -1e30f));
 }
 
 // Returns the numbers of a row for its terms in the sums, e^((z − reference)/T), instead of probabilities.
@@ -138,7 +138,7 @@ PL_FN SoftmaxGradient relative_to(double reference, SoftmaxGradient row) {
 // Returns the gradient with respect to the capped logit of a token that is not the target.
 template <bool with_entropy>
 PL_FN float gradient_of(const SoftmaxGradient& row, float least, float z) {
-  const float distance = at_least(z - row.center, least);
+  const float distance = softmax_distance(z, row.center, least);
   if constexpr (!with_entropy) return exp2_of_product(distance, row.log2_factor, row.by_logprob);
   return gradient_of_term<true>(row, exp2_of_product(distance, row.log2_factor, 1.0f), z);
 }
