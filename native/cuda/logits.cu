@@ -131,7 +131,7 @@ class LogitsRun {
   // Returns the end of the chunk of rows that begins with row `first`.
   int64_t end_of_chunk(int64_t first) const {
     int64_t bytes_per_row =
-        pass_.segments * LogitsPass::kNumbers * int64_t{sizeof(double)} + int64_t{sizeof(RowGradient)};
+        pass_.parts_per_row() * int64_t{sizeof(SoftmaxSums)} + int64_t{sizeof(RowGradient)};
     if (!logits_.data_there) bytes_per_row += host_.vocabulary * size_of(host_.dtype);
     if (host_.out && !logits_.out_there && !replaces_copy())
       bytes_per_row += host_.vocabulary * size_of(host_.out_dtype);
@@ -148,9 +148,9 @@ class LogitsRun {
     LogitsCall& call = pass.call;
     call.rows = last - first;
     const Buffer parts = context_.allocate(
-        pass.needs_sums ? call.rows * pass.segments * LogitsPass::kNumbers * int64_t{sizeof(double)} : 0);
+        pass.needs_sums ? call.rows * pass.parts_per_row() * int64_t{sizeof(SoftmaxSums)} : 0);
     const Buffer gradients = context_.allocate(host_.out ? call.rows * int64_t{sizeof(RowGradient)} : 0);
-    pass.parts = parts.as<double>();
+    pass.parts = parts.as<SoftmaxSums>();
     pass.gradients = gradients.as<RowGradient>();
     Buffer data, out, ids, grad_of_ids;
     const int64_t size = call.rows * call.vocabulary;
@@ -204,9 +204,11 @@ class LogitsRun {
   }
 
   void launch(const LogitsPass& pass) {
-    const Grid grid = context_.grid(pass.count());
+    // With one block per segment, the device balances the load.
+    const Grid grid{std::max(pass.count(), 1u), context_.compute()};
     if (pass.needs_sums) cuda::launch("logits_sums_kernel", logits_sums_kernel, grid, pass);
-    cuda::launch("logits_rows_kernel", logits_rows_kernel, context_.grid_of_threads(pass.call.rows), pass);
+    cuda::launch("logits_rows_kernel", logits_rows_kernel,
+                 context_.grid_of_threads(pass.call.rows * pass.lanes()), pass);
     if (host_.out) cuda::launch("logits_gradient_kernel", logits_gradient_kernel, grid, pass);
   }
 

@@ -17,9 +17,12 @@ constexpr int kLogitsStep = kThreads * kLogitsGroup;
 // The length of a segment. Rows of usual length have enough segments for few rows to occupy a GPU.
 constexpr int64_t kLogitsSegment = 8 * kLogitsStep;
 // The blocks of a kernel that a multiprocessor runs at once. With more of them, registers would be spilled.
-constexpr int kLogitsBlocks = 6;
-// A word is the 16 bytes of neighbouring logits that a thread loads at once.
+constexpr int kLogitsBlocks = 7;
+// A word is the 16 bytes of neighbouring logits that a thread loads at once. A group of float32 numbers has
+// kMostWords, and one of 16-bit numbers half as many.
 constexpr int kWordBytes = sizeof(uint4);
+constexpr int kMostWords = kLogitsGroup / 4;
+using Words = uint4[kMostWords];
 
 // What the gradient of a row's logits is computed from.
 struct RowGradient {
@@ -34,15 +37,21 @@ struct LogitsPass {
   // Per row. A chunk has fewer than 2^31 segments.
   unsigned segments;
   bool needs_sums;
-  // Per segment: the sums and the maximum, of which logits_rows_kernel makes the results of rows.
-  enum { kRest, kWeighted, kMaxima, kMax, kNumbers };
-  double* parts;
+  // Per row, segment and warp of a block: the sums, not yet divided by the temperature.
+  SoftmaxSums* parts;
   RowGradient* gradients;  // per row
   float* grad_of_ids;      // per token id of the support
 
   // Returns the number of segments of all rows.
   __host__ __device__ __forceinline__ unsigned count() const {
     return static_cast<unsigned>(call.rows) * segments;
+  }
+  __host__ __device__ __forceinline__ unsigned parts_per_row() const { return segments * kWarps; }
+  // Returns how many lanes of a warp compute the results of a row together: a power of two.
+  __host__ __device__ __forceinline__ unsigned lanes() const {
+    unsigned lanes = 1;
+    while (needs_sums && lanes < parts_per_row() && lanes < kWarp) lanes *= 2;
+    return lanes;
   }
 };
 
@@ -104,6 +113,15 @@ __device__ __forceinline__ void replace_each(float (&x)[kLogitsGroup], F f) {
   }
 }
 
+// Returns x. nvcc does not know that, so it does not compute what depends on x before a loop, or for its
+// later turns in advance, for which it would need many registers.
+__device__ __forceinline__ int computed_anew(int x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 // This thread's logits of one step: those of each kThreads-th word. Places count from the step's first logit.
 struct Group {
   int64_t first;   // the index of the step's first logit, which may lie before the row
@@ -112,10 +130,18 @@ struct Group {
   unsigned whole;  // bit w: word w is loaded and stored at once
   unsigned parts;  // bit w: only single logits of word w are loaded and stored
 
+  // All logits of a step that are whole words.
+  __device__ __forceinline__ Group(DType dtype, int64_t first)
+      : first(first),
+        word(dtype == DType::kFloat32 ? 4 : 8),
+        low(0),
+        high(kLogitsStep),
+        whole((1u << kLogitsGroup / word) - 1),
+        parts(0) {}
   // `margin` is the number of logits before and after a word that are loaded with it.
   __device__ __forceinline__ Group(const DeviceRow& row, int64_t first, int64_t begin, int64_t end,
                                    int margin)
-      : first(first), word(row.dtype == DType::kFloat32 ? 4 : 8), whole(0), parts(0) {
+      : first(first), word(computed_anew(row.dtype == DType::kFloat32 ? 4 : 8)), whole(0), parts(0) {
     const auto place = [first](int64_t index) {
       return static_cast<int>(min(max(index - first, int64_t{0}), int64_t{kLogitsStep}));
     };
@@ -124,7 +150,7 @@ struct Group {
     const int whole_low = place(begin + margin);
     const int whole_high = row.token_ids ? 0 : place(end - margin);
 #pragma unroll
-    for (int w = 0; w < kLogitsGroup / 4; ++w) {
+    for (int w = 0; w < kMostWords; ++w) {
       const int place = place_of_word(w);
       const bool is_whole = (place >= whole_low) & (place + word <= whole_high);
       const bool is_present = (place + word > low) & (place < high);
@@ -133,6 +159,9 @@ struct Group {
     }
   }
 
+  __device__ __forceinline__ bool is_empty() const {
+    return (whole | parts) == 0;
+  }
   __device__ __forceinline__ int place_of_word(int w) const {
     return (w * kThreads + static_cast<int>(threadIdx.x)) * word;
   }
@@ -170,19 +199,74 @@ __device__ __forceinline__ unsigned bytes_after_word(const void* address) {
   return static_cast<unsigned>(reinterpret_cast<uintptr_t>(address) % kWordBytes);
 }
 
+// Converts a group of logits to float32.
+__device__ __forceinline__ void widen(DType dtype, const Words& words, float (&x)[kLogitsGroup]) {
+  uint32_t bits[kLogitsGroup];
+#pragma unroll
+  for (int w = 0; w < kMostWords; ++w) {
+    bits[4 * w] = words[w].x;
+    bits[4 * w + 1] = words[w].y;
+    bits[4 * w + 2] = words[w].z;
+    bits[4 * w + 3] = words[w].w;
+  }
+  const auto half = [&](int j) { return static_cast<uint16_t>(bits[j / 2] >> (16 * (j & 1))); };
+  if (dtype == DType::kFloat32) {
+#pragma unroll
+    for (int j = 0; j < kLogitsGroup; ++j) x[j] = bits_float(static_cast<int32_t>(bits[j]));
+  } else if (dtype == DType::kBFloat16) {
+#pragma unroll
+    for (int j = 0; j < kLogitsGroup; ++j) x[j] = float_of_bfloat16(half(j));
+  } else {
+#pragma unroll
+    for (int j = 0; j < kLogitsGroup; ++j) x[j] = float_of_half(half(j));
+  }
+}
+
+// Calls f(dtype, group, its logits) for each of some steps, whose words are whole and aligned. Loads the next
+// step's words while f computes.
+template <DType dtype, class F>
+__device__ __forceinline__ void for_whole_steps_of(const DeviceRow& row, int64_t first, int steps, F f) {
+  const uint4* from = reinterpret_cast<const uint4*>(row.data + first * size_of(dtype)) + threadIdx.x;
+  Words words;
+  const auto load = [&] {
+#pragma unroll
+    for (int w = 0; w < kLogitsGroup * size_of(dtype) / kWordBytes; ++w)
+      words[w] = __ldcs(from + w * kThreads);
+  };
+  load();
+  PL_NO_UNROLL
+  for (int step = 0; step < steps; ++step) {
+    float x[kLogitsGroup];
+    widen(dtype, words, x);
+    from += kLogitsStep * size_of(dtype) / kWordBytes;
+    if (step + 1 < steps) load();
+    f(dtype, Group(dtype, first), x);
+    first += kLogitsStep;
+  }
+}
+template <class F>
+__device__ __forceinline__ void for_whole_steps(const DeviceRow& row, int64_t first, int steps, F f) {
+  if (steps == 0) return;
+  if (row.dtype == DType::kFloat32)
+    for_whole_steps_of<DType::kFloat32>(row, first, steps, f);
+  else if (row.dtype == DType::kFloat16)
+    for_whole_steps_of<DType::kFloat16>(row, first, steps, f);
+  else
+    for_whole_steps_of<DType::kBFloat16>(row, first, steps, f);
+}
+
 // Loads a group of logits. Those that the row does not have become −Infinity. If the first logit of each step
 // is aligned, so are the words.
 template <bool aligned>
 __device__ __forceinline__ void load_group(const DeviceRow& row, const Group& group,
                                            float (&x)[kLogitsGroup]) {
-  constexpr int kMostWords = kLogitsGroup / 4;
   const bool is_float = row.dtype == DType::kFloat32;
   const bool is_half = row.dtype == DType::kFloat16;
   const uint32_t infinity = is_float ? 0xff800000u : is_half ? 0xfc00fc00u : 0xff80ff80u;
   const char* const begin = row.data + group.first * size_of(row.dtype);
   const unsigned shift = aligned ? 0 : bytes_after_word(begin);
   const uint4* const from = reinterpret_cast<const uint4*>(begin - shift) + threadIdx.x;
-  uint4 words[kMostWords];
+  Words words;
 #pragma unroll
   for (int w = 0; w < kMostWords; ++w) {
     words[w] = uint4{infinity, infinity, infinity, infinity};
@@ -193,24 +277,7 @@ __device__ __forceinline__ void load_group(const DeviceRow& row, const Group& gr
     for (int w = 0; w < kMostWords; ++w)
       if (group.whole >> w & 1) words[w] = join_words(words[w], __ldcs(from + w * kThreads + 1), shift);
   }
-  uint32_t bits[kLogitsGroup];
-#pragma unroll
-  for (int w = 0; w < kMostWords; ++w) {
-    bits[4 * w] = words[w].x;
-    bits[4 * w + 1] = words[w].y;
-    bits[4 * w + 2] = words[w].z;
-    bits[4 * w + 3] = words[w].w;
-  }
-  if (is_float) {
-#pragma unroll
-    for (int j = 0; j < kLogitsGroup; ++j) x[j] = bits_float(static_cast<int32_t>(bits[j]));
-  } else {
-#pragma unroll
-    for (int j = 0; j < kLogitsGroup; ++j) {
-      const uint16_t number = static_cast<uint16_t>(bits[j / 2] >> (16 * (j & 1)));
-      x[j] = is_half ? float_of_half(number) : float_of_bfloat16(number);
-    }
-  }
+  widen(row.dtype, words, x);
   if (group.parts != 0)
     replace_each(x, [&](float each, int j) {
       return group.has(group.parts, j) ? row.at(row.index(group.first + group.place_of(j))) : each;
@@ -226,89 +293,109 @@ __device__ __forceinline__ void cap_logits(const Group& group, float softcap, fl
   });
 }
 
-// Returns the largest of the threads' numbers to all threads of a block. NaN is no number.
-__device__ __forceinline__ float block_max(float x) {
-  __shared__ float of_warp[kWarps];
+// Returns the largest of the lanes' numbers to all lanes of a warp. None of them may be NaN.
+__device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    const float other = __shfl_down_sync(kAllLanes, x, distance);
-    x = other > x ? other : x;
-  }
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = x;
-  __syncthreads();
-  x = of_warp[0];
-  for (int warp = 1; warp < kWarps; ++warp) x = of_warp[warp] > x ? of_warp[warp] : x;
-  return x;
+  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+    x = fmaxf(x, __shfl_down_sync(kAllLanes, x, distance));
+  return same_in_warp(x);
 }
 
 // Computes the sums over each segment of each row.
 __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_sums_kernel(LogitsPass pass) {
-  for (unsigned segment = blockIdx.x; segment < pass.count(); segment += gridDim.x) {
-    const unsigned index = segment / pass.segments;
+  // The rows' last segments come last. They may be short, so the blocks end at nearly the same time.
+  const unsigned rows = static_cast<unsigned>(pass.call.rows);
+  for (unsigned unit = blockIdx.x; unit < pass.count(); unit += gridDim.x) {
+    const unsigned segment = unit / rows;
+    const unsigned index = unit - segment * rows;
     if (is_ignored(pass, index)) continue;
     const DeviceRow row(pass, index);
-    const int64_t first = (segment - index * pass.segments) * kLogitsSegment;
+    const int64_t first = segment * kLogitsSegment;
     const int64_t last = row.token_ids ? row.length : min(first + kLogitsSegment, row.length);
     const float softcap = static_cast<float>(pass.call.softcap);
-    const float log2_factor =
-        static_cast<float>(kLog2E) * static_cast<float>(1 / temperature_of(pass, index));
+    const float log2_factor = static_cast<float>(kLog2E) / static_cast<float>(temperature_of(pass, index));
     // A logit whose address is not aligned is loaded with the one before or after its word.
     const int margin =
         bytes_after_word(row.data) == 0 ? 0 : kWordBytes / static_cast<int>(size_of(row.dtype));
+    const bool plain = margin == 0 && softcap == 0.0f && !row.token_ids;
+    const int whole = plain ? static_cast<int>((last - first) / kLogitsStep) : 0;
     OnlineSums sums;
-    for (int64_t at = first; at < last; at += kLogitsStep) {
+    for_whole_steps(row, first, whole,
+                    [&](DType, const Group&, float(&z)[kLogitsGroup]) { add_logits(z, log2_factor, &sums); });
+    PL_NO_UNROLL
+    for (int step = whole; first + int64_t{step} * kLogitsStep < last; ++step) {
+      const int64_t at = first + int64_t{computed_anew(step)} * kLogitsStep;
       const Group group(row, at, 0, row.length, margin);
+      if (group.is_empty()) continue;
       float z[kLogitsGroup];
       load_group<false>(row, group, z);
       cap_logits(group, softcap, z);
       add_logits(z, log2_factor, &sums);
     }
-    const float max = block_max(sums.max);
-    const bool has_max = sums.max == max;
-    if (!has_max) raise_max(max, log2_factor, &sums);
-    const double sum = block_sum<3>({sums.rest, sums.weighted, has_max ? 1.0 : 0.0});
-    double* const part = pass.parts + int64_t{segment} * LogitsPass::kNumbers;
-    if (threadIdx.x < LogitsPass::kMax) part[threadIdx.x] = sum;
-    if (threadIdx.x == LogitsPass::kMax) part[LogitsPass::kMax] = max;
+    const float max = warp_max(sums.max);
+    if (max > -kInfinity) relate_to(max, log2_factor, &sums);
+    // Each lane with the maximum left out one of its logits, but the sum may only lack one.
+    const unsigned maxima = __ballot_sync(kAllLanes, sums.max == max && max > -kInfinity);
+    const double rest = warp_sum(static_cast<double>(sums.rest)) + (__popc(maxima) - 1);
+    const double weighted = warp_sum(static_cast<double>(sums.weighted));
+    if (threadIdx.x % kWarp == 0)
+      pass.parts[int64_t{index} * pass.parts_per_row() + segment * kWarps + threadIdx.x / kWarp] = {max, rest,
+                                                                                                    weighted};
   }
 }
 
-// Returns the results of a row from the sums over its segments. `z` is the target's capped logit.
-__device__ __forceinline__ SoftmaxRow result_of(const LogitsPass& pass, int64_t row, float z) {
-  const double inverse_temperature = 1 / temperature_of(pass, row);
+// Returns the sums over a row to the first of pass.lanes() neighbouring lanes, of which each adds up some
+// parts. `lane` is this lane's number among them. All lanes of a warp must call it together. A lane whose
+// row is ignored reads nothing.
+__device__ __forceinline__ SoftmaxSums sums_of_row(const LogitsPass& pass, int64_t row, bool ignored,
+                                                   unsigned lane, double inverse_temperature) {
+  const unsigned lanes = pass.lanes();
+  const unsigned per_lane = (pass.parts_per_row() + lanes - 1) / lanes;
+  const unsigned last = ignored ? 0 : min((lane + 1) * per_lane, pass.parts_per_row());
   SoftmaxSums sums;
   PL_NO_UNROLL
-  for (unsigned segment = 0; segment < pass.segments; ++segment) {
-    const double* const part = pass.parts + (row * pass.segments + segment) * LogitsPass::kNumbers;
-    // Each thread with the maximum left out one of its logits.
-    add_sums({part[LogitsPass::kMax], part[LogitsPass::kRest] + (part[LogitsPass::kMaxima] - 1),
-              part[LogitsPass::kWeighted] * inverse_temperature},
-             inverse_temperature, &sums);
+  for (unsigned part = lane * per_lane; part < last; ++part) {
+    SoftmaxSums more = pass.parts[row * pass.parts_per_row() + part];
+    more.weighted *= inverse_temperature;
+    add_sums(more, inverse_temperature, &sums);
   }
-  return softmax_row(sums, inverse_temperature, z);
+  PL_NO_UNROLL
+  for (unsigned distance = 1; distance < lanes; distance *= 2) {
+    const auto next = [distance](double x) { return __shfl_down_sync(kAllLanes, x, distance); };
+    add_sums({next(sums.max), next(sums.rest), next(sums.weighted)}, inverse_temperature, &sums);
+  }
+  return sums;
 }
 
 // Computes the results of each row, if they are not given, and prepares its gradient, if it is wanted. The
 // bound of one block allows so many registers that none is spilled.
 __global__ void __launch_bounds__(kThreads, 1) logits_rows_kernel(LogitsPass pass) {
   const LogitsCall& call = pass.call;
-  for (int64_t index = first_thread(); index < call.rows; index += all_threads()) {
-    const bool ignored = is_ignored(pass, index);
+  const unsigned lane = threadIdx.x % kWarp % pass.lanes();
+  const unsigned row_of_warp = threadIdx.x % kWarp / pass.lanes();
+  const unsigned rows_of_warp = kWarp / pass.lanes();
+  for (int64_t first = first_warp() * rows_of_warp; first < call.rows; first += all_warps() * rows_of_warp) {
+    const bool is_present = first + row_of_warp < call.rows;
+    const int64_t index = is_present ? first + row_of_warp : first;
+    const bool ignored = !is_present || is_ignored(pass, index);
+    const double temperature = temperature_of(pass, index);
+    SoftmaxSums sums;
+    if (pass.needs_sums) sums = sums_of_row(pass, index, ignored, lane, 1 / temperature);
+    if (!is_present || lane != 0) continue;
     const float x = ignored ? 0.0f : DeviceRow(pass, index).at(target_of(pass, index));
     const float softcap = static_cast<float>(call.softcap);
     const float z = softcap > 0.0f ? softcapped(x, softcap, 1.0f / softcap) : x;
     if (pass.needs_sums) {
-      const SoftmaxRow result = ignored ? SoftmaxRow{} : result_of(pass, index, z);
+      const SoftmaxRow result = ignored ? SoftmaxRow{} : softmax_row(sums, 1 / temperature, z);
       if (call.logprob) call.logprob[index] = static_cast<float>(result.logprob);
       if (call.logsumexp) call.logsumexp[index] = result.logsumexp;
       if (call.entropy) call.entropy[index] = static_cast<float>(result.entropy);
     }
     if (!call.out || ignored) continue;
     RowGradient gradient;
-    gradient.of_others = softmax_gradient(temperature_of(pass, index), call.logsumexp[index],
-                                          call.entropy ? call.entropy[index] : 0, call.grad_logprob[index],
-                                          call.grad_entropy ? call.grad_entropy[index] : 0);
+    gradient.of_others =
+        softmax_gradient(temperature, call.logsumexp[index], call.entropy ? call.entropy[index] : 0,
+                         call.grad_logprob[index], call.grad_entropy ? call.grad_entropy[index] : 0);
     gradient.of_target = gradient_of_target(gradient.of_others, z);
     if (softcap > 0.0f) gradient.of_target *= softcap_derivative(x, 1.0f / softcap);
     pass.gradients[index] = gradient;
@@ -316,23 +403,19 @@ __global__ void __launch_bounds__(kThreads, 1) logits_rows_kernel(LogitsPass pas
 }
 
 // Replaces logits by the gradient with respect to them, as if none of them was the target's.
-__device__ __forceinline__ void differentiate(const Group& group, const SoftmaxGradient& gradient,
-                                              float softcap, float (&x)[kLogitsGroup]) {
-  float z[kLogitsGroup];
-#pragma unroll
-  for (int j = 0; j < kLogitsGroup; ++j) z[j] = x[j];
-  cap_logits(group, softcap, z);
+__device__ __forceinline__ void differentiate(const SoftmaxGradient& gradient, float softcap,
+                                              float (&x)[kLogitsGroup]) {
   const float least = least_distance(gradient.log2_factor);
+  const auto by_capped = [&](float z) { return gradient_of<true>(gradient, least, z); };
+  if (softcap == 0.0f) {
 #pragma unroll
-  for (int j = 0; j < kLogitsGroup; ++j) z[j] = gradient_of<true>(gradient, least, z[j]);
-  if (softcap > 0.0f) {
-    const float inverse = 1.0f / softcap;
-    replace_each(x, [=](float each, int) { return softcap_derivative(each, inverse); });
-#pragma unroll
-    for (int j = 0; j < kLogitsGroup; ++j) z[j] *= x[j];
+    for (int j = 0; j < kLogitsGroup; ++j) x[j] = by_capped(x[j]);
+    return;
   }
-#pragma unroll
-  for (int j = 0; j < kLogitsGroup; ++j) x[j] = z[j];
+  const float inverse = 1.0f / softcap;
+  replace_each(x, [&](float each, int) {
+    return by_capped(softcapped(each, softcap, inverse)) * softcap_derivative(each, inverse);
+  });
 }
 
 __device__ __forceinline__ uint16_t narrow(float x, DType dtype) {
@@ -346,11 +429,10 @@ __device__ __forceinline__ void store_one(char* out, DType dtype, int64_t index,
     __stcs(reinterpret_cast<uint16_t*>(out) + index, narrow(x, dtype));
 }
 
-// Stores the numbers of a group of logits at the same indices of `out`. Changes x.
-__device__ __forceinline__ void store_group(char* out, DType dtype, const Group& group,
-                                            float (&x)[kLogitsGroup]) {
-  char* const begin = out + group.first * size_of(dtype);
-  const unsigned whole = bytes_after_word(begin) == 0 ? group.whole : 0;
+// Stores the numbers of those words of a group whose bits are set in `whole`. `begin` is the address for the
+// step's first logit.
+__device__ __forceinline__ void store_words(char* begin, DType dtype, const Group& group, unsigned whole,
+                                            const float (&x)[kLogitsGroup]) {
   if (dtype == DType::kFloat32) {
 #pragma unroll
     for (int j = 0; j < kLogitsGroup; j += 4)
@@ -359,15 +441,27 @@ __device__ __forceinline__ void store_group(char* out, DType dtype, const Group&
                make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]));
   } else {
     uint32_t pairs[kLogitsGroup / 2];
+    if (dtype == DType::kBFloat16) {
 #pragma unroll
-    for (int j = 0; j < kLogitsGroup; j += 2)
-      pairs[j / 2] = narrow(x[j], dtype) | static_cast<uint32_t>(narrow(x[j + 1], dtype)) << 16;
+      for (int j = 0; j < kLogitsGroup; j += 2) pairs[j / 2] = bfloat16_pair_of_floats(x[j], x[j + 1]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kLogitsGroup; j += 2) pairs[j / 2] = half_pair_of_floats(x[j], x[j + 1]);
+    }
 #pragma unroll
     for (int w = 0; w < kLogitsGroup / 8; ++w)
       if (whole >> w & 1)
         __stcs(reinterpret_cast<uint4*>(begin) + group.place_of_word(w) / 8,
                uint4{pairs[4 * w], pairs[4 * w + 1], pairs[4 * w + 2], pairs[4 * w + 3]});
   }
+}
+
+// Stores the numbers of a group of logits at the same indices of `out`. Changes x.
+__device__ __forceinline__ void store_group(char* out, DType dtype, const Group& group,
+                                            float (&x)[kLogitsGroup]) {
+  char* const begin = out + group.first * size_of(dtype);
+  const unsigned whole = bytes_after_word(begin) == 0 ? group.whole : 0;
+  store_words(begin, dtype, group, whole, x);
   const unsigned parts = (group.whole | group.parts) & ~whole;
   if (parts != 0)
     replace_each(x, [&](float each, int j) {
@@ -393,16 +487,18 @@ __device__ __forceinline__ void write_zeros(char* to, int64_t bytes) {
 __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_gradient_kernel(LogitsPass pass) {
   const LogitsCall& call = pass.call;
   const DType out_dtype = call.out_dtype;
-  for (unsigned segment = blockIdx.x; segment < pass.count(); segment += gridDim.x) {
-    const unsigned index = segment / pass.segments;
-    const int64_t first = (segment - index * pass.segments) * kLogitsSegment;
+  const unsigned rows = static_cast<unsigned>(call.rows);
+  for (unsigned unit = blockIdx.x; unit < pass.count(); unit += gridDim.x) {
+    const unsigned segment = unit / rows;
+    const unsigned index = unit - segment * rows;
+    const int64_t first = segment * kLogitsSegment;
     char* const out = static_cast<char*>(call.out) + index * call.out_stride * size_of(out_dtype);
     const DeviceRow row(pass, index);
     // The end in the row, and among the logits that take part.
     const int64_t end = call.token_ids ? call.vocabulary : min(first + kLogitsSegment, call.vocabulary);
     const int64_t last = call.token_ids ? row.length : end;
     const bool ignored = is_ignored(pass, index);
-    const RowGradient gradient = ignored ? RowGradient{} : pass.gradients[index];
+    const SoftmaxGradient gradient = ignored ? SoftmaxGradient{} : pass.gradients[index].of_others;
     const float softcap = static_cast<float>(call.softcap);
     // The gradient of a support may replace the logits, so it is kept until all of them are read.
     float* const kept = call.token_ids ? pass.grad_of_ids + (row.token_ids - call.token_ids) : nullptr;
@@ -411,12 +507,27 @@ __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_gradient_kerne
     // gradient may replace the logits.
     const int64_t before =
         kept ? 0 : bytes_after_word(row.data + first * size_of(row.dtype)) / size_of(row.dtype);
+    const int64_t begin = first - before;
+    const bool plain = softcap == 0.0f && !kept && bytes_after_word(out + begin * size_of(out_dtype)) == 0;
     PL_NO_UNROLL
-    for (int64_t at = ignored ? last : first - before; at < last; at += kLogitsStep) {
+    for (int64_t at = ignored ? last : begin; at < last;) {
+      const int whole = plain && first <= at ? static_cast<int>((last - at) / kLogitsStep) : 0;
+      if (whole > 0) {
+        for_whole_steps(row, at, whole, [&](DType dtype, const Group& group, float(&x)[kLogitsGroup]) {
+          differentiate(gradient, 0.0f, x);
+          // The compiler knows the dtype of the logits, which the gradient has too unless it is float32.
+          const DType stored = out_dtype == DType::kFloat32 ? DType::kFloat32 : dtype;
+          store_words(out + group.first * size_of(stored), stored, group, group.whole, x);
+        });
+        at += int64_t{whole} * kLogitsStep;
+        continue;
+      }
       const Group group(row, at, first, last, 0);
+      at += kLogitsStep;
+      if (group.is_empty()) continue;
       float x[kLogitsGroup];
       load_group<true>(row, group, x);
-      differentiate(group, gradient.of_others, softcap, x);
+      differentiate(gradient, softcap, x);
       store_group(to, kept ? DType::kFloat32 : out_dtype, group, x);
     }
     __syncthreads();
@@ -431,7 +542,7 @@ __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_gradient_kerne
     }
     const int64_t target = target_of(pass, index);
     if (threadIdx.x == 0 && first <= target && target < end)
-      store_one(out, out_dtype, target, gradient.of_target);
+      store_one(out, out_dtype, target, pass.gradients[index].of_target);
   }
 }
 

@@ -5,55 +5,65 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Sums over the logits that a thread has read, where d = z − max. They are divided by no temperature.
+// How much larger than the reference a logit may be, as the exponent of a power of two.
+constexpr float kMostAbove = 8.0f;
+
+// Sums over the logits that a thread has read, except for one that equals the largest. Leaving that one out
+// keeps the sum precise when it has nearly all of the probability. The sums are relative to one of the
+// logits, the reference: d = z − reference is divided by no temperature.
 struct OnlineSums {
   float max = -kInfinity;
-  // The sum of e^(d/T) without one logit that equals max. Leaving that term, 1, out keeps the sum precise
-  // when the logit has nearly all of the probability. It is −1 if all logits are −Infinity.
-  float rest = -1.0f;
-  float weighted = 0.0f;  // the sum of e^(d/T)·d
+  float reference = -3.40282347e38f;  // the least finite number while all logits are −Infinity
+  float most = -kInfinity;            // the largest logit for which the reference may be kept
+  float rest = 0.0f;                  // the sum of e^(d/T)
+  float weighted = 0.0f;              // the sum of e^(d/T)·d
 };
 
-// Takes the sums relative to a larger logit, which they do not contain. The rest is then the sum over all
-// logits that were read.
-PL_FN void raise_max(float max, float log2_factor, OnlineSums* sums) {
-  const float distance = softmax_distance(sums->max, max, least_distance(log2_factor));
+// Takes the sums relative to a larger reference.
+PL_FN void raise_reference(float reference, float log2_factor, OnlineSums* sums) {
+  const float least = least_distance(log2_factor);
+  const float distance = softmax_distance(sums->reference, reference, least);
   const float factor = exp2_of_product(distance, log2_factor, 1.0f);
-  const float total = sums->rest + 1.0f;
-  sums->max = max;
-  sums->rest = factor * total + (max - max);  // NaN if max is Infinity
-  sums->weighted = factor * (sums->weighted + distance * total);
+  sums->reference = reference;
+  sums->most = reference + kMostAbove / kLeastExponent * least;
+  sums->rest *= factor;
+  sums->weighted = fma(sums->rest, distance, factor * sums->weighted);
 }
 
-// Adds n logits. Changes z.
+// Adds n logits.
 template <int n>
-PL_FN void add_logits(float (&z)[n], float log2_factor, OnlineSums* sums) {
-  float largest = -kInfinity;
-#pragma unroll
-  for (int j = 0; j < n; ++j) largest = z[j] > largest ? z[j] : largest;
-  if (largest > sums->max) {
-    raise_max(largest, log2_factor, sums);
-    bool found = false;
-#pragma unroll
-    for (int j = 0; j < n; ++j) {
-      const bool is_max = !found && z[j] == largest;
-      found = found || is_max;
-      z[j] = is_max ? -kInfinity : z[j];
-    }
-  }
-  // Without a logit above −Infinity, the terms are 0, or NaN if there is a NaN.
-  const float center = sums->max > -kInfinity ? sums->max : 0.0f;
-  const float least = least_distance(log2_factor);
-  float total = 0.0f, weighted = 0.0f;
+PL_FN void add_logits(const float (&z)[n], float log2_factor, OnlineSums* sums) {
+  // All of the logits read so far but the largest one.
+  float others[n];
 #pragma unroll
   for (int j = 0; j < n; ++j) {
-    const float distance = softmax_distance(z[j], center, least);
+    others[j] = bounded_above(z[j], sums->max);
+    sums->max = fmaxf(sums->max, z[j]);
+  }
+  if (sums->max > sums->most) raise_reference(sums->max, log2_factor, sums);
+  const float least = least_distance(log2_factor);
+  float rest = 0.0f, weighted = 0.0f;
+#pragma unroll
+  for (int j = 0; j < n; ++j) {
+    const float distance = softmax_distance(others[j], sums->reference, least);
     const float e = exp2_of_product(distance, log2_factor, 1.0f);
-    total += e;
+    rest += e;
     weighted = fma(e, distance, weighted);
   }
-  sums->rest += total;
+  sums->rest += rest;
   sums->weighted += weighted;
+}
+
+// Takes the sums relative to the largest logit of several threads, and adds this thread's largest logit,
+// unless it is that one.
+PL_FN void relate_to(float max, float log2_factor, OnlineSums* sums) {
+  raise_reference(max, log2_factor, sums);
+  sums->rest += max - max;  // NaN if max is Infinity
+  if (sums->max == max) return;
+  const float distance = softmax_distance(sums->max, max, least_distance(log2_factor));
+  const float e = exp2_of_product(distance, log2_factor, 1.0f);
+  sums->rest += e;
+  sums->weighted = fma(e, distance, sums->weighted);
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -86,6 +86,26 @@ PL_FN uint16_t half_of_float(float x) {
 #endif
 #endif
 
+// Round two numbers to 16 bits. The first one becomes the lower half of the result.
+PL_FN uint32_t bfloat16_pair_of_floats(float first, float second) {
+#if defined(__CUDA_ARCH__)
+  uint32_t result;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));
+  return result;
+#else
+  return bfloat16_of_float(first) | static_cast<uint32_t>(bfloat16_of_float(second)) << 16;
+#endif
+}
+PL_FN uint32_t half_pair_of_floats(float first, float second) {
+#if defined(__CUDA_ARCH__)
+  uint32_t result;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));
+  return result;
+#else
+  return half_of_float(first) | static_cast<uint32_t>(half_of_float(second)) << 16;
+#endif
+}
+
 // Rounds any float32 number to bfloat16. Every NaN becomes the same quiet NaN.
 PL_FN uint16_t bfloat16_of_any(float x) {
   return bfloat16_of_float(x == x ? x : bits_float(0x7fc00000));
