@@ -10,6 +10,8 @@ namespace policy_loss::cuda {
 
 // ---- Reductions over rows, the outputs of rows, and batch segments ----
 
+constexpr int kRowsAtOnce = 8;
+
 // Computes a reduction over all rows, or the sum of an output of rows, with one warp. Lane 0 gets the result.
 // A row belongs to the lane with the number of its index modulo 32, as on the CPU.
 __device__ __forceinline__ double reduce_rows(const ProgramPass& pass, const Instruction& x) {
@@ -17,13 +19,29 @@ __device__ __forceinline__ double reduce_rows(const ProgramPass& pass, const Ins
   const bool is_output = program::is_row_output(x.op);
   double sum = 0;
   Extreme<double> extreme;
-#pragma unroll 4
-  for (int64_t row = threadIdx.x % kWarp; row < pass.batch.layout.rows; row += kWarp) {
-    if (!takes_part(pass, row)) continue;
-    const double value = RowOperands{pass, row}(x.operand[0]);
-    sum += is_output ? value * state_of_row(pass, row).repeats : value;
+  const int64_t rows = pass.batch.layout.rows;
+  const auto add = [&](int64_t row, const RowState<NoRow>& state, double value) {
+    if (!takes_part(pass, state)) return;
+    sum += is_output ? value * state.repeats : value;
     extreme.add(largest, value, static_cast<int>(row));
+  };
+  int64_t row = threadIdx.x % kWarp;
+  if (x.operand[0].kind == Kind::kRowValue) {
+    // Several rows are loaded at once, because one block must not wait for each of them.
+    const double* const values = pass.row_values + x.operand[0].index * rows;
+    for (; row + (kRowsAtOnce - 1) * kWarp < rows; row += kRowsAtOnce * kWarp) {
+      RowState<NoRow> state[kRowsAtOnce];
+      double value[kRowsAtOnce];
+#pragma unroll
+      for (int k = 0; k < kRowsAtOnce; ++k) {
+        state[k] = state_of_row(pass, row + k * kWarp);
+        value[k] = values[row + k * kWarp];
+      }
+#pragma unroll
+      for (int k = 0; k < kRowsAtOnce; ++k) add(row + k * kWarp, state[k], value[k]);
+    }
   }
+  for (; row < rows; row += kWarp) add(row, state_of_row(pass, row), RowOperands{pass, row}(x.operand[0]));
   sum = warp_sum(sum);
   extreme = extreme.of_warp(largest);
   return program::is_sum(x.op) || is_output ? sum : result_of(x.op, extreme);

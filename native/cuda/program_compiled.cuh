@@ -89,8 +89,8 @@ __device__ __forceinline__ void compute_outputs(int index, const CompiledTokens&
   }
 }
 
-// Computes the reductions of a compiled segment, and stores the operands of its scans. The lane's results of
-// reduction n are at results[n * kThreads]. On lane n, `kept` is the index of what reduction n keeps.
+// Computes the reductions of a compiled segment without scans. The lane's results of reduction n are at
+// results[n * kThreads]. On lane n, `kept` is the index of what reduction n keeps.
 __device__ __forceinline__ void compute_reductions(int index, const CompiledTokens& in, RowPartial* results,
                                                    int kept) {
   switch (index) {
@@ -114,8 +114,7 @@ __device__ __forceinline__ void compute_reductions(int index, const CompiledToke
 #define SUM(out, a) sum[out] += in.is_live(j) ? static_cast<float>(a) : 0.0f;
 #define SUM_SINGLE(out, a) single[out] += in.is_live(j) ? static_cast<float>(a) : 0.0f;
 #define EXTREME(name, out, a) add_value<Op::k_##name>(in, j, a, out, kept, results);
-#define SCAN(name, out, a, ...) \
-  if (in.is_live(j)) in.scanned[out * in.stride + in.tokens.position(j)] = a;
+#define SCAN(...)
 #define LOSS(...)
 #define METRIC(...)
 #define LOSS_COPIED(...)

@@ -38,9 +38,11 @@ __device__ __forceinline__ Segment load_segment(const program::ProgramView& prog
 }
 
 // Returns whether a row takes part in the computation of rows and in reductions over rows.
-__device__ __forceinline__ bool takes_part(const ProgramPass& pass, int64_t row) {
-  const RowState<NoRow>& state = state_of_row(pass, row);
+__device__ __forceinline__ bool takes_part(const ProgramPass& pass, const RowState<NoRow>& state) {
   return state.repeats > 0 && (state.tokens > 0 || pass.program.all_rows);
+}
+__device__ __forceinline__ bool takes_part(const ProgramPass& pass, int64_t row) {
+  return takes_part(pass, state_of_row(pass, row));
 }
 
 // The operands that are the same for all tokens of a row.

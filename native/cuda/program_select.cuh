@@ -20,15 +20,26 @@ struct Selection {
 // Returns how many bytes of dynamic shared memory the kernel for a digit needs.
 constexpr int kSelectBytes = kMaxBins * static_cast<int>(sizeof(Bin));
 
-// Calls visit(position, key) for each value that a row keeps. A lane visits the positions that equal its
-// number modulo 32.
-template <class Visit>
+// Visits the values that a row keeps. All lanes of a warp call visit(is_kept, position, key) at the same
+// time; a lane visits the positions that equal its number modulo 32. Several values are loaded at once.
+template <int at_once, class Visit>
 __device__ __forceinline__ void for_kept(const ProgramPass& pass, int kept, int64_t row, Visit visit) {
   const int64_t begin = pass.batch.layout.begin(row), length = pass.batch.layout.length(row);
   const float* const values = kept_of_row(pass, kept, row);
   if (!(state_of_row(pass, row).tokens > 0)) return;
-  for (int64_t at = threadIdx.x % kWarp; at < length; at += kWarp)
-    if (__ldcg(pass.batch.mask + begin + at) != 0) visit(at, key_of(values[at]));
+  for (int64_t from = 0; from < length; from += at_once * kWarp) {
+    const int64_t first = from + threadIdx.x % kWarp;
+    bool is_kept[at_once];
+    float value[at_once];
+#pragma unroll
+    for (int k = 0; k < at_once; ++k) {
+      const int64_t at = first + k * kWarp;
+      is_kept[k] = at < length && __ldcg(pass.batch.mask + begin + at) != 0;
+      value[k] = at < length ? __ldcg(values + at) : 0.0f;
+    }
+#pragma unroll
+    for (int k = 0; k < at_once; ++k) visit(is_kept[k], first + k * kWarp, key_of(value[k]));
+  }
 }
 
 // Returns the value with a rank among those that a row keeps. All lanes of a warp must call this, with the
@@ -41,7 +52,9 @@ __device__ __forceinline__ double rank_in_row(const ProgramPass& pass, int kept,
   uint32_t key = 0;
   for (int bit = 31; bit >= 0; --bit) {
     unsigned below = 0;
-    for_kept(pass, kept, row, [&](int64_t, uint32_t other) { below += other >> bit == key >> bit ? 1 : 0; });
+    for_kept<8>(pass, kept, row, [&](bool is_kept, int64_t, uint32_t other) {
+      below += is_kept && other >> bit == key >> bit ? 1 : 0;
+    });
     below = __reduce_add_sync(kAllLanes, below);
     if (left < below) continue;
     left -= below;
@@ -63,6 +76,25 @@ __device__ __forceinline__ void add_to_bin(Bin* bin, uint64_t count, uint64_t si
             static_cast<unsigned long long>(significands));
 }
 
+// Counts the values of a warp's lanes in the bins of a block. The lanes with the same bin add to it together,
+// because many values of a batch have the same first digit. All lanes of a warp must call this.
+__device__ __forceinline__ void count_values(const Search& search, bool is_kept, uint32_t key,
+                                             uint64_t repeats, Bin* bins) {
+  const bool counts = is_kept && search.includes(key);
+  const unsigned bin = counts ? search.bin_of(key) : ~0u;
+  const unsigned significand = counts ? significand_of(key) : 0;
+  unsigned left = __ballot_sync(kAllLanes, counts);
+  while (left != 0) {
+    const int leader = __ffs(static_cast<int>(left)) - 1;
+    const bool is_same = bin == __shfl_sync(kAllLanes, bin, leader);
+    const unsigned same = __ballot_sync(kAllLanes, is_same);
+    const unsigned sum = __reduce_add_sync(kAllLanes, is_same ? significand : 0u);
+    if (static_cast<int>(threadIdx.x % kWarp) == leader)
+      add_to_bin(bins + bin, repeats * static_cast<unsigned>(__popc(same)), repeats * sum);
+    left &= ~same;
+  }
+}
+
 // Finds the next digit of a selection over all rows, and stores the result after the last digit.
 static __global__ void __launch_bounds__(kThreads)
     program_select_kernel(const ProgramPass pass, int at, int digit) {
@@ -76,8 +108,8 @@ static __global__ void __launch_bounds__(kThreads)
   for (int64_t row = first_warp(); row < pass.batch.layout.rows; row += all_warps()) {
     const uint64_t repeats = state_of_row(pass, row).repeats;
     if (repeats == 0) continue;
-    for_kept(pass, x.operand[0].index, row, [&](int64_t, uint32_t key) {
-      if (search.includes(key)) add_to_bin(bins + search.bin_of(key), repeats, repeats * significand_of(key));
+    for_kept<4>(pass, x.operand[0].index, row, [&](bool is_kept, int64_t, uint32_t key) {
+      count_values(search, is_kept, key, repeats, bins);
     });
   }
   __syncthreads();
@@ -102,13 +134,25 @@ __device__ __forceinline__ double place_of(const ProgramPass& pass, int kept, co
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   double left = search.rank_among_ties();
   if (left < 0) return -1;
-  for (int64_t row = 0; row < pass.batch.layout.rows; ++row) {
-    const double repeats = state_of_row(pass, row).repeats;
-    const double count = repeats * __ldcg(pass.ties + row);
-    if (left >= count) {
-      left -= count;
+  // The lanes count the ties of 32 rows at once.
+  for (int64_t first_row = 0; first_row < pass.batch.layout.rows; first_row += kWarp) {
+    const bool exists = first_row + lane < pass.batch.layout.rows;
+    const double repeats_of_lane = exists ? state_of_row(pass, first_row + lane).repeats : 0u;
+    const double count = exists ? repeats_of_lane * __ldcg(pass.ties + first_row + lane) : 0.0;
+    double up_to = count;
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const double before = __shfl_up_sync(kAllLanes, up_to, static_cast<unsigned>(distance));
+      if (lane >= distance) up_to += before;
+    }
+    const unsigned has_place = __ballot_sync(kAllLanes, left < up_to);
+    if (has_place == 0) {
+      left -= __shfl_sync(kAllLanes, up_to, kWarp - 1);
       continue;
     }
+    const int found_lane = __ffs(static_cast<int>(has_place)) - 1;
+    const int64_t row = first_row + found_lane;
+    const double repeats = __shfl_sync(kAllLanes, repeats_of_lane, found_lane);
+    left -= __shfl_sync(kAllLanes, up_to - count, found_lane);
     const int64_t begin = pass.batch.layout.begin(row), length = pass.batch.layout.length(row);
     const float* const values = kept_of_row(pass, kept, row);
     for (int64_t first = 0; first < length; first += kWarp) {
@@ -134,7 +178,8 @@ static __global__ void __launch_bounds__(kThreads) program_place_kernel(const Pr
   const int kept = x.operand[0].index;
   for (int64_t row = first_warp(); row < pass.batch.layout.rows; row += all_warps()) {
     unsigned ties = 0;
-    for_kept(pass, kept, row, [&](int64_t, uint32_t key) { ties += key == search.key() ? 1 : 0; });
+    for_kept<8>(pass, kept, row,
+                [&](bool is_kept, int64_t, uint32_t key) { ties += is_kept && key == search.key() ? 1 : 0; });
     ties = __reduce_add_sync(kAllLanes, ties);
     if (threadIdx.x % kWarp == 0) pass.ties[row] = ties;
   }

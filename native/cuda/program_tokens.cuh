@@ -49,8 +49,8 @@ struct CompiledTokens {
   LaneTokens tokens;
   int64_t row;
   const Uniform* uniforms;
-  float* scanned;  // number k for the row's token i: scanned[k * stride + i]
-  float* kept;     // likewise
+  const float* scanned;  // number k for the row's token i: scanned[k * stride + i]
+  float* kept;           // likewise
   int64_t stride;
 
   __device__ __forceinline__ bool is_live(int j) const { return (tokens.live >> j & 1) != 0; }
