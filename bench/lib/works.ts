@@ -88,10 +88,16 @@ export function policyWork(
     wrt: ['logprob'],
     computes: true,
     ...fn.reads,
-    spec: { policyLoss: fn.policyLoss },
+    spec: usualForm(fn),
     compute: (batch, gradients) => fn.compute(batch, gradients),
     computeSync: (batch, gradients) => fn.computeSync(batch, gradients),
   };
+}
+
+/** Returns the form of a policy loss for batches with all columns that it can read, with one value per token. */
+function usualForm(fn: PolicyLossFn<Partial<Record<string, number>>>): NativeFunctionSpec {
+  const made = fn.withTerms({});
+  return 'spec' in made ? made.spec((1 << made.optional.length) - 1) : made;
 }
 
 function kl(name: string): Work {

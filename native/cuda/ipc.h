@@ -45,6 +45,7 @@ class OpenedMemory {
       case cudaErrorInvalidResourceHandle:
       case cudaErrorDeviceUninitialized:
       case cudaErrorMapBufferObjectFailed:
+      case cudaErrorNotPermitted:
         cudaGetLastError();
         throw Failure(
             Status::kBadPointer,

@@ -36,7 +36,7 @@ import {
   referenceBatch,
   type Tensor,
 } from '../support/golden.js';
-import { gpus, rejects } from '../support/on-device.js';
+import { gpus, isEmulated, rejects, TOKENS } from '../support/on-device.js';
 import { generator } from '../support/random.js';
 import {
   type Computed,
@@ -268,8 +268,15 @@ describe(`batches on ${DEVICE}`, () => {
   it('can be aborted', async () => {
     await rejects(() => upload(batch, DEVICE, { signal: AbortSignal.abort() }), 'ERR_ABORTED', /aborted/);
     const controller = new AbortController();
+    // A GPU would have computed a small batch before it is aborted.
+    const count = isEmulated ? TOKENS : 2 ** 22;
+    const zeros = new Float32Array(count);
+    const large = {
+      ...{ shape: [1, count] as const, logprob: zeros, oldLogprob: zeros, advantages: zeros },
+      actionMask: new Uint8Array(count).fill(1),
+    };
     const calls = Array.from({ length: 8 }, () =>
-      ppo.compute(batch, { device: DEVICE, signal: controller.signal }),
+      ppo.compute(large, { device: DEVICE, signal: controller.signal }),
     );
     controller.abort();
     const settled = await Promise.allSettled(calls);

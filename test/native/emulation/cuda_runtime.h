@@ -107,6 +107,7 @@ enum cudaError_t {
   cudaErrorNotReady = 600,
   cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchFailure = 719,
+  cudaErrorNotPermitted = 800,
   cudaErrorUnknown = 999,
 };
 

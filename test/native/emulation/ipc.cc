@@ -68,7 +68,7 @@ cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsig
   const bool is_same = fstat(file.descriptor, &found) == 0 && found.st_ino == exported.inode;
   *memory = is_same ? map_file(exported.device, file) : nullptr;
   close(file.descriptor);
-  if (!*memory) return set_error(cudaErrorMapBufferObjectFailed);
+  if (!*memory) return set_error(cudaErrorNotPermitted);  // as seen on an H200
   opened[exported.inode] = *memory;
   return cudaSuccess;
 }
