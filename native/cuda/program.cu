@@ -49,7 +49,6 @@ ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const
                        bool batch_metrics)
     : context_(context), host_(host), view_(host), batch_metrics_(batch_metrics) {
   if (host.instruction_count == 0) return;  // the call has no user-defined loss
-  view_.registers = std::max(host.registers, TokenInterpreter::kLeastRegisters);
   view_.instructions = context.send_array(host.instructions, host.instruction_count, &instructions_);
   view_.segments = context.send_array(host.segments, host.segment_count, &segments_);
   view_.constants = context.send_array(host.constants, host.constant_count, &constants_);
@@ -72,7 +71,7 @@ ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const
 
 int ProgramRun::registers_of_outputs() const {
   const bool is_compiled = host_.segment_count > 0 && host_.segments[host_.output_segment].compiled >= 0;
-  return is_compiled ? TokenInterpreter::kLeastRegisters : view_.registers;
+  return is_compiled ? 0 : host_.registers;
 }
 
 int ProgramRun::memory() const {
@@ -90,7 +89,7 @@ Stage ProgramRun::stage_of(int first, int last) const {
 }
 
 int ProgramRun::reducer_memory(const Stage& stage) const {
-  return TokenInterpreter::bytes(view_.registers, stage.columns) +
+  return TokenInterpreter::bytes(host_.registers, stage.columns) +
          RowReducer::bytes(most_reductions(host_, stage.first, stage.last));
 }
 

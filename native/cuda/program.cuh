@@ -211,21 +211,22 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       const RowState<NoRow>& state = state_of_row(pass, row);
       const int64_t begin = pass.batch.layout.begin(row);
       const int64_t first = rows.first() - begin;
-      Values grad{};
-      const auto end = [&](const LaneTokens& tokens) {
-        if (pass.grad) store_grad(pass, begin, tokens, grad);
-      };
       if (segment.compiled >= 0) {
-        float* const grads = interpreter.split_slot();
+        const float* const grads = interpreter.numbers_of_tokens();
         interpreter.run_compiled(
             segment, row, first + from, first + to,
             [&](const CompiledTokens& tokens) {
-              compute_outputs(segment.compiled, tokens, sums.first(), grads);
-#pragma unroll
-              for (int j = 0; j < kQuad; ++j) grad.of[j] = grads[j * kThreads];
+              compute_outputs(segment.compiled, tokens, sums.first(), interpreter.numbers_of_tokens());
             },
-            end);
-      } else
+            [&](const LaneTokens& tokens) {
+              if (!pass.grad) return;
+              Values grad;
+#pragma unroll
+              for (int j = 0; j < kQuad; ++j) grad.of[j] = grads[j * kWarp];
+              store_grad(pass, begin, tokens, grad);
+            });
+      } else {
+        Values grad{};
         interpreter.run(
             segment, row, first + from, first + to,
             [&](const Instruction& x, int, const Values& values, const LaneTokens& tokens) {
@@ -239,7 +240,10 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
               } else
                 sums.add(number_of_sum(x), values, tokens.live);
             },
-            end);
+            [&](const LaneTokens& tokens) {
+              if (pass.grad) store_grad(pass, begin, tokens, grad);
+            });
+      }
       // The factors of a row without tokens may be infinite.
       for (int i = segment.first; i < segment.last && state.tokens > 0; ++i) {
         const Instruction x = load_instruction(pass.program, i);

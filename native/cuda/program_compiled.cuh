@@ -40,7 +40,7 @@ __device__ __forceinline__ void add_value(const CompiledTokens& in, int j, float
 #define R(index) r##index
 #define C(index) c##index
 #define S(index) s##index
-#define U(index) uniform[index]
+#define U(index) in.uniforms[index]
 #define LOAD(index) [[maybe_unused]] const float c##index = in.column(index, j);
 #define LOAD_SCANNED(index) [[maybe_unused]] const float s##index = in.scanned_at(index, j);
 #define REGISTERS(...) [[maybe_unused]] float __VA_ARGS__;
@@ -52,15 +52,13 @@ __device__ __forceinline__ void add_value(const CompiledTokens& in, int j, float
   for (int j = 0; j < kQuad; ++j)
 
 // Computes the outputs of a compiled segment. Adds the losses to sums[0] and the terms of metric k to
-// sums[(1 + k) * kThreads]. Stores the gradient of token j in grad[j * kThreads].
+// sums[(1 + k) * kThreads]. Stores the gradient of token j in grad[j * kWarp].
 __device__ __forceinline__ void compute_outputs(int index, const CompiledTokens& in, float* sums,
                                                 float* grad) {
   switch (index) {
 #define SEGMENT(index, uniform_count, metric_count, row_sums, row_singles, carried_count) \
   case index: {                                                                           \
     constexpr int metrics = metric_count;                                                 \
-    [[maybe_unused]] Uniform uniform[uniform_count + 1];                                  \
-    for (int k = 0; k < uniform_count; ++k) uniform[k] = in.uniforms[k];                  \
     float loss = sums[0];                                                                 \
     [[maybe_unused]] float metric[metrics + 1];                                           \
     for (int k = 0; k < metrics; ++k) metric[k] = sums[(1 + k) * kThreads];
@@ -77,7 +75,7 @@ __device__ __forceinline__ void compute_outputs(int index, const CompiledTokens&
 #define METRIC(out, a) metric[out] += in.is_live(j) ? static_cast<float>(a) : 0.0f;
 #define LOSS_COPIED(...)
 #define METRIC_COPIED(...)
-#define GRAD(a, b) grad[j * kThreads] = (a) * (b);
+#define GRAD(a, b) grad[j * kWarp] = (a) * (b);
 // Copies the sum of the loss or of a metric to another that adds up the same numbers.
 #define COPY(to, from) to = from;
 #define END_SEGMENT                                                       \
@@ -89,8 +87,8 @@ __device__ __forceinline__ void compute_outputs(int index, const CompiledTokens&
   }
 }
 
-// Computes the reductions of a compiled segment without scans. The lane's results of reduction n are at
-// results[n * kThreads]. On lane n, `kept` is the index of what reduction n keeps.
+// Computes the reductions of a compiled segment, and stores the operands of its scans. The lane's results of
+// reduction n are at results[n * kThreads]. On lane n, `kept` is the index of what reduction n keeps.
 __device__ __forceinline__ void compute_reductions(int index, const CompiledTokens& in, RowPartial* results,
                                                    int kept) {
   switch (index) {
@@ -98,8 +96,6 @@ __device__ __forceinline__ void compute_reductions(int index, const CompiledToke
   case index: {                                                                           \
     constexpr unsigned sums = row_sums, singles = row_singles;                            \
     constexpr int reductions = 32 - __builtin_clz((sums | singles) << 1 | 1);             \
-    [[maybe_unused]] Uniform uniform[uniform_count + 1];                                  \
-    for (int k = 0; k < uniform_count; ++k) uniform[k] = in.uniforms[k];                  \
     [[maybe_unused]] double sum[reductions];                                              \
     [[maybe_unused]] float single[reductions];                                            \
     for (int n = 0; n < reductions; ++n) {                                                \
@@ -114,7 +110,8 @@ __device__ __forceinline__ void compute_reductions(int index, const CompiledToke
 #define SUM(out, a) sum[out] += in.is_live(j) ? static_cast<float>(a) : 0.0f;
 #define SUM_SINGLE(out, a) single[out] += in.is_live(j) ? static_cast<float>(a) : 0.0f;
 #define EXTREME(name, out, a) add_value<Op::k_##name>(in, j, a, out, kept, results);
-#define SCAN(...)
+#define SCAN(name, out, a, ...) \
+  if (in.is_live(j)) in.scanned[out * in.stride + in.tokens.position(j)] = a;
 #define LOSS(...)
 #define METRIC(...)
 #define LOSS_COPIED(...)

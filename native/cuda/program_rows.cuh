@@ -80,9 +80,7 @@ class RowReducer {
   __device__ __forceinline__ void add_piece(const Segment& segment, int64_t row, int64_t from) const {
     const int64_t to = min(from + kSumTokens, static_cast<int64_t>(pass_.batch.layout.length(row)));
     const auto end = [](const LaneTokens&) {};
-    // Segments with scans are interpreted. When they were compiled, an H200 computed some wrong operands of
-    // run_sum. The emulation does not show that, and the cause is not known.
-    if (segment.compiled >= 0 && segment.scans == 0) {
+    if (segment.compiled >= 0) {
       int kept = 0;
       for_reductions(pass_, segment, [&](const Instruction& x, int n) {
         if (n == static_cast<int>(threadIdx.x % kWarp)) kept = x.out;

@@ -11,10 +11,11 @@
 
 namespace policy_loss::cuda {
 
-// The values of a lane's four tokens.
+// The values of a lane's four tokens. A slot in shared memory has those of all threads of a block.
 struct alignas(16) Values {
   float of[kQuad];
 };
+constexpr int kNumbersOfSlot = kQuad * kThreads;
 
 // The four tokens of a lane. They are kWarp tokens apart.
 struct LaneTokens {
@@ -22,7 +23,36 @@ struct LaneTokens {
   unsigned exist;  // bit j: token j is one of those to compute
   unsigned live;   // bit j: it is also unmasked
 
-  __device__ __forceinline__ int64_t position(int j) const { return first + j * kWarp; }
+  __device__ __forceinline__ LaneTokens(int64_t first, int64_t to, unsigned live)
+      : first(first), exist(0), live(live) {
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) exist |= static_cast<unsigned>(position(j) < to) << j;
+  }
+
+  __device__ __forceinline__ int64_t position(int j) const {
+    return first + j * kWarp;
+  }
+};
+
+// The mask of the lane's four tokens from position `first` on. Only positions before `to` exist.
+class MaskOfTokens {
+ public:
+  __device__ __forceinline__ MaskOfTokens(const uint8_t* mask, int64_t first, int64_t to) {
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j)
+      bytes_[j] = first + j * kWarp < to ? __ldcg(mask + first + j * kWarp) : uint8_t{0};
+  }
+
+  // Returns a number whose bit j is set if token j is unmasked. This waits until the mask has been loaded.
+  __device__ __forceinline__ unsigned live() const {
+    unsigned bits = 0;
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) bits |= static_cast<unsigned>(bytes_[j] != 0) << j;
+    return bits;
+  }
+
+ private:
+  uint8_t bytes_[kQuad];
 };
 
 // Returns what an operation that is_of_position() gives for a token.
@@ -44,18 +74,19 @@ static_assert(sizeof(Uniform) == sizeof(Values));
 
 // What a compiled segment reads of a lane's four tokens.
 struct CompiledTokens {
-  const float* columns;  // token j of the column with place c in the set: columns[(c * kQuad + j) * kThreads]
+  const float*
+      columns;  // token j of the column with place c in the set: columns[c * kNumbersOfSlot + j * kWarp]
   unsigned column_set;
   LaneTokens tokens;
   int64_t row;
   const Uniform* uniforms;
-  const float* scanned;  // number k for the row's token i: scanned[k * stride + i]
-  float* kept;           // likewise
+  float* scanned;  // number k for the row's token i: scanned[k * stride + i]
+  float* kept;     // likewise
   int64_t stride;
 
   __device__ __forceinline__ bool is_live(int j) const { return (tokens.live >> j & 1) != 0; }
   __device__ __forceinline__ float column(int index, int j) const {
-    return columns[(__popc(column_set & (reads(index) - 1u)) * kQuad + j) * kThreads];
+    return columns[__popc(column_set & (reads(index) - 1u)) * kNumbersOfSlot + j * kWarp];
   }
   __device__ __forceinline__ float scanned_at(int index, int j) const {
     return is_live(j) ? scanned[index * stride + tokens.position(j)] : 0.0f;
@@ -65,27 +96,21 @@ struct CompiledTokens {
 // The interpreter of token segments.
 class TokenInterpreter {
  public:
-  // Where a compiled segment runs, there are at least this many registers.
-  static constexpr int kLeastRegisters = 2;
-
-  // Returns how many bytes of shared memory the registers and the columns of a block need.
+  // Returns how many bytes of shared memory the values of a block need.
   static constexpr int bytes(int registers, unsigned columns) {
-    return (registers + __builtin_popcount(columns)) * kThreads * static_cast<int>(sizeof(Values));
+    return slots(registers, __builtin_popcount(columns)) * kThreads * static_cast<int>(sizeof(Values));
   }
 
   __device__ __forceinline__ TokenInterpreter(const ProgramPass& pass, unsigned columns)
       : pass_(pass), columns_(columns), slots_(reinterpret_cast<Values*>(launch_memory())) {}
 
-  // Returns the shared memory after the registers and columns.
+  // Returns the shared memory after the values.
   __device__ __forceinline__ void* end_of_slots() const {
-    return slots_ + (pass_.program.registers + __popc(columns_)) * kThreads;
+    return slots_ + slots(pass_.program.registers, __popc(columns_)) * kThreads;
   }
 
-  // Returns room for one number per token. Token j of the lane has number j * kThreads. Only compiled
-  // segments may use it, because it is the first register.
-  __device__ __forceinline__ float* split_slot() const {
-    return reinterpret_cast<float*>(slots_) + threadIdx.x;
-  }
+  // Returns room for one number per token, for compiled segments. Token j of the lane has number j * kWarp.
+  __device__ __forceinline__ float* numbers_of_tokens() const { return numbers_in(kNumbers); }
 
   // Runs a segment on the tokens [from, to) of a row. Positions count from the row's first token. Calls
   // visit(instruction, n, values, tokens) for each instruction that is not arithmetic; n counts the
@@ -95,62 +120,66 @@ class TokenInterpreter {
   __device__ __forceinline__ void run(const Segment& segment, int64_t row, int64_t from, int64_t to,
                                       Visit visit, End end) const {
     const RowOperands of_row{pass_, row};
-    for_stretches(row, from, to, [&](int64_t begin, const LaneTokens& tokens) {
-      load_columns(begin, row, tokens);
-      if (__reduce_or_sync(kAllLanes, tokens.live) != 0) run_on(segment, of_row, tokens, visit);
-      end(tokens);
-    });
-  }
-
-  // Runs a compiled segment in the same way. Calls compute(tokens) where some tokens are unmasked.
-  template <class Compute, class End>
-  __device__ __forceinline__ void run_compiled(const Segment& segment, int64_t row, int64_t from, int64_t to,
-                                               Compute compute, End end) const {
-    CompiledTokens compiled;
-    compiled.columns = split_columns();
-    compiled.column_set = columns_;
-    compiled.row = row;
-    compiled.uniforms = load_uniforms(segment, row);
-    compiled.scanned = scanned_of_row(pass_, 0, row);
-    compiled.kept = kept_of_row(pass_, 0, row);
-    compiled.stride = pass_.tokens;
-    for_stretches(row, from, to, [&](int64_t begin, const LaneTokens& tokens) {
-      compiled.tokens = tokens;
-      load_split_columns(begin, row, tokens);
-      if (__reduce_or_sync(kAllLanes, tokens.live) != 0) compute(compiled);
-      end(tokens);
-    });
-  }
-
- private:
-  // Calls visit(begin, tokens) for each stretch of the tokens [from, to) of a row, where `begin` is the index
-  // of the row's first token.
-  template <class Visit>
-  __device__ __forceinline__ void for_stretches(int64_t row, int64_t from, int64_t to, Visit visit) const {
     const int64_t begin = pass_.batch.layout.begin(row);
     const bool counts = state_of_row(pass_, row).tokens > 0;
     for (int64_t at = from; at < to; at += kStretch) {
-      LaneTokens tokens = find_tokens(begin, at + threadIdx.x % kWarp, to);
-      if (!counts) tokens.live = 0;
-      visit(begin, tokens);
+      const int64_t first = at + threadIdx.x % kWarp;
+      const MaskOfTokens mask(pass_.batch.mask + begin, first, to);
+      const LaneTokens tokens(first, to, counts ? mask.live() : 0);
+      load_columns(begin, row, tokens);
+      if (__reduce_or_sync(kAllLanes, tokens.live) != 0) run_on(segment, of_row, tokens, visit);
+      end(tokens);
     }
+  }
+
+  // Runs a compiled segment in the same way. Calls compute(tokens) where some tokens are unmasked. While
+  // tokens are computed, the columns of the next ones and the mask of those after them are loaded.
+  template <class Compute, class End>
+  __device__ __forceinline__ void run_compiled(const Segment& segment, int64_t row, int64_t from, int64_t to,
+                                               Compute compute, End end) const {
+    const Uniform* const uniforms = load_uniforms(segment, row);
+    float* const scanned = scanned_of_row(pass_, 0, row);
+    float* const kept = kept_of_row(pass_, 0, row);
+    const int64_t stride = pass_.tokens;
+    const int64_t begin = pass_.batch.layout.begin(row);
+    const uint8_t* const mask = pass_.batch.mask + begin;
+    const bool counts = state_of_row(pass_, row).tokens > 0;
+    const int64_t first = from + threadIdx.x % kWarp;
+    const MaskOfTokens first_mask(mask, first, to), second_mask(mask, first + kStretch, to);
+    unsigned live = counts ? first_mask.live() : 0;
+    unsigned next_live = counts ? second_mask.live() : 0;
+    start_columns(begin, row, {first, to, live}, split_columns(0));
+    __pipeline_commit();
+    int half = 0;
+    for (int64_t at = first; at - first < to - from; at += kStretch) {
+      const MaskOfTokens later_mask(mask, at + 2 * kStretch, to);
+      start_columns(begin, row, {at + kStretch, to, next_live}, split_columns(1 - half));
+      __pipeline_commit();
+      __pipeline_wait_prior(1);
+      const LaneTokens tokens(at, to, live);
+      if (__reduce_or_sync(kAllLanes, live) != 0)
+        compute(CompiledTokens{split_columns(half), columns_, tokens, row, uniforms, scanned, kept, stride});
+      end(tokens);
+      half = 1 - half;
+      live = next_live;
+      next_live = counts ? later_mask.live() : 0;
+    }
+  }
+
+ private:
+  // Compiled segments need room for a number per token, for uniform numbers, and for the columns of two
+  // stretches.
+  static constexpr int kNumbers = 0, kUniforms = 1, kSplitColumns = 2;
+
+  // Returns how many Values a thread needs. Interpreted and compiled segments use the same memory.
+  static PL_FN constexpr int slots(int registers, int columns) {
+    const int interpreted = registers + columns, compiled = kSplitColumns + 2 * columns;
+    return interpreted > compiled ? interpreted : compiled;
   }
 
   __device__ __forceinline__ Values& slot(int index) const { return slots_[index * kThreads + threadIdx.x]; }
   __device__ __forceinline__ int slot_of_column(unsigned column) const {
     return pass_.program.registers + __popc(columns_ & (reads(column) - 1u));
-  }
-
-  // Returns the lane's tokens that begin at position `first`. Only positions before `to` exist.
-  __device__ __forceinline__ LaneTokens find_tokens(int64_t begin, int64_t first, int64_t to) const {
-    LaneTokens tokens{first, 0, 0};
-#pragma unroll
-    for (int j = 0; j < kQuad; ++j) {
-      if (tokens.position(j) >= to) continue;
-      tokens.exist |= 1u << j;
-      if (__ldcg(pass_.batch.mask + begin + tokens.position(j)) != 0) tokens.live |= 1u << j;
-    }
-    return tokens;
   }
 
   // Loads the columns of the unmasked tokens. The values of other tokens are 0.
@@ -168,10 +197,10 @@ class TokenInterpreter {
     }
   }
 
-  // Each lane loads one of the numbers that are the same for all tokens of a row. They replace the second
-  // register. Returns all of them.
+  // Each lane loads one of the numbers that are the same for all tokens of a row. Returns all of them.
   __device__ __forceinline__ const Uniform* load_uniforms(const Segment& segment, int64_t row) const {
-    Uniform* const uniforms = reinterpret_cast<Uniform*>(slots_ + kThreads + threadIdx.x / kWarp * kWarp);
+    Uniform* const uniforms =
+        reinterpret_cast<Uniform*>(slots_ + kUniforms * kThreads + threadIdx.x / kWarp * kWarp);
     const int lane = static_cast<int>(threadIdx.x % kWarp);
     const int index = segment.first_uniform + lane;
     Uniform mine{};
@@ -183,26 +212,40 @@ class TokenInterpreter {
     return uniforms;
   }
 
-  // Compiled segments read a column's values of one token at a time. So all first tokens of the lanes are
-  // next to each other, then all second tokens, and so on.
-  __device__ __forceinline__ float* split_columns() const {
-    return reinterpret_cast<float*>(slots_ + pass_.program.registers * kThreads) + threadIdx.x;
+  // Returns where the numbers of a slot are for a compiled segment. It reads the numbers of one token at a
+  // time. So all first tokens of the lanes are next to each other, then all second tokens, and so on. A warp
+  // uses only its own part of a slot, because other warps may interpret a segment at the same time.
+  __device__ __forceinline__ float* numbers_in(int slot) const {
+    const unsigned thread = threadIdx.x;
+    return reinterpret_cast<float*>(slots_ + slot * kThreads + thread / kWarp * kWarp) + thread % kWarp;
+  }
+  // Returns the first of the slots with the columns of a stretch.
+  __device__ __forceinline__ float* split_columns(int half) const {
+    return numbers_in(kSplitColumns + half * __popc(columns_));
   }
 
-  __device__ __forceinline__ void load_split_columns(int64_t begin, int64_t row,
-                                                     const LaneTokens& tokens) const {
-    float* to = split_columns();
+  // Starts to load the columns of the unmasked tokens. Only the lane itself reads them.
+  __device__ __forceinline__ void start_columns(int64_t begin, int64_t row, const LaneTokens& tokens,
+                                                float* to) const {
     PL_NO_UNROLL
     for (unsigned left = columns_; left != 0; left &= left - 1) {
-      const ColumnView& column = pass_.batch.column[__ffs(left) - 1];
-      float values[kQuad] = {};
+      const ColumnView& column = pass_.batch.column[__ffs(static_cast<int>(left)) - 1];
+      if (column.dtype == DType::kFloat32 && !column.per_row) {
+        const float* const values = static_cast<const float*>(column.data) + begin;
 #pragma unroll
-      for (int j = 0; j < kQuad; ++j)
-        if (tokens.live >> j & 1)
-          values[j] = load_one(column, column.per_row ? row : begin + tokens.position(j));
+        for (int j = 0; j < kQuad; ++j)
+          if (tokens.live >> j & 1)
+            __pipeline_memcpy_async(to + j * kWarp, values + tokens.position(j), sizeof(float));
+      } else {
+        float values[kQuad] = {};
 #pragma unroll
-      for (int j = 0; j < kQuad; ++j) to[j * kThreads] = values[j];
-      to += kQuad * kThreads;
+        for (int j = 0; j < kQuad; ++j)
+          if (tokens.live >> j & 1)
+            values[j] = load_one(column, column.per_row ? row : begin + tokens.position(j));
+#pragma unroll
+        for (int j = 0; j < kQuad; ++j) to[j * kWarp] = values[j];
+      }
+      to += kNumbersOfSlot;
     }
   }
 

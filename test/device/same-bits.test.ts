@@ -5,12 +5,14 @@
 import assert from 'node:assert/strict';
 import { computeTogether, devices, KL_FN, POLICY_LOSS_FN, type Together } from '../../lib/index.js';
 import { ARGUMENTS, EDGE_LENGTHS, everyFunction, fitting, inHalf, makeBatch } from '../support/draw.js';
+import { isEmulated } from '../support/on-device.js';
 import { packedBatch, paddedBatch, subject } from '../support/subject.js';
 import { assertNumber, assertSameArray } from '../support/tolerance.js';
 
 /** Rows that fill several steps of 256 tokens, and that begin and end within steps. */
 const WHOLE_ROWS = { rows: 6, rowLengths: [256, 255, 1, 700, 257, 2100], mask: 'ones' } as const;
 const HALVES = ['float16', 'bfloat16'] as const;
+const { env } = process;
 
 describe('the same bits per token on the CPU and on a CUDA device', () => {
   before(function () {
@@ -50,6 +52,27 @@ describe('the same bits per token on the CPU and on a CUDA device', () => {
       }
     });
   }
+
+  // With other options than the default ones, a program has segments that are compiled and others that are interpreted.
+  // The rows are so different that the warps of a block run both kinds at the same time.
+  for (const { family, name, args, title } of everyFunction(2)) {
+    if (family !== 'policy' || !isEmulated) continue;
+    it(`${title}, while warps are at different segments`, async () => {
+      const on = subject(family, name, args);
+      const rows = { rows: 4, rowLengths: [1, 4000, 40, 4000], mask: 'ones' } as const;
+      const laid = packedBatch(
+        makeBatch(fitting(name, args, { ...EDGE_LENGTHS, ...rows, rowLengths: [...rows.rowLengths] })),
+      );
+      const { grad } = await on.async(laid);
+      for (const seed of ['1', '2', '3']) {
+        env.POLICY_LOSS_EMULATION_SHUFFLE = seed;
+        assertSameArray((await on.async(laid, { device: 'cuda:0' })).grad, grad, 'gradient');
+      }
+    });
+  }
+  afterEach(() => {
+    delete env.POLICY_LOSS_EMULATION_SHUFFLE;
+  });
 
   it('calls that are to be computed together', async () => {
     const fn = POLICY_LOSS_FN.create('ppo');
