@@ -18,8 +18,8 @@ __device__ __forceinline__ float compute(float a, float b = 0, float c = 0, floa
   return apply<op, float>(a, b, c, d);
 }
 
-// Adds a token's value to a lane's result of a reduction that is no sum of values. row_keep stores the value
-// in the array whose index lane n has in `kept`, where n is the number of the reduction.
+// Adds a token's value to a lane's smallest or largest value. For row_keep, which is reduction number n,
+// stores the value and counts it; lane n has the index of the array in `kept`.
 template <Op op>
 __device__ __forceinline__ void add_value(const CompiledTokens& in, int j, float value, int n, int kept,
                                           RowPartial* results) {

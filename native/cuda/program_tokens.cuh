@@ -74,8 +74,8 @@ static_assert(sizeof(Uniform) == sizeof(Values));
 
 // What a compiled segment reads of a lane's four tokens.
 struct CompiledTokens {
-  const float*
-      columns;  // token j of the column with place c in the set: columns[c * kNumbersOfSlot + j * kWarp]
+  // Token j of the column with place c in the set is columns[c * kNumbersOfSlot + j * kWarp].
+  const float* columns;
   unsigned column_set;
   LaneTokens tokens;
   int64_t row;
