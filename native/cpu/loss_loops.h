@@ -45,6 +45,8 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   const L loss = shared_loss;
   const typename L::Row row = shared_row;
   constexpr int metrics = L::traits.token_metrics;
+  // Columns of 16-bit numbers are read in place only without weights.
+  constexpr bool weighted = masked && std::is_pointer_v<Values>;
   const Values logprob = in.get<Values>(kLogprob);
   const Values old_logprob = in.get<Values>(kOldLogprob);
   const Values ref_logprob = in.get<Values>(kRefLogprob);
@@ -66,13 +68,13 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
       const int i = at + l;
       const TokenTerm term = loss.token(row, PL_TOKEN(L::traits.token_columns(), i));
       const int32_t lane = masked ? lanes[i] : -1;
-      const float of_token = masked ? weights[i] : 1.0f;
-      if constexpr (with_grad) grad[i] = kept(term.derivative * weight * of_token, lane);
-      value[l] += kept(term.value * of_token, lane);
-      if constexpr (metrics > 0) m0[l] += kept(term.metric0, lane);
-      if constexpr (metrics > 1) m1[l] += kept(term.metric1, lane);
-      if constexpr (metrics > 2) m2[l] += kept(term.metric2, lane);
-      if constexpr (metrics > 3) m3[l] += kept(term.metric3, lane);
+      const float of_token = weighted ? weights[i] : 1.0f;
+      if constexpr (with_grad) grad[i] = stored(term.derivative * weight * of_token, lane);
+      value[l] += added(term.value * of_token, lane);
+      if constexpr (metrics > 0) m0[l] += added(term.metric0, lane);
+      if constexpr (metrics > 1) m1[l] += added(term.metric1, lane);
+      if constexpr (metrics > 2) m2[l] += added(term.metric2, lane);
+      if constexpr (metrics > 3) m3[l] += added(term.metric3, lane);
     }
   }
   sums->loss.load(value);

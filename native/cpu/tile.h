@@ -238,6 +238,24 @@ PL_FN float kept(float x, int32_t lane) {
   return bits_float(float_bits(x) & lane);
 }
 
+// Do the same for a number that is stored, and for one that is added to a sum. Clang then keeps the lanes in
+// AVX-512's mask registers, and applies them in the instructions that compute and add the numbers. Adding −0
+// changes no sum. Loops with many comparisons have too few mask registers for that.
+PL_FN float stored(float x, int32_t lane) {
+#if defined(__clang__) && defined(__AVX512F__)
+  return lane != 0 ? x : 0.0f;
+#else
+  return kept(x, lane);
+#endif
+}
+PL_FN float added(float x, int32_t lane) {
+#if defined(__clang__) && defined(__AVX512F__)
+  return lane != 0 ? x : -0.0f;
+#else
+  return kept(x, lane);
+#endif
+}
+
 // Converts the values [first, first + n) of a 16-bit column to float32. Prefetches as many values after them,
 // so that memory is read while the loops compute.
 __attribute__((noinline)) inline void widen(const ColumnView& view, int64_t first, int n, float* out) {
@@ -363,8 +381,9 @@ class TileReader {
   int unmasked_length(int64_t first, int n) const {
     return first + n <= solid_ ? n : POLICY_LOSS_TARGET::unmasked_length(mask(first), n);
   }
-  // Prefetches the mask of n tokens, because unmasked_length() does not read it in order.
+  // Prefetches the mask of n tokens if it will be read, because unmasked_length() does not read it in order.
   void fetch_mask(int64_t first, int n) const {
+    if (solid_ > 0) return;
     for (int i = 0; i < n; i += 64) __builtin_prefetch(mask(first) + i);
   }
   // Prefetches into the second-level cache the tokens of a row from `first` on, n at most, of some columns.

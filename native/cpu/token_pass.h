@@ -177,7 +177,7 @@ class TokenPassOfChunk {
   // end if many more follow. If only few did, leaving them out would cost more than computing them, because
   // the processor would no longer prefetch the columns.
   void compute_tile(int64_t at, int n, int64_t last) {
-    if (program_) reader_.fetch_mask(at + n, n);
+    reader_.fetch_mask(at + n, n);
     int length = reader_.unmasked_length(at, n);
     if (0 < length && length < n && !is_masked(at + n, last)) length = n;
     reader_.tiles(at, length, mask_use_, [&](const TileColumns& in, int padded, int64_t position, int real) {
