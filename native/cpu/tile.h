@@ -209,11 +209,11 @@ struct TileColumns {
       return {static_cast<const uint16_t*>(column[c])};
   }
 
-  // Returns the columns of the tokens from number `first` of the tile on, if they are float32.
+  // Returns the columns of the tokens from number `first` of the tile on.
   PL_FN TileColumns from(int first) const {
     TileColumns rest = *this;
     for (const void*& c : rest.column)
-      if (c) c = static_cast<const float*>(c) + first;
+      if (c) c = static_cast<const char*>(c) + first * size_of(dtype);
     if (mask) rest.mask += first;
     rest.lanes += first;
     rest.weights += first;

@@ -37,7 +37,8 @@ class TokenPassOfChunk {
         loss_(terms_.has_loss() && !program ? &loss_loops(terms_.loss) : nullptr),
         program_(program),
         kl_(terms_.has_kl() ? &kl_loops(terms_.kl) : nullptr),
-        tile_size_(tile_size_of(terms_, program)),
+        tile_size_(tile_size_of(program)),
+        part_(part_of(terms_, program, batch_.layout.tokens())),
         mask_use_(pass.grad && !program && !terms_.weighted ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
         reader_(batch_, columns_of_loops(pass), program != nullptr),
         columns_of_rows_(columns_of_rows()),
@@ -89,9 +90,15 @@ class TokenPassOfChunk {
     return has_sums ? loss_->row_sum_columns : 0;
   }
 
-  static int tile_size_of(const Terms& terms, const ProgramRows* program) {
-    const int most = terms.has_loss() + terms.has_kl() + terms.entropy > 1 ? kSharedTile : kTile;
-    return program && program->tile_size() < most ? program->tile_size() : most;
+  static int tile_size_of(const ProgramRows* program) { return program ? program->tile_size() : kTile; }
+
+  // If several loops read a tile, they take turns after some tokens. Each prefetches other columns, and if
+  // one of them prefetched those of too many tokens at once, it would wait for memory while the others did
+  // not. Turns cost time, which does not pay if the columns are in the cache.
+  static int part_of(const Terms& terms, const ProgramRows* program, int64_t tokens) {
+    constexpr int64_t kCachedTokens = 1 << 19;
+    if (terms.has_loss() + terms.has_kl() + terms.entropy == 1) return kTile;
+    return program || tokens <= kCachedTokens ? kSharedTile : 2 * kBlock;
   }
 
   void clear(const GradientView& grad, int64_t first, int64_t last) const {
@@ -195,18 +202,29 @@ class TokenPassOfChunk {
     const int64_t first = begin_ + position;
     float* const g = floats_for(pass_.grad, first, direct, grad_buffer_);
     float* const h = floats_for(pass_.grad_entropy, first, direct, entropy_buffer_);
-    if (loss_)
-      loss_->loss_tile(pass_.loss, row_, in, padded, static_cast<float>(weights_.loss_grad), g, &loss_sums_);
-    if (terms_.has_entropy(row_.kind))
-      entropy_tile(in, padded, static_cast<float>(weights_.entropy_grad), h, &entropy_sum_);
-    else if (h)
-      memset(h, 0, padded * sizeof(float));
-    if (program_) program_->output(in, padded, position, g, h, &loss_sums_);
-    if (kl_) kl_->tile(in, padded, static_cast<float>(weights_.kl_grad), g, terms_.has_loss(), &kl_sum_);
-    if (g && !terms_.has_loss() && !kl_) memset(g, 0, padded * sizeof(float));
+    if (padded <= part_) {
+      compute_terms(in, padded, position, g, h);
+    } else {
+      for (int at = 0; at < padded; at += part_)
+        compute_terms(in.from(at), padded - at < part_ ? padded - at : part_, position + at, g ? g + at : g,
+                      h ? h + at : h);
+    }
     if (g == grad_buffer_) store_numbers(g, real, pass_.grad.dtype, pass_.grad.data, first);
     if (h == entropy_buffer_)
       store_numbers(h, real, pass_.grad_entropy.dtype, pass_.grad_entropy.data, first);
+  }
+
+  // Computes n tokens. Writes their gradients to g and h, unless these are null.
+  void compute_terms(const TileColumns& in, int n, int64_t position, float* g, float* h) {
+    if (loss_)
+      loss_->loss_tile(pass_.loss, row_, in, n, static_cast<float>(weights_.loss_grad), g, &loss_sums_);
+    if (terms_.has_entropy(row_.kind))
+      entropy_tile(in, n, static_cast<float>(weights_.entropy_grad), h, &entropy_sum_);
+    else if (h)
+      memset(h, 0, n * sizeof(float));
+    if (program_) program_->output(in, n, position, g, h, &loss_sums_);
+    if (kl_) kl_->tile(in, n, static_cast<float>(weights_.kl_grad), g, terms_.has_loss(), &kl_sum_);
+    if (g && !terms_.has_loss() && !kl_) memset(g, 0, n * sizeof(float));
   }
 
   // Returns where the loops write a gradient.
@@ -223,6 +241,7 @@ class TokenPassOfChunk {
   ProgramRows* const program_;
   const KlLoops* const kl_;
   const int tile_size_;
+  const int part_;  // how many tokens of a tile the loop of one term computes before that of the next one
   const MaskUse mask_use_;
   TileReader reader_;
   // The columns that are read for a row before its tokens are computed. While those of one row are computed,
