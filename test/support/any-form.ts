@@ -89,14 +89,19 @@ export async function assertSameInAnyForm(
       counts,
     );
     assertSameNumbers(padded, normalized, `padded to ${columns}`);
-    const grad = unpack(batch, normalized.grad!);
-    for (let b = 0; b < batch.rows; b++) {
-      const length = batch.rowLengths![b]!;
-      assertSameArray(
-        tokensOf(padded.grad!, columns, b, length),
-        tokensOf(grad, batch.columns, b, length),
-        `gradient of row ${b}, padded to ${columns}`,
-      );
+    for (const key of ['grad', 'gradEntropy'] as const) {
+      const [of, expected] = [padded[key], normalized[key]];
+      assert.equal(of === undefined, expected === undefined, key);
+      if (!of || !expected) continue;
+      const unpacked = unpack(batch, expected);
+      for (let b = 0; b < batch.rows; b++) {
+        const length = batch.rowLengths![b]!;
+        assertSameArray(
+          tokensOf(of, columns, b, length),
+          tokensOf(unpacked, batch.columns, b, length),
+          `${key} of row ${b}, padded to ${columns}`,
+        );
+      }
     }
   }
 
