@@ -27,7 +27,15 @@ struct ProgramValues {
     batch_input[program::kBatchTokens] = counts.tokens;
     batch_input[program::kBatchRows] = counts.rows;
     batch_input[program::kRowLength] = counts.row_length;
+    numbers(Kind::kConstant) = program.constants;
+    numbers(Kind::kBatchValue) = batch;
+    numbers(Kind::kRowInput) = row_input;
+    numbers(Kind::kBatchInput) = batch_input;
+    numbers(Kind::kRowColumn) = row_column;
+    numbers(Kind::kColumn) = column;
   }
+  ProgramValues(const ProgramValues&) = delete;
+  ProgramValues& operator=(const ProgramValues&) = delete;
 
   const ProgramView& program;
   const cpu::TokenPass& pass;
@@ -35,6 +43,9 @@ struct ProgramValues {
   double* const batch;
   double row_input[program::kRowInputs] = {};
   double batch_input[program::kBatchInputs];
+  // The row's numbers in row columns, and in columns that have one number per row.
+  double row_column[kRowColumns] = {};
+  double column[kColumns] = {};
   int64_t row_index = 0;
   RowRank row_rank[program::kMaxKept];  // of the row's kept values
   int64_t kept_begin = 0;               // where the row's values begin in the memory for kept values
@@ -42,35 +53,29 @@ struct ProgramValues {
   double loss = 0;
   double metric[kMaxMetrics] = {};
 
-  double get(const Operand& x) const {
-    switch (x.kind) {
-      case Kind::kConstant:
-        return program.constants[x.index];
-      case Kind::kRowValue:
-        return row[x.index];
-      case Kind::kBatchValue:
-        return batch[x.index];
-      case Kind::kRowInput:
-        return row_input[x.index];
-      case Kind::kBatchInput:
-        return batch_input[x.index];
-      case Kind::kRowColumn:
-        return pass.batch->row_column[x.index][row_index];
-      case Kind::kColumn:
-        return of_row(pass.batch->column[x.index]);
-      default:
-        return 0;
+  void start_row(int64_t index, double* values) {
+    row_index = index;
+    row = values;
+    numbers(Kind::kRowValue) = values;
+    for (unsigned left = program.row_columns; left != 0; left &= left - 1) {
+      const int c = __builtin_ctz(left);
+      row_column[c] = pass.batch->row_column[c][index];
+    }
+    for (unsigned left = program.columns; left != 0; left &= left - 1) {
+      const int c = __builtin_ctz(left);
+      const ColumnView& view = pass.batch->column[c];
+      if (view.per_row) column[c] = element(view, index);
     }
   }
+
+  // Returns an operand of a row segment or a batch segment.
+  double get(const Operand& x) const { return numbers_[static_cast<int>(x.kind)][x.index]; }
 
   // Returns where the values with a number that the row's tokens keep are. They have no gaps for masked
   // tokens.
   float* kept_values(int kept) const {
     return pass.program.kept + kept * pass.program.kept_stride + kept_begin;
   }
-
-  // Returns the row's number in a column that has one value per row.
-  double of_row(const ColumnView& column) const { return column.per_row ? element(column, row_index) : 0; }
 
   double* output(const Instruction& x) {
     if (x.op == Op::k_batch_metric) return &pass.program.batch_metrics[x.out];
@@ -81,7 +86,9 @@ struct ProgramValues {
   void run(const Segment& segment) {
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program.instructions[i];
-      const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]), d = get(x.operand[3]);
+      double operand[program::kMaxOperands] = {};
+      for (int k = 0; k < program::kMaxOperands && k < x.operands; ++k) operand[k] = get(x.operand[k]);
+      const auto [a, b, c, d] = operand;
       if (program::is_rows_reduction(x.op)) {
         row[program.row_values + x.out] = program::is_rows_selection(x.op) ? b : a;
         continue;
@@ -110,6 +117,11 @@ struct ProgramValues {
         });
     }
   }
+
+ private:
+  const double*& numbers(Kind kind) { return numbers_[static_cast<int>(kind)]; }
+
+  const double* numbers_[program::kKinds] = {};  // the operands of each kind
 };
 
 // Computes the tokens of one row after another.
@@ -130,15 +142,15 @@ class ProgramRows {
 
   // The most tokens of a tile.
   int tile_size() const { return tile_size_; }
+  int metrics() const { return program_.metrics; }
 
   // Begins a row of `tokens` unmasked tokens.
   void start_row(int64_t row, double tokens, double weight, double repeats) {
-    values_.row = pass_.row_values ? pass_.row_values + row * cpu::row_stride(program_) : own_row_;
+    values_.start_row(row, pass_.row_values ? pass_.row_values + row * cpu::row_stride(program_) : own_row_);
     values_.row_input[program::kRowTokens] = tokens;
     values_.row_input[program::kRowWeight] = weight;
     values_.row_input[program::kRowRepeats] = repeats;
     values_.row_input[program::kPlaceInPair] = static_cast<double>(row & 1);
-    values_.row_index = row;
     values_.kept_begin = pass_.kept_per_row ? 0 : layout_.begin(row);
     for (int k = 0; k < program_.kept; ++k) values_.row_rank[k].clear();
     gatherer_.start_row(row);
@@ -345,7 +357,7 @@ class ProgramRows {
   }
 
   void reduce_row(const Segment& segment, TileReader& reader, int64_t length) {
-    Reduction reductions[program::kMaxReductions];
+    Reduction* const reductions = reductions_of_segment_;
     clear(segment.reductions, reductions);
     loop_.segment = nullptr;
     for (int64_t at = 0; at < length; at += tile_size_) {
@@ -365,14 +377,15 @@ class ProgramRows {
     loop_.segment = nullptr;
     write_results(segment, reductions);
     for_scans(segment, [&](const Instruction& x) {
-      scan(x.op, values_.get(x.operand[1]), reader.mask(0), length, scanned_of(x.out));
+      const double decay = x.operands > 1 ? values_.get(x.operand[1]) : 0.0;
+      scan(x.op, decay, reader.mask(0), length, scanned_of(x.out));
     });
   }
 
   // Computes only the sampled tokens of a row, for what is gathered of the values that they keep, and for
   // estimates of reductions.
   void sample_row(const Segment& segment, TileReader& reader, int64_t length) {
-    Reduction reductions[program::kMaxReductions];
+    Reduction* const reductions = reductions_of_segment_;
     clear(segment.reductions, reductions);
     loop_.segment = nullptr;
     const cpu::Gathering& gathering = *pass_.gathering;
@@ -555,7 +568,8 @@ class ProgramRows {
   const int reducing_;  // the number of reductions in the segment after the one with the outputs
   const bool has_output_loop_;
   const int tile_size_;
-  Reduction reductions_[program::kMaxReductions];  // these reductions
+  Reduction reductions_[program::kMaxReductions];             // these reductions
+  Reduction reductions_of_segment_[program::kMaxReductions];  // those of the segment that is run for the row
   double own_row_[2 * program::kMaxValues];
   alignas(64) float registers_[kTileRegisters * (kSharedTile + kPadding)];
 };

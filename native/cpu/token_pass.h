@@ -10,22 +10,6 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Adds each member of x to the sum of that member. It is the same as ExactSums::add(), but vectorised.
-inline void add_exactly(const Sums& x, ExactSums* sums) {
-  double number[kSums];
-  double error[kSums];
-  memcpy(number, &x, sizeof number);
-  int errors = 0;
-#pragma omp simd reduction(+ : errors)
-  for (int k = 0; k < kSums; ++k) {
-    error[k] = two_sum(two_sum(number[k], &sums->high[k]), &sums->low[k]);
-    errors += error[k] != 0 ? 1 : 0;
-  }
-  if (errors == 0) return;
-  for (int k = 0; k < kSums; ++k)
-    if (error[k] != 0) sums->add_to_rest(k, error[k]);
-}
-
 class TokenPassOfChunk {
  public:
   // `program` is null unless the function's loss is user-defined.
@@ -37,6 +21,9 @@ class TokenPassOfChunk {
         loss_(terms_.has_loss() && !program ? &loss_loops(terms_.loss) : nullptr),
         program_(program),
         kl_(terms_.has_kl() ? &kl_loops(terms_.kl) : nullptr),
+        token_metrics_(program ? program->metrics()
+                       : loss_ ? loss_->traits.token_metrics
+                               : 0),
         tile_size_(tile_size_of(program)),
         part_(part_of(terms_, program, batch_.layout.tokens())),
         mask_use_(pass.grad && !program && !terms_.weighted ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
@@ -158,9 +145,8 @@ class TokenPassOfChunk {
   // Moves the float32 sums to the float64 sums.
   void take_sums() {
     if (terms_.has_loss()) {
-      const int metrics = loss_ ? loss_->traits.token_metrics : pass_.program.program->metrics;
       row_sums_.loss[row_.kind] += loss_sums_.loss.take();
-      for (int i = 0; i < metrics; ++i) row_sums_.metric[i] += loss_sums_.metric[i].take();
+      for (int i = 0; i < token_metrics_; ++i) row_sums_.metric[i] += loss_sums_.metric[i].take();
     }
     if (program_) program_->end_sums();
     if (kl_) row_sums_.kl += kl_sum_.take();
@@ -171,13 +157,20 @@ class TokenPassOfChunk {
   void add_sums() {
     // The factors of a row without tokens may be infinite.
     if (program_ && row_.count > 0) program_->apply_factors(row_.kind, &row_sums_);
-    row_sums_.loss[row_.kind] *= weights_.loss;
-    for (double& metric : row_sums_.metric) metric *= repeats_;
-    for (double& metric : row_sums_.row_metric) metric *= repeats_;
-    row_sums_.kl *= weights_.kl;
-    row_sums_.entropy *= weights_.entropy;
-    add_exactly(row_sums_, sums_);
+    add(ExactSums::kLoss + row_.kind, row_sums_.loss[row_.kind] * weights_.loss);
+    for (int i = 0; i < token_metrics_; ++i) add(ExactSums::kMetric + i, row_sums_.metric[i] * repeats_);
+    for (int i = 0; i < kMaxRowMetrics; ++i)
+      add(ExactSums::kRowMetric + i, row_sums_.row_metric[i] * repeats_);
+    add(ExactSums::kKl, row_sums_.kl * weights_.kl);
+    add(ExactSums::kEntropy, row_sums_.entropy * weights_.entropy);
     row_sums_ = {};
+  }
+
+  // Adds x to sum k of the chunk, like ExactSums::add(). Few rows have all sums, and 0 changes none.
+  void add(int k, double x) {
+    if (x == 0) return;
+    const double error = two_sum(two_sum(x, &sums_->high[k]), &sums_->low[k]);
+    if (error != 0) sums_->add_to_rest(k, error);
   }
 
   // Computes the tokens [at, at + n) of a row whose tiles end at `last`. Leaves out the masked tokens at the
@@ -240,6 +233,7 @@ class TokenPassOfChunk {
   const LossLoops* const loss_;  // null for a user-defined loss
   ProgramRows* const program_;
   const KlLoops* const kl_;
+  const int token_metrics_;  // how many metrics the loops of the loss sum
   const int tile_size_;
   const int part_;  // how many tokens of a tile the loop of one term computes before that of the next one
   const MaskUse mask_use_;

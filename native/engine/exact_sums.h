@@ -24,8 +24,10 @@ struct ExactSums {
   double low[kSums] = {};
   std::vector<double> rest[kSums];  // by increasing magnitude; no two numbers of a sum have a bit in common
 
-  // The sums' numbers: loss[0] and metric[0] of Sums.
-  static constexpr int kLoss = 0, kMetric = 2;
+  // The sums' numbers: loss[0], metric[0], row_metric[0], kl and entropy of Sums.
+  static constexpr int kLoss = 0, kMetric = 2, kRowMetric = kMetric + kMaxMetrics,
+                       kKl = kRowMetric + kMaxRowMetrics, kEntropy = kKl + 1;
+  static_assert(kEntropy + 1 == kSums);
 
   void clear();
   void add_to_rest(int k, double x);
