@@ -18,8 +18,8 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 constexpr int kTile = 1024;
-// The length of a tile that several loops read. The processor keeps prefetching the columns of all these
-// loops only if it switches between the loops often, so this tile is shorter.
+// The length of a tile, or of a part of a tile, that several loops read. The processor keeps prefetching the
+// columns of all these loops only if it switches between the loops often.
 constexpr int kSharedTile = 512;
 // The loops get only lengths that are multiples of kBlock, so that vectorised loops need no code for a
 // remainder. The last tokens of a row are copied to buffers of this length. The rest of such a buffer counts

@@ -166,11 +166,9 @@ class TokenPassOfChunk {
     row_sums_ = {};
   }
 
-  // Adds x to sum k of the chunk, like ExactSums::add(). Few rows have all sums, and 0 changes none.
+  // Adds x to sum k of the chunk. Few rows have all sums, and 0 changes none.
   void add(int k, double x) {
-    if (x == 0) return;
-    const double error = two_sum(two_sum(x, &sums_->high[k]), &sums_->low[k]);
-    if (error != 0) sums_->add_to_rest(k, error);
+    if (x != 0) sums_->add(k, x);
   }
 
   // Computes the tokens [at, at + n) of a row whose tiles end at `last`. Leaves out the masked tokens at the
