@@ -8,8 +8,9 @@ import { type FrameworkTimes, OURS } from './report.js';
 import { digits, ratio, spread, type TableContent } from './tables.js';
 import { type Work, works } from './works.js';
 
-/** The name of the built-in PPO among the contenders. */
+/** The names of the built-in PPO and of a loss without its gradient among the contenders. */
 const PPO = 'ppo';
+const FORWARD = 'forward alone';
 
 /**
  * The largest time of a loss that meets its target, divided by PPO's time. A loss may take longer if it needs more than
@@ -17,15 +18,16 @@ const PPO = 'ppo';
  */
 export const LIMITS = { onePass: 1.5, severalPasses: 2.2 };
 
-/** Times losses with gradients, on a batch of the shape LARGE. */
+/** Times losses with gradients and without, on a batch of the shape LARGE. */
 export async function timeFrameworks(
   losses: readonly Work[],
   peers: readonly Peer[],
   rounds: number,
 ): Promise<FrameworkTimes[]> {
   const [ppo] = works(/^ppo$/);
-  const times = await timeFunctions(losses, peers, LARGE, rounds, [true], (_, inputs, gradients) => [
+  const times = await timeFunctions(losses, peers, LARGE, rounds, [true], (loss, inputs, gradients) => [
     contender(PPO, () => ppo!.compute(inputs, gradients)),
+    contender(FORWARD, () => loss.compute(inputs, {})),
   ]);
   return times.map((each, i) => ({ ...each, passes: passesOf(losses[i]!.spec) }));
 }
@@ -53,6 +55,7 @@ export function frameworksTable(losses: readonly FrameworkTimes[], peers: readon
       'min – max',
       "time / PPO's",
       'wanted',
+      'forward alone, ms',
       ...names.map((name) => `× ${name}`),
     ],
     rows: losses.map((loss) => [
@@ -62,6 +65,7 @@ export function frameworksTable(losses: readonly FrameworkTimes[], peers: readon
       spread(loss.times[OURS]!),
       digits(timeOverPpo(loss)),
       `≤ ${limitOf(loss)}`,
+      loss.times[FORWARD]!.median.toFixed(2),
       ...names.map((name) => ratio(loss.times[name], loss.times[OURS])),
     ]),
   };

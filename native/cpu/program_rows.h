@@ -134,7 +134,7 @@ class ProgramRows {
         values_(pass),
         gatherer_(pass.program.gathering),
         reducing_(reductions_with_outputs(program_)),
-        has_output_loop_(has_output_loop(pass)),
+        has_output_loop_(has_loop(program_.segments[program_.output_segment])),
         tile_size_(longest_tile()) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
     static_assert(cpu::kScannedPadding >= kBlock);
@@ -201,7 +201,7 @@ class ProgramRows {
     if (has_output_loop_) {
       const Segment& last = reducing_ > 0 ? segment[1] : *segment;
       prepare_loop(*segment, last.last, reductions_);
-      return run_loop(in, n, grad, sums, reductions_);
+      return run_loop(in, n, grad ? grad : unwanted_grad_, sums, reductions_);
     }
     output_tile(*segment, in, n, grad, grad_entropy, sums);
     if (reducing_ > 0) reduce_tile(segment[1], in, n, reductions_);
@@ -240,13 +240,6 @@ class ProgramRows {
     Extreme extreme;
     int64_t kept;  // how many values have been kept
   };
-
-  // Returns whether a loop computes the segment with the outputs. A compiled segment with a gradient always
-  // writes it.
-  static bool has_output_loop(const cpu::TokenPass& pass) {
-    const ProgramView& program = *pass.program.program;
-    return has_loop(program.segments[program.output_segment]) && (pass.grad || !program.has_grad);
-  }
 
   // Loops that compute values ahead get the longest tiles, unless values of a tile are written to registers.
   int longest_tile() const {
@@ -565,13 +558,14 @@ class ProgramRows {
   int64_t position_ = 0;      // of the current tile's first token in the row
   float* scanned_ = nullptr;  // the first scanned values of the row
   RowLoop loop_;
-  const int reducing_;  // the number of reductions in the segment after the one with the outputs
-  const bool has_output_loop_;
+  const int reducing_;          // the number of reductions in the segment after the one with the outputs
+  const bool has_output_loop_;  // whether a loop computes the segment with the outputs
   const int tile_size_;
   Reduction reductions_[program::kMaxReductions];             // these reductions
   Reduction reductions_of_segment_[program::kMaxReductions];  // those of the segment that is run for the row
   double own_row_[2 * program::kMaxValues];
   alignas(64) float registers_[kTileRegisters * (kSharedTile + kPadding)];
+  alignas(64) float unwanted_grad_[kTile];  // a loop that computes a gradient always writes it
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

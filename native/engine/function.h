@@ -52,7 +52,13 @@ struct ProgramLoss {
   ProgramLoss(program::Program with_grad, program::Program without_grad, std::vector<ProgramMetric> metrics);
   ProgramLoss(const ProgramLoss&) = delete;
 
+  // Returns the program for a call. Both compute the same losses and metrics.
+  const program::Program& program(bool wants_grad) const {
+    return wants_grad || always_with_grad ? with_grad : without_grad;
+  }
+
   const program::Program with_grad, without_grad;
+  const bool always_with_grad;  // whether that one is faster even if no gradient is wanted
   const std::vector<ProgramMetric> metrics;
   LossInfo info;
 };
@@ -82,7 +88,7 @@ class PreparedFunction {
   // Returns the program that computes the loss, or null if no program does.
   const program::Program* program(bool with_grad) const {
     const ProgramLoss* const loss = function_.program_loss.get();
-    return loss ? with_grad ? &loss->with_grad : &loss->without_grad : nullptr;
+    return loss ? &loss->program(with_grad) : nullptr;
   }
   // Returns how many values a call computes, which is the length of value_names().
   int64_t values() const { return values_; }

@@ -44,9 +44,12 @@ function move(op: string, numbers: Int32Array): void {
   for (let i = hasRegister ? 0 : 1; i <= operandsOf(op); i++) if (numbers[i]! < 65536) numbers[i]! += 1;
 }
 
+/** Returns the result with and without a gradient. */
 function compute(policyLoss: NativeProgramLossSpec, inputs: readonly InputName[], batch: Batch) {
   const evaluator = new Evaluator({ policyLoss }, new BatchReader(KeyMapper.get('verl'), { inputs }));
-  return evaluator.computeSync(batch, { grad: true }, () => ({})) as Parameters<typeof assertSameBits>[0];
+  const result = evaluator.computeSync(batch, { grad: true }, () => ({}));
+  const { loss, metrics } = evaluator.computeSync(batch, {}, () => ({}));
+  return { result: result as Parameters<typeof assertSameBits>[0], withoutGrad: { loss, metrics } };
 }
 
 const counted = (policyLoss: NativeProgramLossSpec) =>
@@ -70,6 +73,11 @@ describe('compiled segments', () => {
       const other = { ...spec, program: { ...spec.program, withGrad: inOtherRegisters(withGrad) } };
       assert.equal(counted(spec), 0, 'instructions that the interpreter runs');
       assert.ok(counted(other) > 0);
-      for (const each of batches) assertSameBits(compute(spec, inputs, each), compute(other, inputs, each));
+      for (const each of batches) {
+        const compiled = compute(spec, inputs, each);
+        const interpreted = compute(other, inputs, each);
+        assertSameBits(compiled.result, interpreted.result);
+        assert.deepStrictEqual(compiled.withoutGrad, interpreted.withoutGrad);
+      }
     });
 });
