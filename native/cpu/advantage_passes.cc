@@ -34,7 +34,7 @@ double mean_logprob_of(const BatchView& view, int64_t row, float* buffer) {
   for (int64_t at = 0; at < length; at += kTile) {
     const int n = static_cast<int>(length - at < kTile ? length - at : kTile);
     const float* x = load_tile(view.column[kSampledLogprob], begin + at, n, buffer);
-    for_lanes(n, [&](int lane, int i) { sum.lane[lane] += mask[at + i] != 0 ? x[i] : 0.0f; });
+    for_lanes(n, [&](int lane, int i) { sum.lane[lane] += kept_by(mask[at + i], x[i]); });
     count += count_mask(mask + at, n);
   }
   return mean_logprob(sum.take(), count);

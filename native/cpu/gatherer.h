@@ -66,8 +66,10 @@ class Gatherer {
     sum.store(partial);
     for (int at = 0; at < n; at += kSumLanes) {
       PL_FOR_LANES
-      for (int l = 0; l < kSumLanes; ++l)
-        partial[l] += x[at + l] < low ? kept(x[at + l], lanes[at + l]) : 0.0f;
+      for (int l = 0; l < kSumLanes; ++l) {
+        const float value = kept(x[at + l], lanes[at + l]);
+        partial[l] += x[at + l] < low ? value : 0.0f;
+      }
     }
     sum.load(partial);
     gathering_->rows[row_].sum += sum.take();

@@ -11,8 +11,11 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 inline void penalise(const uint8_t* mask, const float* values, const float* base, float scale, int n,
                      float* out, LaneSum<float>* sum) {
 #pragma omp simd
-  for (int i = 0; i < n; ++i) out[i] = mask[i] != 0 ? base[i] - scale * values[i] : base[i];
-  for_lanes(n, [&](int lane, int i) { sum->lane[lane] += mask[i] != 0 ? values[i] : 0.0f; });
+  for (int i = 0; i < n; ++i) {
+    const float whole = base[i], penalised = whole - scale * values[i];
+    out[i] = mask[i] != 0 ? penalised : whole;
+  }
+  for_lanes(n, [&](int lane, int i) { sum->lane[lane] += kept_by(mask[i], values[i]); });
 }
 
 inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowPart* part) {

@@ -84,22 +84,28 @@ class RecurrenceOfRow {
       const int n = static_cast<int>(end - first);
       const Tile tile = load(first, n, per_token);
       const bool is_rewarded = rewarded >= first && rewarded < end;
+      int terms = n;  // the number of terms in x_
+      // Whether masked tokens lie between unmasked ones. Most tiles have none.
+      bool has_holes = false;
       if constexpr (skips_masked) {
-        const int unmasked = find_unmasked_terms(tile, n);
-        if (is_rewarded) x_[unmasked - 1] += batch_.rewards[row_];
-        const double after = carry_.x[0];
-        recur_tile(f_.decay, x_, unmasked, &carry_);
-        spread_unmasked(tile, n, unmasked, after);
-      } else {
-        find_terms(tile, n);
-        if (is_rewarded) x_[rewarded - first] += batch_.rewards[row_];
-        recur_tile(f_.decay, x_, n, &carry_);
+        terms = static_cast<int>(count_mask(tile.mask, n));
+        has_holes = !all_unmasked(tile.mask, terms);
       }
+      if (has_holes)
+        terms = find_unmasked_terms(tile, n);
+      else
+        find_terms(tile, terms);
+      if (is_rewarded) x_[skips_masked ? terms - 1 : rewarded - first] += batch_.rewards[row_];
+      const double after = carry_.x[0];
+      recur_tile(f_.decay, x_, terms, &carry_);
+      if (has_holes)
+        spread_unmasked(tile, n, terms, after);
+      else
+        for (int i = terms; i < n; ++i) x_[i] = after;
       if constexpr (measured)
         measure(tile, n);
       else
         write(tile, first, n);
-      if constexpr (reads_values && !skips_masked) next_value_ = tile.values[0];
       end = first;
     }
   }
@@ -132,12 +138,15 @@ class RecurrenceOfRow {
     return tile;
   }
 
+  // Stores the terms of the tile's first n tokens in x_.
   void find_terms(const Tile& tile, int n) {
+    if (n == 0) return;
     const F f = f_;
     double* const x = x_;
 #pragma omp simd
     for (int i = 0; i < n - 1; ++i) x[i] = f.term(tile.token(i, reads_values ? tile.values[i + 1] : 0.0));
     x[n - 1] = f.term(tile.token(n - 1, next_value_));
+    if constexpr (reads_values) next_value_ = tile.values[0];
   }
 
   // Stores the terms of the unmasked tokens next to each other in x_, and returns their number.
@@ -173,12 +182,12 @@ class RecurrenceOfRow {
     double* const terms = terms_;
 #pragma omp simd
     for (int i = 0; i < n; ++i)
-      terms[i] = tile.mask[i] != 0 ? f.advantage(x[i], tile.token(i, 0.0), baseline) : 0.0;
+      terms[i] = kept_by(tile.mask[i], f.advantage(x[i], tile.token(i, 0.0), baseline));
     const double mean = count > 0 ? sum_of_terms(n) / count : 0.0;
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
       const double d = f.advantage(x[i], tile.token(i, 0.0), baseline) - mean;
-      terms[i] = tile.mask[i] != 0 ? d * d : 0.0;
+      terms[i] = kept_by(tile.mask[i], d * d);
     }
     spread_->add({count, mean, sum_of_terms(n)});
   }

@@ -256,6 +256,13 @@ PL_FN float added(float x, int32_t lane) {
 #endif
 }
 
+// Returns x if the token is unmasked according to the mask's byte, otherwise 0. An expression that reads x
+// only for unmasked tokens would become a branch per token where vectors have no masked loads.
+template <class Number>
+PL_FN Number kept_by(uint8_t mask, Number x) {
+  return mask != 0 ? x : Number(0);
+}
+
 // Converts the values [first, first + n) of a 16-bit column to float32. Prefetches as many values after them,
 // so that memory is read while the loops compute.
 __attribute__((noinline)) inline void widen(const ColumnView& view, int64_t first, int n, float* out) {
