@@ -21,7 +21,14 @@ import {
   WITH_RETURNS,
 } from './support/advantages.js';
 import { camelCase, renamed } from './support/batch-keys.js';
-import { ADVANTAGE_ARGUMENTS, inHalf, layOut, makeRewarded, rewardSpec } from './support/draw.js';
+import {
+  ADVANTAGE_ARGUMENTS,
+  inHalf,
+  layOut,
+  makeRewarded,
+  type RewardSpec,
+  rewardSpec,
+} from './support/draw.js';
 import {
   type AdvantageCase,
   advantageCases,
@@ -145,9 +152,13 @@ describe('cross-validation: advantages', () => {
       { packed: true, rows: 3, rowLengths: [17, 100_000, 250], columns: 100_000 },
       { packed: false, rows: 1, columns: 100_000 },
       { packed: false, rows: 20_000, columns: 5 },
-    ].map((shape) => {
-      const batch = makeRewarded({ ...REWARDED_TOKENS, ...shape });
-      return { batch, laid: layOut(batch) };
+      // Long runs of unmasked tokens, runs with a single masked token in them, and long masked ends.
+      { packed: false, rows: 8, columns: 5000, mask: 'prefix', pierced: 1500 },
+    ].map(({ pierced, ...shape }) => {
+      const batch = makeRewarded({ ...REWARDED_TOKENS, ...(shape as Partial<RewardSpec>) });
+      const actionMask = Array.from(batch.actionMask);
+      if (pierced) for (let i = pierced; i < actionMask.length; i += 2 * batch.columns) actionMask[i] = 0;
+      return { batch: { ...batch, actionMask }, laid: layOut({ ...batch, actionMask }) };
     });
   });
 
@@ -181,7 +192,7 @@ describe('cross-validation: advantages', () => {
       );
     });
 
-    it(`${name}: a row of 100,000 tokens, alone and packed with short rows, and 20,000 rows`, async () => {
+    it(`${name}: a row of 100,000 tokens, alone and packed with short rows, 20,000 rows, and long runs`, async () => {
       const [drawnArgs] = fc.sample(args, { seed: SEED, numRuns: 1 }) as [Args];
       const fn = create(name, drawnArgs);
       for (const { batch, laid } of large) {
