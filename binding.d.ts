@@ -115,7 +115,10 @@ export interface NativeProgramMetric {
 
 /** A policy loss that is computed by programs. */
 export interface NativeProgramLossSpec {
-  /** Calls without a gradient run a program of their own. It must output the same losses and metrics. */
+  /**
+   * Calls without a gradient run a program of their own, or the one with the gradient if that is faster. Both must output
+   * the same losses and metrics.
+   */
   program: {
     withGrad: NativeProgram;
     withoutGrad: NativeProgram;
@@ -438,10 +441,10 @@ export interface NativeBinding {
    */
   gradientIsPerToken(fn: NativeFunction): boolean;
   /**
-   * Returns how many instructions for tokens the interpreter runs if the function is called with a gradient. The other
+   * Returns how many instructions for tokens the interpreter runs in a call with or without a gradient. The other
    * instructions are in loops that are compiled ahead of time (native/program/compiled.h).
    */
-  interpretedInstructions(fn: NativeFunction): number;
+  interpretedInstructions(fn: NativeFunction, withGrad: boolean): number;
   /**
    * Evaluates a function on a batch. Bit i of the returned number is set if values[i] exists. A metric does not exist
    * if it is about rows of a kind (usual or expert) that the batch lacks.

@@ -57,9 +57,8 @@ Napi::Value function_value_names(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value interpreted_instructions(const Napi::CallbackInfo& info) {
-  const Function& function = function_of(info[0])->function();
-  const int count = function.program_loss ? function.program_loss->with_grad.view().interpreted : 0;
-  return Napi::Number::New(info.Env(), count);
+  const program::Program* const program = function_of(info[0])->program(info[1].ToBoolean());
+  return Napi::Number::New(info.Env(), program ? program->view().interpreted : 0);
 }
 
 Napi::Value has_gradient_per_token(const Napi::CallbackInfo& info) {

@@ -52,8 +52,14 @@ function compute(policyLoss: NativeProgramLossSpec, inputs: readonly InputName[]
   return { result: result as Parameters<typeof assertSameBits>[0], withoutGrad: { loss, metrics } };
 }
 
-const counted = (policyLoss: NativeProgramLossSpec) =>
-  native.interpretedInstructions(native.createFunction({ policyLoss }));
+const interpreted = (policyLoss: NativeProgramLossSpec, withGrad: boolean) =>
+  native.interpretedInstructions(native.createFunction({ policyLoss }), withGrad);
+
+/**
+ * The losses that are interpreted if no gradient is wanted: their programs with a gradient have many more instructions or
+ * more passes over the batch.
+ */
+const CHEAPER_WITHOUT_GRAD = ['verl/sapo', 'verl/online_dpo', 'trl/sapo', 'segment_ppo', 'real'];
 
 describe('compiled segments', () => {
   it('are the generated ones', () => {
@@ -71,13 +77,14 @@ describe('compiled segments', () => {
     it(`of ${name} compute the bits of the interpreter`, () => {
       const { withGrad } = spec.program;
       const other = { ...spec, program: { ...spec.program, withGrad: inOtherRegisters(withGrad) } };
-      assert.equal(counted(spec), 0, 'instructions that the interpreter runs');
-      assert.ok(counted(other) > 0);
+      assert.equal(interpreted(spec, true), 0, 'instructions that the interpreter runs');
+      assert.equal(interpreted(spec, false) > 0, CHEAPER_WITHOUT_GRAD.includes(name.replace(/ #.*/, '')));
+      assert.ok(interpreted(other, true) > 0);
       for (const each of batches) {
         const compiled = compute(spec, inputs, each);
-        const interpreted = compute(other, inputs, each);
-        assertSameBits(compiled.result, interpreted.result);
-        assert.deepStrictEqual(compiled.withoutGrad, interpreted.withoutGrad);
+        const expected = compute(other, inputs, each);
+        assertSameBits(compiled.result, expected.result);
+        assert.deepStrictEqual(compiled.withoutGrad, expected.withoutGrad);
       }
     });
 });
