@@ -20,28 +20,34 @@ namespace policy_loss::addon {
 namespace {
 
 // Evaluates a batch in host memory on the CPU, and returns the result. A small batch is computed by the
-// calling thread, which reuses the memory of earlier calls.
+// calling thread.
 Napi::Value evaluate_now(Napi::Env env, const FunctionHandle& function, const BatchView& batch,
                          const Call& call) {
   if (!cpu::is_small(batch.layout))
     return run_now(env, std::make_shared<cpu::Evaluation>(function, batch, call.coefficients, call.normalizer,
                                                           call.outputs));
-  cpu::Workspace& workspace = Instance::of(env).workspace;
+  Instance& instance = Instance::of(env);
   cpu::Evaluation evaluation(function, batch, call.coefficients, call.normalizer, call.outputs,
-                             std::move(workspace));
+                             instance.take_workspace());
   cpu::run_here(evaluation);
-  workspace = evaluation.take_workspace();
+  instance.give_back(evaluation.take_workspace());
   return Napi::Number::New(env, result_of(env, evaluation));
 }
 
 // Evaluates a batch in host memory on the pool's threads, and returns a promise.
-Napi::Value evaluate_later(const Napi::CallbackInfo& info, const FunctionHandle& function,
-                           const BatchView& batch, const Call& call, bool quick) {
-  auto task = std::make_shared<Reporting<cpu::Evaluation>>(function, batch, call.coefficients,
-                                                           call.normalizer, call.outputs);
+Napi::Value evaluate_later(const Napi::Value& held, const FunctionHandle& function, const BatchView& batch,
+                           const Call& call, bool quick) {
+  Instance& instance = Instance::of(held.Env());
+  const bool is_small = cpu::is_small(batch.layout);
+  auto task = std::make_shared<Reporting<cpu::Evaluation>>(
+      function, batch, call.coefficients, call.normalizer, call.outputs,
+      is_small ? instance.take_workspace() : cpu::Workspace{});
   task->set_abort_flag(call.abort);
   task->set_quick(quick);
-  return run_later(info, task);
+  return run_later(held, task, [&instance, is_small](Napi::Env env, cpu::Evaluation& finished) {
+    if (is_small) instance.give_back(finished.take_workspace());
+    return result_of(env, finished);
+  });
 }
 
 Napi::Value create_function(const Napi::CallbackInfo& info) {
@@ -100,7 +106,7 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
     if (!logits.IsUndefined())
       return logits_gradient(info, function, place.batch, call, logits.As<Napi::Object>(), later);
     if (!later) return evaluate_now(info.Env(), function, place.batch, call);
-    return evaluate_later(info, function, place.batch, call, false);
+    return evaluate_later(hold(info), function, place.batch, call, false);
   });
 }
 
@@ -122,7 +128,7 @@ Napi::Value evaluate_together(const Napi::CallbackInfo& info, bool) {
                                                   call.outputs))
           .set_abort_flag(call.abort);
     }
-    return run_later(info, task);
+    return run_later(hold(info), task);
   });
 }
 
@@ -158,7 +164,7 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info, bool later) {
                          number_or_zero(info[next + 7])};
     if (!later) return evaluate_now(info.Env(), function, batch, call);
     call.abort = flag_if_any(info[next + 8]);
-    return evaluate_later(info, function, batch, call, info[next + 9].ToBoolean());
+    return evaluate_later(hold_arrays(info), function, batch, call, info[next + 9].ToBoolean());
   });
 }
 
@@ -195,8 +201,8 @@ Napi::Value kl(const Napi::CallbackInfo& info, bool later) {
     if (!later)
       return run_now(info.Env(),
                      std::make_shared<cpu::KlEvaluation>(function.kl, place.batch, base, scale, out));
-    return run_later(
-        info, std::make_shared<Reporting<cpu::KlEvaluation>>(function.kl, place.batch, base, scale, out));
+    return run_later(hold(info), std::make_shared<Reporting<cpu::KlEvaluation>>(function.kl, place.batch,
+                                                                                base, scale, out));
   });
 }
 
@@ -233,7 +239,7 @@ Napi::Value compute_advantages(const Napi::CallbackInfo& info, bool later) {
     auto task = std::make_shared<Reporting<cpu::AdvantageEvaluation>>(function, batch, call.outputs,
                                                                       call.seed, call.not_finite_row);
     task->set_abort_flag(call.abort);
-    return run_later(info, task);
+    return run_later(hold(info), task);
   });
 }
 

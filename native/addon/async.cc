@@ -21,12 +21,27 @@ Instance::Instance(Napi::Env env) {
   napi_add_env_cleanup_hook(env, close, this);
 }
 
+cpu::Workspace Instance::take_workspace() {
+  if (workspaces_.empty()) return {};
+  cpu::Workspace taken = std::move(workspaces_.back());
+  workspaces_.pop_back();
+  return taken;
+}
+
+void Instance::give_back(cpu::Workspace workspace) {
+  // Calls that follow each other need only one. More of them serve calls at the same time.
+  constexpr size_t kMost = 64, kMostRows = 64;
+  const bool is_little = workspace.row_tokens.capacity() <= kMostRows;
+  if (workspaces_.empty() || (is_little && workspaces_.size() < kMost))
+    workspaces_.push_back(std::move(workspace));
+}
+
 Napi::Value Instance::start(Napi::Env env, std::unique_ptr<Job> job, const Napi::Value& keep_alive,
                             const std::function<void(Job*)>& begin) {
   // This call fails if Node is terminating this thread. Then the job must not begin.
   napi_value promise = nullptr;
   if (napi_create_promise(env, &job->deferred, &promise) != napi_ok) throw Napi::Error::New(env);
-  napi_create_reference(env, keep_alive, 1, &job->keep_alive);
+  if (!keep_alive.IsUndefined()) napi_create_reference(env, keep_alive, 1, &job->keep_alive);
 #if defined(__linux__)
   if (ReadForLater* const reading = ReadForLater::current()) job->memory = reading->take_memory();
 #endif
@@ -60,7 +75,7 @@ void Instance::deliver(napi_env env, napi_value, void* context, void* data) {
   if (!env) return;
   Instance& instance = *static_cast<Instance*>(context);
   if (--instance.undelivered_ == 0) napi_unref_threadsafe_function(env, instance.deliver_);
-  napi_delete_reference(env, job->keep_alive);
+  if (job->keep_alive) napi_delete_reference(env, job->keep_alive);
   try {
     napi_resolve_deferred(env, job->deferred, job->result(env));
   } catch (const Napi::Error& error) {
@@ -90,9 +105,14 @@ Napi::Value hold(const Napi::CallbackInfo& info) {
   uint32_t held = 0;
   for (uint32_t i = 0; i < info.Length(); ++i)
     if (!info[i].IsUndefined()) arguments.Set(held++, info[i]);
-  if (const ReadForLater* reading = ReadForLater::current())
-    arguments.Set(arguments.Length(), reading->kept());
+  const ReadForLater* const reading = ReadForLater::current();
+  if (reading && !reading->kept().IsEmpty()) arguments.Set(held, reading->kept());
   return arguments;
+}
+
+Napi::Value hold_arrays(const Napi::CallbackInfo& info) {
+  const ReadForLater* const reading = ReadForLater::current();
+  return reading && reading->owns_all() ? info.Env().Undefined() : hold(info);
 }
 
 }  // namespace policy_loss::addon

@@ -29,8 +29,10 @@ class Instance {
   Recycler recycler;
 #endif
 
-  // Memory for the evaluations that this JavaScript thread computes itself. They reuse it one after another.
-  cpu::Workspace workspace;
+  // Memory for the evaluations of small batches that this JavaScript thread starts. They reuse it one after
+  // another.
+  cpu::Workspace take_workspace();
+  void give_back(cpu::Workspace workspace);
 
   struct Job {
     Instance* instance = nullptr;
@@ -50,7 +52,7 @@ class Instance {
   };
 
   // Registers a job, calls begin() to start it, and returns its promise. keep_alive is a JavaScript value
-  // that keeps the job's arrays alive.
+  // that keeps the job's arrays alive, or undefined.
   Napi::Value start(Napi::Env env, std::unique_ptr<Job> job, const Napi::Value& keep_alive,
                     const std::function<void(Job*)>& begin);
 
@@ -61,6 +63,8 @@ class Instance {
  private:
   static void deliver(napi_env env, napi_value, void* context, void* data);
   static void close(void* instance);
+
+  std::vector<cpu::Workspace> workspaces_;
 
   // A JavaScript WeakMap from each buffer to a WeakRef of its second buffer. So this map does not keep a
   // second buffer alive; only the calls in progress do.
@@ -79,5 +83,8 @@ class Instance {
 // Returns a JavaScript value that keeps a call's arguments alive. It also keeps the memory of their arrays,
 // even if the caller transfers the arrays' buffers to another thread.
 Napi::Value hold(const Napi::CallbackInfo& info);
+// The same for a call that needs nothing of its arguments but arrays. Returns undefined if the job owns the
+// memory of all of them.
+Napi::Value hold_arrays(const Napi::CallbackInfo& info);
 
 }  // namespace policy_loss::addon

@@ -19,7 +19,7 @@ Napi::Value traffic(const Napi::CallbackInfo& info) {
     check_columns(info.Env(), columns, present_columns(batch), false, batch.mask != nullptr);
     const Call call =
         read_call(function->function(), batch.layout.rows, batch.layout.tokens(), info[2].As<Napi::Object>());
-    return run_later(info, std::make_shared<Reporting<cpu::Traffic>>(function, batch, call.outputs),
+    return run_later(hold(info), std::make_shared<Reporting<cpu::Traffic>>(function, batch, call.outputs),
                      [](Napi::Env, const cpu::Traffic& task) { return static_cast<double>(task.seen()); });
   });
 }
@@ -33,7 +33,7 @@ Napi::Value memory_traffic(const Napi::CallbackInfo& info) {
     char* const data = static_cast<char*>(array.ArrayBuffer().Data()) + array.ByteOffset();
     const bool writes = info[1].As<Napi::Boolean>();
     return run_later(
-        info,
+        hold(info),
         std::make_shared<Reporting<cpu::MemoryTraffic>>(data, static_cast<int64_t>(array.ByteLength()),
                                                         writes),
         [](Napi::Env, const cpu::MemoryTraffic& task) { return static_cast<double>(task.seen()); });

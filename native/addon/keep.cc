@@ -17,9 +17,12 @@ namespace {
 
 thread_local ReadForLater* innermost = nullptr;
 
+// As many arrays as most calls read, or more.
+constexpr size_t kUsualArrays = 16;
+
 }  // namespace
 
-ReadForLater::ReadForLater(Napi::Env env) : outer_(innermost), kept_(Napi::Array::New(env)) {
+ReadForLater::ReadForLater(Napi::Env env) : outer_(innermost), env_(env) {
   innermost = this;
 }
 ReadForLater::~ReadForLater() {
@@ -30,18 +33,24 @@ ReadForLater* ReadForLater::current() {
 }
 
 void ReadForLater::read(napi_value buffer, const void* data) {
-  const Napi::Env env = kept_.Env();
-  if (PinnedHandle block = pinned_block_at(data)) kept_.Set(kept_.Length(), owned(env, std::move(block)));
+  if (PinnedHandle block = pinned_block_at(data)) keep(owned(env_, std::move(block)));
   bool may_be_transferred = false;  // false for a SharedArrayBuffer
-  napi_is_arraybuffer(env, buffer, &may_be_transferred);
-  if (!may_be_transferred) return;
+  napi_is_arraybuffer(env_, buffer, &may_be_transferred);
 #if defined(__linux__)
-  if (can_own_stores(env)) {
+  if (may_be_transferred && can_own_stores(env_)) {
+    if (memory_.empty()) memory_.reserve(kUsualArrays);
     memory_.emplace_back(buffer);
     return;
   }
 #endif
-  kept_.Set(kept_.Length(), Instance::of(env).second_buffer_of(buffer));
+  owns_all_ = false;
+  if (may_be_transferred) keep(Instance::of(env_).second_buffer_of(buffer));
+}
+
+void ReadForLater::keep(const Napi::Value& value) {
+  owns_all_ = false;
+  if (kept_.IsEmpty()) kept_ = Napi::Array::New(env_);
+  kept_.Set(kept_.Length(), value);
 }
 
 #if defined(_WIN32)

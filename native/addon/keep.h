@@ -31,9 +31,11 @@ class ReadForLater {
 
   // `data` is the array's first element.
   void read(napi_value buffer, const void* data);
-  // Returns what keeps the memory of all arrays that were read. It stays valid as long as the returned array
-  // is referenced.
+  // Returns what keeps the memory of all arrays that were read, or nothing if take_memory() keeps all of it.
+  // The memory stays valid as long as the returned array is referenced.
   Napi::Array kept() const { return kept_; }
+  // Returns whether take_memory() keeps all of it.
+  bool owns_all() const { return owns_all_; }
 #if defined(__linux__)
   // The same for the memory that kept() does not keep.
   std::vector<OwnedStore> take_memory() {
@@ -42,8 +44,12 @@ class ReadForLater {
 #endif
 
  private:
+  void keep(const Napi::Value& value);
+
   ReadForLater* const outer_;
+  const Napi::Env env_;
   Napi::Array kept_;
+  bool owns_all_ = true;
 #if defined(__linux__)
   std::vector<OwnedStore> memory_;
 #endif

@@ -104,7 +104,7 @@ Napi::Value logits(const Napi::CallbackInfo& info, bool later) {
     if (!later) return run_now(info.Env(), std::make_shared<cpu::LogitsEvaluation>(call));
     auto task = std::make_shared<Reporting<cpu::LogitsEvaluation>>(call);
     task->set_abort_flag(flag_if_any(object.Get("abort")));
-    return run_later(info, task);
+    return run_later(hold(info), task);
   });
 }
 
@@ -126,7 +126,7 @@ Napi::Value logits_gradient(const Napi::CallbackInfo& info, const FunctionHandle
   auto task = std::make_shared<Reporting<cpu::LogitsGradient>>(function, batch, call.coefficients,
                                                                call.normalizer, call.outputs, logits, first);
   task->set_abort_flag(call.abort);
-  return run_later(info, task);
+  return run_later(hold(info), task);
 }
 
 }  // namespace policy_loss::addon

@@ -1,5 +1,6 @@
 #include "addon/pinned.h"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -20,12 +21,15 @@ class Blocks {
   void add(const void* begin, int64_t bytes, const PinnedHandle& block) {
     const std::lock_guard lock(mutex_);
     blocks_[static_cast<const char*>(begin)] = {bytes, block};
+    any_ = true;
   }
   void remove(const void* begin) {
     const std::lock_guard lock(mutex_);
     blocks_.erase(static_cast<const char*>(begin));
+    any_ = !blocks_.empty();
   }
   PinnedHandle find(const void* address) {
+    if (!any_) return nullptr;  // spares most programs the lock
     const std::lock_guard lock(mutex_);
     const auto next = blocks_.upper_bound(static_cast<const char*>(address));
     if (next == blocks_.begin()) return nullptr;
@@ -40,6 +44,7 @@ class Blocks {
   };
   std::mutex mutex_;
   std::map<const char*, Entry> blocks_;
+  std::atomic<bool> any_ = false;  // whether there are blocks
 };
 
 // Returns an ArrayBuffer on a block, which keeps the block until it is collected or detached.

@@ -77,9 +77,9 @@ Napi::Value run_now(Napi::Env env, const std::shared_ptr<Task>& task) {
 }
 
 // Starts a task on the pool's threads. Returns a promise, which will be resolved with result(env, task).
+// `held` is what hold() or hold_arrays() returned.
 template <class Task, class Result>
-Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Reporting<Task>>& task,
-                      Result result) {
+Napi::Value run_later(const Napi::Value& held, const std::shared_ptr<Reporting<Task>>& task, Result result) {
   auto job = std::make_unique<Instance::Job>();
   task->job = job.get();
   job->work = task;
@@ -87,13 +87,13 @@ Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Repo
     return Napi::Value::From(env, result(env, *raw));
   };
   job->abort = [raw = task.get()] { raw->abort(); };
-  return Instance::of(info.Env()).start(info.Env(), std::move(job), hold(info), [task](Instance::Job*) {
-    cpu::Pool::shared().submit(task);
-  });
+  const Napi::Env env = held.Env();
+  return Instance::of(env).start(env, std::move(job), held,
+                                 [task](Instance::Job*) { cpu::Pool::shared().submit(task); });
 }
 template <class Task>
-Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Reporting<Task>>& task) {
-  return run_later(info, task, [](Napi::Env env, const Task& finished) { return result_of(env, finished); });
+Napi::Value run_later(const Napi::Value& held, const std::shared_ptr<Reporting<Task>>& task) {
+  return run_later(held, task, [](Napi::Env env, const Task& finished) { return result_of(env, finished); });
 }
 
 }  // namespace policy_loss::addon
