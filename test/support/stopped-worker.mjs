@@ -17,11 +17,11 @@ function work({ values, returned }) {
   const data = [column, undefined, undefined, column, undefined];
   const batch = { rows: 1, rowLength: 1, data, dtypes: [0, 0, 0, 0, 0], mask: new Uint8Array(1) };
   const given = [fn, batch, { values }];
-  // The call copies its arguments into an array, and then a last element. Setting the last element calls this setter,
-  // which takes long and does not notice that its thread is terminated, because it has no JavaScript code.
+  // The call copies its arguments into an array. Setting the last element calls this setter, which takes long and does
+  // not notice that its thread is terminated, because it has no JavaScript code.
   const many = new Float32Array(1 << 24).fill(1);
   const set = native.softGate.bind(undefined, 1, 1, many, many, many);
-  Object.defineProperty(Array.prototype, given.length, { set });
+  Object.defineProperty(Array.prototype, given.length - 1, { set });
   parentPort.postMessage('starting');
   native.evaluate(...given);
   // A thread notices that it is terminated when it calls a JavaScript function.
