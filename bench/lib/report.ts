@@ -21,7 +21,7 @@ export interface FunctionTimes {
   errors: Record<string, number>;
 }
 
-/** The times of a loss of another framework or paper, in turns with the same without gradient and with the built-in PPO. */
+/** The times of a loss of another framework or paper, in turns with the loss without its gradient and with PPO. */
 export interface FrameworkTimes extends FunctionTimes {
   /** How many passes over the tokens the loss makes. */
   passes: number;

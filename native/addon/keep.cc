@@ -43,8 +43,10 @@ void ReadForLater::read(napi_value buffer, const void* data) {
     return;
   }
 #endif
-  owns_all_ = false;
-  if (may_be_transferred) keep(Instance::of(env_).second_buffer_of(buffer));
+  if (may_be_transferred)
+    keep(Instance::of(env_).second_buffer_of(buffer));
+  else
+    owns_all_ = false;
 }
 
 void ReadForLater::keep(const Napi::Value& value) {

@@ -13,7 +13,8 @@ void arithmetic(const TokenOperand* operands, int n, float* out) {
   const float* const d = operands[3].data;
   const float va = operands[0].value, vb = operands[1].value, vc = operands[2].value, vd = operands[3].value;
   constexpr int count = program::kOpOperands[static_cast<int>(op)];
-  const int whole = n / kBlock * kBlock;  // is n, and tells the compiler that there is no remainder
+  // Equals n. The division tells the compiler that there is no remainder.
+  const int whole = n / kBlock * kBlock;
 #pragma omp simd
   for (int i = 0; i < whole; ++i)
     out[i] = apply<op, float>(uniform & 1 ? va : a[i], count < 2 || uniform & 2 ? vb : b[i],

@@ -115,23 +115,34 @@ void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out)
   }
 }
 
-// Returns whether a program with a gradient is faster than the one without it because its loops are compiled.
-// Compiled loops take about two thirds of the interpreter's time for each instruction. The results of parts
-// can be merged only if the program has no more passes over the batch.
-bool is_faster(const program::ProgramView& with_grad, const program::ProgramView& without_grad) {
-  struct Count {
-    int instructions = 0, batch_segments = 0;
-    explicit Count(const program::ProgramView& program) {
-      for (int s = 0; s < program.segment_count; ++s) {
-        const program::Segment& segment = program.segments[s];
-        if (segment.kind == program::Op::k_tokens) instructions += segment.last - segment.first;
-        if (segment.kind == program::Op::k_batch) ++batch_segments;
-      }
+// What a program computes: the instructions of its token segments, its passes over the tokens of a row, and
+// its batch segments.
+struct Effort {
+  int instructions = 0, passes = 0, batch_segments = 0;
+
+  explicit Effort(const program::ProgramView& program) {
+    bool continues = false;  // whether the segment before is computed in the same pass
+    for (int s = 0; s < program.segment_count; ++s) {
+      const program::Segment& segment = program.segments[s];
+      const bool of_tokens = segment.kind == program::Op::k_tokens;
+      if (of_tokens) instructions += segment.last - segment.first;
+      if (of_tokens && !continues) ++passes;
+      if (segment.kind == program::Op::k_batch) ++batch_segments;
+      continues = of_tokens;
     }
-  };
+  }
+};
+
+// Returns whether a program with a gradient is faster than the one without it because its loops are compiled.
+// Compiled loops take about two thirds of the interpreter's time for each instruction. A further pass over
+// the tokens pays off only if much is computed. The results of parts can be merged only if the program has no
+// more passes over the batch.
+bool is_faster(const program::ProgramView& with_grad, const program::ProgramView& without_grad) {
+  constexpr int kMany = 20;
   if (with_grad.interpreted > 0 || without_grad.interpreted == 0) return false;
-  const Count with(with_grad), without(without_grad);
-  return with.batch_segments == without.batch_segments && 2 * with.instructions <= 3 * without.instructions;
+  const Effort with(with_grad), without(without_grad);
+  return with.batch_segments == without.batch_segments && 2 * with.instructions <= 3 * without.instructions &&
+         (with.passes <= without.passes || with.instructions >= kMany);
 }
 
 }  // namespace

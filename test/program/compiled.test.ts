@@ -57,9 +57,19 @@ const interpreted = (policyLoss: NativeProgramLossSpec, withGrad: boolean) =>
 
 /**
  * The losses that are interpreted if no gradient is wanted: their programs with a gradient have many more instructions or
- * more passes over the batch.
+ * more passes.
  */
-const CHEAPER_WITHOUT_GRAD = ['verl/sapo', 'verl/online_dpo', 'trl/sapo', 'segment_ppo', 'real'];
+const CHEAPER_WITHOUT_GRAD = [
+  'verl/sapo',
+  'verl/flowrl',
+  'verl/self_play_sppo',
+  'verl/online_dpo',
+  'trl/sapo',
+  'trl/rloo',
+  'trl/a2po',
+  'segment_ppo',
+  'real',
+];
 
 describe('compiled segments', () => {
   it('are the generated ones', () => {
