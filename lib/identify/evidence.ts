@@ -67,20 +67,21 @@ function roundingOf(text: string): number {
 }
 
 /** Returns how well a value meets a logged number. */
-export function meet({ value: logged, rounding }: Logged, value: number | undefined): Meeting {
-  if (value === undefined) return { value: null, logged, error: null, digits: 0 };
-  const distance = Math.abs(value - logged);
-  const scale = Math.max(Math.abs(logged), FLOOR);
-  return {
-    value,
-    logged,
-    error: distance / scale,
-    digits: digitsOf(Math.max(distance - rounding, 0) / scale),
-  };
+export function meet(logged: Logged, value: number | undefined): Meeting {
+  if (value === undefined) return { value: null, logged: logged.value, error: null, digits: 0 };
+  const error = Math.abs(value - logged.value) / scaleOf(logged);
+  return { value, logged: logged.value, error, digits: digitsOf(logged, value) };
 }
 
-function digitsOf(error: number): number {
-  return Math.min(FLOAT_DIGITS, Math.max(0, -Math.log10(error)));
+/** Returns to how many digits a value agrees with a logged number; see {@link Meeting}. */
+export function digitsOf(logged: Logged, value: number | undefined): number {
+  if (value === undefined) return 0;
+  const distance = Math.max(Math.abs(value - logged.value) - logged.rounding, 0);
+  return Math.min(FLOAT_DIGITS, Math.max(0, -Math.log10(distance / scaleOf(logged))));
+}
+
+function scaleOf({ value }: Logged): number {
+  return Math.max(Math.abs(value), FLOOR);
 }
 
 /** What a candidate's rank depends on: how many logged numbers it meets, and then to how many digits. */
@@ -89,16 +90,18 @@ export interface Score {
   readonly digits: number;
 }
 
-/** @param tolerance the largest relative error of a number that is met. */
-export function scoreOf(meetings: readonly Meeting[], tolerance: number): Score {
+/**
+ * @param digits to how many digits each of the logged numbers is met.
+ * @param tolerance the largest relative error of a number that is met.
+ */
+export function scoreOf(digits: readonly number[], tolerance: number): Score {
   const least = -Math.log10(tolerance);
-  let matches = 0;
-  let digits = 0;
-  for (const meeting of meetings) {
-    if (meeting.digits >= least) matches++;
-    digits += counted(meeting);
+  const score = { matches: 0, digits: 0 };
+  for (const each of digits) {
+    if (each >= least) score.matches++;
+    score.digits += Math.min(each, MOST_DIGITS);
   }
-  return { matches, digits };
+  return score;
 }
 
 /** Orders scores, the best first. */

@@ -16,6 +16,7 @@ import {
 } from './configurations.js';
 import {
   compareScores,
+  digitsOf,
   type Logged,
   type LoggedNumbers,
   type Meeting,
@@ -273,7 +274,7 @@ class Run {
   #coefficients(term: KlTerm, before: number, loss: number | undefined): readonly (number | null)[] {
     if (loss !== undefined) {
       const exact = (loss - before) / term.value;
-      const usual = COEFFICIENTS.filter((coef) => Math.abs(coef - exact) <= 0.05 * coef);
+      const usual = usualNear(exact);
       // If all three terms of the loss were logged, they determine any coefficient.
       const isKnown = ['pg_loss', 'kl_loss'].every((name) => this.#wants.has(name)) && exact > 0;
       return isKnown ? [...new Set([...usual, Number(exact.toPrecision(3))])] : usual;
@@ -302,13 +303,15 @@ class Run {
       own.grad_norm = Math.sqrt(
         Math.max(base.gradSquare + (kl ? 2 * c * kl.product + c * c * kl.gradSquare : 0), 0),
       );
-    const numberOf = (name: string) => own[name] ?? values[name];
-    const meetings = this.#logged.map((logged) => {
-      const name = logged.names.find((each) => numberOf(each) !== undefined);
-      const value = name === undefined ? undefined : numberOf(name);
-      return meet(logged, FACTORED.includes(name!) ? factor * value! : value);
-    });
-    const score = scoreOf(meetings, this.#tolerance);
+    const valueFor = ({ names }: Logged): number | undefined => {
+      for (const name of names) {
+        const value = own[name] ?? values[name];
+        if (value !== undefined) return FACTORED.includes(name) ? factor * value : value;
+      }
+      return undefined;
+    };
+    const digits = this.#logged.map((logged) => digitsOf(logged, valueFor(logged)));
+    const score = scoreOf(digits, this.#tolerance);
     const best = this.#families.get(base.family);
     const isBest = !best || compareScores(score, best.score) < 0;
     const isKept = !this.#worst || compareScores(score, this.#worst) <= 0;
@@ -320,7 +323,7 @@ class Run {
       kl: kl ? { fn: kl.fn, coef, lossAggMode: kl.lossAggMode } : null,
       entropyCoef,
       factor,
-      meetings,
+      meetings: this.#logged.map((logged) => meet(logged, valueFor(logged))),
       score,
       values: { ...values, ...own },
     };
@@ -339,6 +342,17 @@ class Run {
     this.#options.onProgress?.(share, this.#tried);
     await setImmediate();
   }
+}
+
+// Returns the usual coefficients from which a number differs by at most 5 %. They are in ascending order. Most candidates
+// need a negative coefficient, so the first comparison is often the last.
+function usualNear(exact: number): number[] {
+  const near: number[] = [];
+  for (const coef of COEFFICIENTS) {
+    if (0.95 * coef > exact) break;
+    if (1.05 * coef >= exact) near.push(coef);
+  }
+  return near;
 }
 
 function keyOf(

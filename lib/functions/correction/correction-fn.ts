@@ -20,7 +20,8 @@ import {
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import { finish, finishInTurns } from '../../core/slices.js';
-import type { ProgramSymbols } from '../../program/expression.js';
+import { type ProgramSymbols, programSymbolsOf } from '../../program/expression.js';
+import { Graph } from '../../program/graph.js';
 import {
   type BuildCorrection,
   type CorrectionExpressions,
@@ -58,8 +59,9 @@ export abstract class CorrectionFn<M = Metrics> {
   readonly backend: string;
   /** @internal Returns the correction's expressions. */
   readonly build: BuildCorrection;
-  readonly #programs: CorrectionPrograms;
+  readonly #name: string;
   readonly #mapper: KeyMapper;
+  #compiled: CorrectionPrograms | undefined;
 
   /**
    * Called by the classes that {@link correctionClass} makes.
@@ -69,8 +71,16 @@ export abstract class CorrectionFn<M = Metrics> {
   constructor(backend: string, name: string, build: BuildCorrection) {
     this.backend = backend;
     this.build = build;
+    this.#name = name;
     this.#mapper = KeyMapper.get(backend);
-    this.#programs = new CorrectionPrograms(name, [build], this.#mapper, true);
+    // Checks the options.
+    build(programSymbolsOf(new Graph()));
+  }
+
+  // They are compiled when they are first needed. A loss with this correction does not need them: it compiles its own.
+  get #programs(): CorrectionPrograms {
+    this.#compiled ??= new CorrectionPrograms(this.#name, [this.build], this.#mapper, true);
+    return this.#compiled;
   }
 
   /** The batch keys that the correction reads, under the names that the backend uses. */

@@ -10,7 +10,6 @@ import { Graph } from '../../program/graph.js';
 import {
   type AnyLossExpressions,
   type LossExpressions,
-  type LossProgram,
   type MetricExpression,
   nodesOf,
   programOf,
@@ -59,7 +58,9 @@ export function expressionLossClass<const D extends ExpressionLossDeclaration>(
       const built = build(symbols, options, has);
       return nodesOf(name, graph, isWeighted ? weighted(symbols, graph, built) : built);
     };
-    const programs: LossProgram[] = [];
+    const first = nodes(0);
+    const firstProgram = programOf(first);
+    const programs = [firstProgram];
     const program = (form: number) => {
       const made = programs[form] ?? programOf(nodes(form));
       programs[form] = made;
@@ -67,8 +68,8 @@ export function expressionLossClass<const D extends ExpressionLossDeclaration>(
     };
     return {
       aggregation: 'token-sum',
-      stopsGradient: stopsGradient(nodes(2 ** bits - 1)),
-      program: program(0),
+      stopsGradient: stopsGradient(bits === 0 ? first : nodes(2 ** bits - 1)),
+      program: firstProgram,
       ...(bits > 0 && { forms: { ...columns, program } }),
     };
   });
