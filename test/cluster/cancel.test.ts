@@ -161,30 +161,35 @@ describe('policy-loss cancel', function () {
   });
 
   it('and a submitter of the same run do not disturb each other', async () => {
-    const lock = ['--lock-seconds', '3'];
-    const killed = await cluster.worker(lock, { name: 'disturbed', part: '^count' });
+    const killed = await cluster.worker([], { name: 'disturbed', part: '^count' });
     const { submitter, id } = await submit(...words);
     await cluster.held('disturbed');
     killed.signalAll('SIGKILL');
+    await cluster.lockFor(120_000);
     const cancelling = cluster.run('cancel', id);
     await cancelling.says(/waiting until workers have stopped/);
     assertFailed(await submitter.end(), 1, CANCELLED);
     // Both wait for the lock, and then one of them removes the jobs.
     const again = cluster.run('evaluate', ...words);
+    await cluster.lockFor(2000);
     assert.equal((await cancelling.end()).code, 0, cancelling.stderr);
-    await cluster.worker(lock);
+    await cluster.worker();
     const { code, stderr } = await again.end();
     assert.equal(code, 0, stderr);
     assert.deepEqual(readdirSync(cluster.parts), []);
   });
 
   it('waits for the lock of a worker that was killed', async () => {
-    const lock = ['--lock-seconds', '2'];
-    const killed = await cluster.worker(lock, { name: 'killed', part: '^count' });
+    const killed = await cluster.worker([], { name: 'killed', part: '^count' });
     const { submitter, id } = await submit(...words);
     await cluster.held('killed');
     killed.signalAll('SIGKILL');
-    assert.match(await cancel(id), /^waiting until workers have stopped 1 shard\n/);
+    // However long the program takes to start, it finds the shard locked.
+    await cluster.lockFor(120_000);
+    const cancelling = cluster.run('cancel', id);
+    await cancelling.says(/^waiting until workers have stopped 1 shard\n/);
+    await cluster.lockFor(100);
+    assert.equal((await cancelling.end()).code, 0, cancelling.stderr);
     assertFailed(await submitter.end(), 1, CANCELLED);
     await assertGone(id);
   });

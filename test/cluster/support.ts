@@ -251,6 +251,18 @@ export class Cluster {
     writeFileSync(join(this.folder, `go ${name}`), '');
   }
 
+  /** Sets the time after which the locks of shards expire. Only workers that run can renew them. */
+  async lockFor(ms: number): Promise<void> {
+    const client = this.client();
+    try {
+      const locks = await client.keys('bull:*:lock');
+      assert.ok(locks.length > 0);
+      for (const lock of locks) assert.equal(await client.pexpire(lock, ms), 1);
+    } finally {
+      client.disconnect();
+    }
+  }
+
   /** Waits until a worker has given the part its name, or has failed to. */
   async released(name: string): Promise<void> {
     await until(`${name} goes on`, () => existsSync(join(this.folder, `released ${name}`)));
