@@ -1,5 +1,5 @@
-// Runs the golden, cross-validation, advantage, masking and logits suites on every instruction set of this machine, except on
-// the best one, which `npm test` uses. Also tests the exponential and the other elementary functions on every
+// Runs the golden, cross-validation, advantage, masking and logits suites on every instruction set of this machine, except
+// on the best one, which `npm test` uses. Also tests the exponential and the other elementary functions on every
 // instruction set. Each instruction set needs its own process, because the native module chooses the instruction set
 // when it is loaded.
 import { spawnSync } from 'node:child_process';
@@ -10,7 +10,6 @@ const suites = [
   'advantage',
   'masking',
   'logits',
-  'logits-random',
   'define/golden',
   'define/random',
 ].map((name) => `test/${name}.test.ts`);

@@ -1,5 +1,6 @@
 /** Tests that scripts and documents name only npm scripts and files that exist. */
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -37,6 +38,20 @@ describe('scripts', () => {
     );
     assert.ok(paths.length > 10);
     for (const path of paths) assert.ok(existsSync(join(ROOT, path)), path);
+  });
+
+  // With --parallel, Mocha only warns of a file that does not exist.
+  it('name only suites that exist', () => {
+    const lists = ['scripts/sanitize/test.sh', 'scripts/test/test.sh'].flatMap((script) =>
+      [...text(script).matchAll(/(?:suites|files)=\(([^)]*test\/[^)]*)\)/g)].map(([, words]) => words!),
+    );
+    assert.equal(lists.length, 5);
+    const print = ['-c', `shopt -s failglob; printf '%s\\n' ${lists.join(' ').replaceAll(/\s+/g, ' ')}`];
+    const suites = execFileSync('bash', print, { cwd: ROOT, encoding: 'utf8' }).match(/\S+\.test\.ts/g)!;
+    const [, names] = /const suites = \[(.*?)\]/s.exec(text('test/every-isa.mjs'))!;
+    suites.push(...[...names!.matchAll(/'(.*)'/g)].map(([, name]) => `test/${name}.test.ts`));
+    assert.ok(suites.length > 40);
+    for (const path of suites) assert.ok(existsSync(join(ROOT, path)), path);
   });
 
   it('for pack:gpu list only files that exist', () => {

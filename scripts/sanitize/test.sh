@@ -19,7 +19,7 @@ case $kind in
     sanitizers=address,undefined
     native=emulation_test
     native_path=emulated/emulation_test
-    suites=(test/{golden,cross-validation,determinism,masking,micro-batches,counts,empty,errors,logits,logits-random,result-arrays}.test.ts
+    suites=(test/{golden,cross-validation,determinism,masking,micro-batches,counts,empty,errors,logits,result-arrays}.test.ts
       test/advantage*.test.ts test/worker-threads.test.ts test/fuzz-boundary/boundary.test.ts)
     ;;
   tsan)
