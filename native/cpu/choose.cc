@@ -12,21 +12,13 @@
 
 namespace policy_loss::cpu {
 
-// The builds of the inner loops that CMake makes for this processor architecture.
-#if defined(__x86_64__)
-extern const Target target_avx512;
-extern const Target target_avx2;
-extern const Target target_sse4;
-#else
-extern const Target target_neon;
-#endif
+// CMake defines POLICY_LOSS_CANDIDATES as CANDIDATE(name) for each instruction set for which it builds the
+// inner loops, the widest first.
+#define CANDIDATE(name) extern const Target target_##name;
+POLICY_LOSS_CANDIDATES
+#undef CANDIDATE
 
 namespace {
-
-struct Candidate {
-  const Target* target;
-  bool runs_here;
-};
 
 #if defined(__x86_64__)
 // The bits that must be set in the results of cpuid on a processor of level x86-64-v3 or x86-64-v4.
@@ -53,23 +45,27 @@ int x86_level() {
 }
 #endif
 
-const Candidate* candidates() {
+bool runs_here([[maybe_unused]] const Target& target) {
 #if defined(__x86_64__)
   static const int level = x86_level();
-  static const Candidate all[] = {
-      {&target_avx512, level >= 4}, {&target_avx2, level >= 3}, {&target_sse4, true}, {nullptr, false}};
+  const auto is = [&](const char* name) { return std::strcmp(target.name, name) == 0; };
+  return is("avx512") ? level >= 4 : is("avx2") ? level >= 3 : true;
 #else
-  static const Candidate all[] = {{&target_neon, true}, {nullptr, false}};
+  return true;
 #endif
-  return all;
 }
 
 }  // namespace
 
 const Target* choose_target() {
   const char* wanted = std::getenv("POLICY_LOSS_ISA");
-  for (const Candidate* c = candidates(); c->target; ++c)
-    if (c->runs_here && (!wanted || !*wanted || std::strcmp(wanted, c->target->name) == 0)) return c->target;
+  const auto is_chosen = [&](const Target& target) {
+    return runs_here(target) && (!wanted || !*wanted || std::strcmp(wanted, target.name) == 0);
+  };
+#define CANDIDATE(name) \
+  if (is_chosen(target_##name)) return &target_##name;
+  POLICY_LOSS_CANDIDATES
+#undef CANDIDATE
   return nullptr;
 }
 
