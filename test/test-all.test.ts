@@ -5,10 +5,11 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { PREBUILDS } from '../lib/core/prebuilds.js';
 // @ts-expect-error: this module is plain JavaScript, because it runs before anything is built.
 import { changedPaths } from '../scripts/test-all/changes.mjs';
 // @ts-expect-error: this module is plain JavaScript, because it runs before anything is built.
-import { NEED_EVERYTHING, STEPS, stepsFor } from '../scripts/test-all/steps.mjs';
+import { ALWAYS_BUILT, NEED_EVERYTHING, STEPS, stepsFor } from '../scripts/test-all/steps.mjs';
 
 interface Step {
   script: string;
@@ -33,9 +34,20 @@ describe('the steps of test:all', () => {
 
   it('are all chosen after a change to native code, the build or the package, and if the change is unknown', () => {
     assert.ok(everything.length > 10);
-    for (const path of ['native/math/exp.h', 'CMakeLists.txt', 'binding.d.ts', 'package.json', '.ci/run'])
-      assert.deepEqual(titles(['README.md', path]), everything, path);
+    const built = ['prebuild', ...ALWAYS_BUILT, '--draft=linux-arm64-glibc'].join(' ');
+    for (const path of ['native/math/exp.h', 'binding.d.ts', 'package.json', '.ci/run'])
+      assert.deepEqual(
+        titles(['README.md', path]),
+        everything.map((title) => (title === 'prebuild' ? built : title)),
+        path,
+      );
+    for (const path of ['CMakeLists.txt', 'native/cuda/pass.h', 'scripts/prebuild/check.ts'])
+      assert.deepEqual(titles(['native/math/exp.h', path]), everything, path);
     assert.deepEqual(titles(undefined), everything);
+  });
+
+  it('build a binary for each platform', () => {
+    assert.deepEqual([...ALWAYS_BUILT, 'linux-arm64-glibc'].sort(), Object.keys(PREBUILDS).sort());
   });
 
   it('are only `npm test` after a change to texts, benchmarks or short tests', () => {

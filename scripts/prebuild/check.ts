@@ -1,7 +1,7 @@
 // Checks a prebuilt binary with LLVM's tools, which can read the binaries of all platforms. The binary must be built
 // for its platform. It may need only libraries of the system, and no glibc newer than LEAST_GLIBC. It must import
 // functions of the Node-API, but none of a C++ library. On Linux it must have no symbol table, and on macOS it must be
-// signed. Its CUDA code must be for CAPABILITIES, and the driver LEAST_DRIVER must be able to load it.
+// signed. Its CUDA code must be for the right architectures, and the driver LEAST_DRIVER must be able to load it.
 import { execFileSync } from 'node:child_process';
 import { closeSync, openSync, readSync, statSync } from 'node:fs';
 import {
@@ -40,18 +40,26 @@ const FORMATS: Record<string, Format> = {
 };
 const MUSL = /^libc\.so$/;
 
-// The compute capabilities with machine code, as 10·major + minor. The last one also has PTX, which the driver compiles
-// for later GPUs.
-const CAPABILITIES = [80, 86, 89, 90];
+/** The CUDA code of a prebuilt binary. The driver compiles the PTX for later GPUs. */
+export const CUDA_CODE = ['cubin 80', 'cubin 86', 'cubin 89', 'cubin 90', 'ptx 90'];
+/** The CUDA code of a draft. */
+export const DRAFT_CUDA_CODE = ['cubin 80'];
 // The newest ELF ABI of cubins that LEAST_DRIVER loads. ABI 8 needs the drivers of CUDA 13.
 const NEWEST_ABI = 7;
-// The newest PTX that the first driver for GPUs later than the last of CAPABILITIES compiles. This is driver 570 of CUDA
+// The newest PTX that the first driver for GPUs later than those of CUDA_CODE compiles. This is driver 570 of CUDA
 // 12.8, because of the Blackwell GPUs.
 const NEWEST_PTX = 87;
 const MOST_BYTES_WITH_CUDA = 12e6;
 
-/** Returns one message per fault of a prebuilt binary. The list is empty if the binary has no faults. */
-export function faultsOf(file: string, name: PrebuildName): string[] {
+/**
+ * Returns one message per fault of a prebuilt binary. The list is empty if the binary has no faults.
+ * @param cudaCode the CUDA code that it must have, if it is for a platform with CUDA.
+ */
+export function faultsOf(
+  file: string,
+  name: PrebuildName,
+  cudaCode: readonly string[] = CUDA_CODE,
+): string[] {
   const { os, arch, libc, cuda }: Prebuild = PREBUILDS[name];
   const format = FORMATS[`${os}-${arch}`]!;
   const found = /^Format: (.*)$/m.exec(llvm('readobj', '--file-headers', file))?.[1];
@@ -75,7 +83,7 @@ export function faultsOf(file: string, name: PrebuildName): string[] {
     faults.push('it is not stripped');
   if (os === 'darwin' && !llvm('objdump', '--macho', '--private-headers', file).includes('LC_CODE_SIGNATURE'))
     faults.push('it is not signed, which arm64 requires');
-  if (os === 'linux') faults.push(...cudaFaults(cudaCodeOf(file), cuda ? CAPABILITIES : []));
+  if (os === 'linux') faults.push(...cudaFaults(cudaCodeOf(file), cuda ? cudaCode : []));
   const bytes = statSync(file).size;
   if (cuda && bytes > MOST_BYTES_WITH_CUDA)
     faults.push(`it has ${bytes} bytes, expected at most ${MOST_BYTES_WITH_CUDA}`);
@@ -107,22 +115,13 @@ export function cudaSectionOf(file: string): { offset: number; size: number } {
   return { offset: Number(found?.[1] ?? 0), size: Number(found?.[2] ?? 0) };
 }
 
-function cudaFaults(binaries: CudaCode[][], capabilities: readonly number[]): string[] {
-  const names = (codes: CudaCode[]) =>
-    codes
-      .map(({ kind, capability }) => `${kind} ${capability}`)
-      .sort()
-      .join(', ') || 'none';
-  const last = capabilities.at(-1);
-  const expected: CudaCode[] = [
-    ...capabilities.map((capability) => ({ kind: 'cubin' as const, capability })),
-    ...(last === undefined ? [] : [{ kind: 'ptx' as const, capability: last }]),
-  ];
+function cudaFaults(binaries: CudaCode[][], expected: readonly string[]): string[] {
+  const names = (codes: readonly string[]) => [...codes].sort().join(', ') || 'none';
   if (binaries.length === 0) binaries = [[]];
   const faults: string[] = [];
   for (const codes of binaries) {
-    if (names(codes) !== names(expected))
-      faults.push(`expected the CUDA code ${names(expected)}, got ${names(codes)}`);
+    const found = names(codes.map(({ kind, capability }) => `${kind} ${capability}`));
+    if (found !== names(expected)) faults.push(`expected the CUDA code ${names(expected)}, got ${found}`);
     for (const { abi = 0, version = 0 } of codes) {
       if (abi > NEWEST_ABI)
         faults.push(

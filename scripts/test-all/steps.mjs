@@ -5,7 +5,8 @@
  *
  * - `script`, `args`: the script's name and its arguments.
  * - `covers`: path prefixes. A change to a path with one of these prefixes makes the step necessary.
- * - `prebuilds`: the prebuilt binaries that the step reads. The step `prebuild` builds them first.
+ * - `prebuilds`: the arguments of `prebuild` for the prebuilt binaries that the step reads. The step `prebuild` builds them
+ *   first.
  * - `packages`: for each program or file that the step needs, the Debian packages that install it.
  * - `program`: a program that the step needs. If it is not installed, the step is left out.
  */
@@ -13,7 +14,7 @@ export const STEPS = [
   { script: 'test', covers: [''], packages: { chromium: ['chromium'], 'redis-server': ['redis-server'] } },
   {
     script: 'prebuild',
-    covers: ['scripts/cuda/', 'scripts/prebuild/'],
+    covers: ['CMakeLists.txt', 'native/cuda/', 'scripts/cuda/', 'scripts/prebuild/'],
     packages: { 'llvm-readobj': ['llvm'], 'aarch64-linux-gnu-g++': ['g++-aarch64-linux-gnu'] },
   },
   { script: 'test:interleaved', covers: ['test/device/', 'test/native/'] },
@@ -39,7 +40,7 @@ export const STEPS = [
       'test/reference/',
       'test/support/',
     ],
-    prebuilds: ['linux-arm64-glibc'],
+    prebuilds: ['--draft=linux-arm64-glibc'],
     packages: {
       'qemu-aarch64': ['qemu-user'],
       '/usr/aarch64-linux-gnu/lib/libc.so.6': ['libc6-arm64-cross'],
@@ -85,6 +86,19 @@ export const NEED_EVERYTHING = [
   '.ci/',
 ];
 
+/**
+ * The platforms whose binaries are built after every change that can affect all binaries. The CUDA code for arm64 is that
+ * for x64, and compiling it takes four times as long as all other code for arm64. So a draft for arm64 has only a part of
+ * it, unless the change is to this code or to how binaries are built.
+ */
+export const ALWAYS_BUILT = [
+  'linux-x64-glibc',
+  'linux-x64-musl',
+  'linux-arm64-musl',
+  'darwin-arm64',
+  'win32-x64',
+];
+
 function clang() {
   return { 'clang++-19': ['clang-19', 'libclang-rt-19-dev'] };
 }
@@ -97,12 +111,14 @@ function clang() {
  */
 export function stepsFor(changed) {
   const touches = (prefixes) => changed.some((path) => prefixes.some((prefix) => path.startsWith(prefix)));
-  if (changed === undefined || touches(NEED_EVERYTHING)) return STEPS;
-  const needed = STEPS.filter(({ script, covers }) => script === 'test' || touches(covers));
+  const needsAll = changed === undefined || touches(NEED_EVERYTHING);
+  const needed = needsAll
+    ? STEPS
+    : STEPS.filter(({ script, covers }) => script === 'test' || touches(covers));
   const prebuild = STEPS.find(({ script }) => script === 'prebuild');
-  const prebuilds = [...new Set(needed.flatMap((step) => step.prebuilds ?? []))];
-  if (needed.includes(prebuild) || prebuilds.length === 0) return needed;
-  return STEPS.flatMap((step) =>
-    step === prebuild ? [{ ...prebuild, args: prebuilds }] : needed.includes(step) ? [step] : [],
-  );
+  if (changed === undefined || touches(prebuild.covers)) return needed;
+  const binaries = [...(needsAll ? ALWAYS_BUILT : []), ...needed.flatMap((step) => step.prebuilds ?? [])];
+  if (binaries.length === 0) return needed;
+  const building = { ...prebuild, args: [...new Set(binaries)] };
+  return STEPS.flatMap((step) => (step === prebuild ? [building] : needed.includes(step) ? [step] : []));
 }

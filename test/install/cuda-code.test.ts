@@ -27,6 +27,10 @@ const CUOBJDUMP = join(
   process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'),
   'policy-loss/cuda-12.4/bin/cuobjdump',
 );
+// The kernels that read their tokens through a feed (native/cuda/feed.cuh), those that interpret user-defined losses, and
+// those that compute from logits.
+const WITHOUT_LOCAL_MEMORY =
+  /4cuda\d+(token|row|kl|value_sums|distill|program_(rows|pieces|join|tokens)|logits_(sums|rows|gradient))_kernel/;
 const cuobjdump = (file: string, ...options: string[]) =>
   execFileSync(CUOBJDUMP, [...options, file], { encoding: 'utf8', maxBuffer: 2 ** 28 });
 
@@ -77,7 +81,7 @@ describe('the CUDA code of a prebuilt binary', () => {
       assert.deepEqual(listed.sort(), read.sort());
     });
 
-    // The same limits as in test/native/check-spills.sh, which compiles the kernels with the nvcc on the PATH.
+    // The same limits as in test/native/check-spills.sh, for the architectures of prebuilt binaries.
     it(`for ${name} spills no registers, and declares little enough shared memory`, function () {
       if (!existsSync(file) || !existsSync(CUOBJDUMP)) return this.skip();
       const perArchitecture = new Map<string, number>();
@@ -86,11 +90,7 @@ describe('the CUDA code of a prebuilt binary', () => {
         /^arch = (\S+)|Function (\S+):\s+REG:\d+ STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)/gm,
       )) {
         if (arch) architecture = arch;
-        if (
-          !name ||
-          !/4cuda\d+(token|row|kl|value_sums|distill|program_rows|program_tokens)_kernel/.test(name)
-        )
-          continue;
+        if (!name || !WITHOUT_LOCAL_MEMORY.test(name)) continue;
         perArchitecture.set(architecture, (perArchitecture.get(architecture) ?? 0) + 1);
         // From capability 9.0 on, the number includes the memory that the driver reserves for each block.
         const declared = Number(shared) - (architecture === 'sm_90' ? 1024 : 0);
@@ -98,7 +98,7 @@ describe('the CUDA code of a prebuilt binary', () => {
         assert.ok(declared <= 8704, `${architecture}: ${name}: expected at most 8704 bytes, got ${declared}`);
       }
       assert.deepEqual([...perArchitecture.keys()].sort(), ['sm_80', 'sm_86', 'sm_89', 'sm_90']);
-      assert.ok([...perArchitecture.values()].every((kernels) => kernels > 20));
+      assert.ok([...perArchitecture.values()].every((kernels) => kernels > 35));
     });
   }
 
