@@ -9,7 +9,7 @@ import { PREBUILDS } from '../lib/core/prebuilds.js';
 // @ts-expect-error: this module is plain JavaScript, because it runs before anything is built.
 import { changedPaths } from '../scripts/test-all/changes.mjs';
 // @ts-expect-error: this module is plain JavaScript, because it runs before anything is built.
-import { ALWAYS_BUILT, NEED_EVERYTHING, STEPS, stepsFor } from '../scripts/test-all/steps.mjs';
+import * as all from '../scripts/test-all/steps.mjs';
 
 interface Step {
   script: string;
@@ -17,10 +17,13 @@ interface Step {
   covers: string[];
 }
 
+const { ALWAYS_BUILT, NEED_ALL_BINARIES, NEED_EVERYTHING, STEPS, stepsFor } = all;
+
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const titles = (changed?: string[]): string[] =>
   (stepsFor(changed) as Step[]).map(({ script, args = [] }) => [script, ...args].join(' '));
 const everything = titles();
+const built = ['prebuild', ...ALWAYS_BUILT].join(' ');
 
 describe('the steps of test:all', () => {
   it('run scripts of package.json and cover paths that exist', () => {
@@ -29,25 +32,27 @@ describe('the steps of test:all', () => {
       assert.ok(script in scripts, script);
       for (const path of covers) assert.ok(existsSync(join(ROOT, path)), path);
     }
-    for (const path of NEED_EVERYTHING as string[]) assert.ok(existsSync(join(ROOT, path)), path);
+    for (const path of [...NEED_EVERYTHING, ...NEED_ALL_BINARIES] as string[])
+      assert.ok(existsSync(join(ROOT, path)), path);
   });
 
   it('are all chosen after a change to native code, the build or the package, and if the change is unknown', () => {
     assert.ok(everything.length > 10);
-    const built = ['prebuild', ...ALWAYS_BUILT, '--draft=linux-arm64-glibc'].join(' ');
-    for (const path of ['native/math/exp.h', 'binding.d.ts', 'package.json', '.ci/run'])
+    for (const path of ['native/math/exp.h', 'CMakeLists.txt', 'binding.d.ts', 'package.json', '.ci/run'])
       assert.deepEqual(
         titles(['README.md', path]),
         everything.map((title) => (title === 'prebuild' ? built : title)),
         path,
       );
-    for (const path of ['CMakeLists.txt', 'native/cuda/pass.h', 'scripts/prebuild/check.ts'])
+    for (const path of ['native/cuda/pass.h', 'scripts/prebuild/toolchains/zig.cmake'])
       assert.deepEqual(titles(['native/math/exp.h', path]), everything, path);
     assert.deepEqual(titles(undefined), everything);
   });
 
-  it('build a binary for each platform', () => {
-    assert.deepEqual([...ALWAYS_BUILT, 'linux-arm64-glibc'].sort(), Object.keys(PREBUILDS).sort());
+  it('always build a binary for each operating system, C library and processor', () => {
+    const builds = (binaries: readonly string[]) =>
+      new Set(binaries.flatMap((name) => name.replace('--draft=', '').split('-')));
+    assert.deepEqual(builds(ALWAYS_BUILT), builds(Object.keys(PREBUILDS)));
   });
 
   it('are only `npm test` after a change to texts, benchmarks or short tests', () => {
@@ -72,10 +77,11 @@ describe('the steps of test:all', () => {
   });
 
   it('build all prebuilt binaries after a change to their build', () => {
-    const [first, second, ...others] = ['test', 'prebuild', 'test:arm64', 'test:install'];
-    assert.deepEqual(titles(['scripts/prebuild/check.ts']), [first, second, ...others]);
+    const others = ['test:arm64', 'test:install'];
+    assert.deepEqual(titles(['scripts/prebuild/check.ts']), ['test', built, ...others]);
+    assert.deepEqual(titles(['scripts/prebuild/toolchains/zig.cmake']), ['test', 'prebuild', ...others]);
     for (const path of ['scripts/cuda/toolkit.sh', 'scripts/cuda/count-instructions.ts'])
-      assert.deepEqual(titles([path]), [first, second, 'test:instructions', ...others], path);
+      assert.deepEqual(titles([path]), ['test', 'prebuild', 'test:instructions', ...others], path);
   });
 });
 

@@ -1,12 +1,13 @@
 // Defines the steps of `npm run test:all`, and chooses the steps that a change needs.
 
+const DRAFT = '--draft=linux-arm64-glibc';
+
 /**
  * A step runs one npm script.
  *
  * - `script`, `args`: the script's name and its arguments.
  * - `covers`: path prefixes. A change to a path with one of these prefixes makes the step necessary.
- * - `prebuilds`: the arguments of `prebuild` for the prebuilt binaries that the step reads. The step `prebuild` builds them
- *   first.
+ * - `prebuilds`: the prebuilt binaries that the step reads, as in ALWAYS_BUILT. The step `prebuild` builds them first.
  * - `packages`: for each program or file that the step needs, the Debian packages that install it.
  * - `program`: a program that the step needs. If it is not installed, the step is left out.
  */
@@ -14,7 +15,7 @@ export const STEPS = [
   { script: 'test', covers: [''], packages: { chromium: ['chromium'], 'redis-server': ['redis-server'] } },
   {
     script: 'prebuild',
-    covers: ['CMakeLists.txt', 'native/cuda/', 'scripts/cuda/', 'scripts/prebuild/'],
+    covers: ['scripts/cuda/', 'scripts/prebuild/'],
     packages: { 'llvm-readobj': ['llvm'], 'aarch64-linux-gnu-g++': ['g++-aarch64-linux-gnu'] },
   },
   { script: 'test:interleaved', covers: ['test/device/', 'test/native/'] },
@@ -40,7 +41,7 @@ export const STEPS = [
       'test/reference/',
       'test/support/',
     ],
-    prebuilds: ['--draft=linux-arm64-glibc'],
+    prebuilds: [DRAFT],
     packages: {
       'qemu-aarch64': ['qemu-user'],
       '/usr/aarch64-linux-gnu/lib/libc.so.6': ['libc6-arm64-cross'],
@@ -86,18 +87,16 @@ export const NEED_EVERYTHING = [
   '.ci/',
 ];
 
+/** Path prefixes. If a path with one of them has changed, the step `prebuild` builds the binaries of all platforms. */
+export const NEED_ALL_BINARIES = ['native/cuda/', 'scripts/cuda/', 'scripts/prebuild/toolchains/'];
+
 /**
- * The platforms whose binaries are built after every change that can affect all binaries. The CUDA code for arm64 is that
- * for x64, and compiling it takes four times as long as all other code for arm64. So a draft for arm64 has only a part of
- * it, unless the change is to this code or to how binaries are built.
+ * The binaries that the step `prebuild` builds after other changes, with the name of a draft after `--draft=`. Each
+ * operating system, C library and processor is among them. Linux on x64 with musl has the code of its glibc binary and
+ * the library of its arm64 binary. The CUDA code for arm64 is that for x64, and takes four times as long to compile as
+ * all other code for arm64, so a draft with a part of it must do.
  */
-export const ALWAYS_BUILT = [
-  'linux-x64-glibc',
-  'linux-x64-musl',
-  'linux-arm64-musl',
-  'darwin-arm64',
-  'win32-x64',
-];
+export const ALWAYS_BUILT = ['linux-x64-glibc', 'linux-arm64-musl', 'darwin-arm64', 'win32-x64', DRAFT];
 
 function clang() {
   return { 'clang++-19': ['clang-19', 'libclang-rt-19-dev'] };
@@ -116,8 +115,11 @@ export function stepsFor(changed) {
     ? STEPS
     : STEPS.filter(({ script, covers }) => script === 'test' || touches(covers));
   const prebuild = STEPS.find(({ script }) => script === 'prebuild');
-  if (changed === undefined || touches(prebuild.covers)) return needed;
-  const binaries = [...(needsAll ? ALWAYS_BUILT : []), ...needed.flatMap((step) => step.prebuilds ?? [])];
+  if (changed === undefined || touches(NEED_ALL_BINARIES)) return needed;
+  const binaries = [
+    ...(needed.includes(prebuild) ? ALWAYS_BUILT : []),
+    ...needed.flatMap((step) => step.prebuilds ?? []),
+  ];
   if (binaries.length === 0) return needed;
   const building = { ...prebuild, args: [...new Set(binaries)] };
   return STEPS.flatMap((step) => (step === prebuild ? [building] : needed.includes(step) ? [step] : []));
