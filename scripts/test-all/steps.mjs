@@ -3,7 +3,7 @@
 const DRAFT = '--draft=linux-arm64-glibc';
 
 /**
- * A step runs one npm script.
+ * A step runs one npm script. The longest steps come first, so that only short ones are left near the end.
  *
  * - `script`, `args`: the script's name and its arguments.
  * - `covers`: path prefixes. A change to a path with one of these prefixes makes the step necessary.
@@ -17,19 +17,6 @@ export const STEPS = [
     script: 'prebuild',
     covers: ['scripts/cuda/', 'scripts/prebuild/'],
     packages: { 'llvm-readobj': ['llvm'], 'aarch64-linux-gnu-g++': ['g++-aarch64-linux-gnu'] },
-  },
-  { script: 'test:interleaved', covers: ['test/device/', 'test/native/'] },
-  { script: 'test:asan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
-  { script: 'test:tsan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
-  { script: 'test:spills', covers: ['test/native/'], program: 'nvcc' },
-  { script: 'test:instructions', covers: ['scripts/cuda/'] },
-  { script: 'fuzz', args: ['60', 'engine'], covers: ['test/fuzz/'], packages: clang() },
-  { script: 'fuzz', args: ['60', 'boundary'], covers: ['lib/', 'test/fuzz-boundary/'] },
-  { script: 'fuzz:files', args: ['--minutes', '1'], covers: ['lib/', 'test/fuzz-files/'] },
-  { script: 'test:life', covers: ['lib/', 'test/life/', 'test/fuzz-boundary/'] },
-  {
-    script: 'test:isa',
-    covers: ['test/every-isa.mjs', 'test/golden/', 'test/native/', 'test/reference/', 'test/support/'],
   },
   {
     script: 'test:arm64',
@@ -53,6 +40,12 @@ export const STEPS = [
     covers: ['lib/', 'scripts/cuda/', 'scripts/prebuild/', 'test/install/'],
     prebuilds: ['linux-x64-glibc'],
   },
+  { script: 'test:interleaved', covers: ['test/device/', 'test/native/'] },
+  { script: 'test:asan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
+  {
+    script: 'test:isa',
+    covers: ['test/every-isa.mjs', 'test/golden/', 'test/native/', 'test/reference/', 'test/support/'],
+  },
   {
     script: 'test:walk-through',
     covers: [
@@ -64,6 +57,13 @@ export const STEPS = [
       'test/walk-through/',
     ],
   },
+  { script: 'test:tsan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
+  { script: 'test:spills', covers: ['test/native/'], program: 'nvcc' },
+  { script: 'test:instructions', covers: ['scripts/cuda/'] },
+  { script: 'fuzz', args: ['60', 'engine'], covers: ['test/fuzz/'], packages: clang() },
+  { script: 'fuzz', args: ['60', 'boundary'], covers: ['lib/', 'test/fuzz-boundary/'] },
+  { script: 'fuzz:files', args: ['--minutes', '1'], covers: ['lib/', 'test/fuzz-files/'] },
+  { script: 'test:life', covers: ['lib/', 'test/life/', 'test/fuzz-boundary/'] },
   {
     script: 'test:examples',
     covers: ['examples/models/', 'lib/core/', 'lib/logits/', 'lib/tfjs/', 'test/examples/'],
