@@ -60,7 +60,7 @@ type Metric = keyof typeof CORRECTION_METRICS;
 /** The metrics of a correction. Those that it does not have are undefined. */
 export type CorrectionMetrics = Record<Metric, MetricExpression | undefined>;
 
-/** The metrics of a loss without a correction: all are undefined. They are no keys, because copying 200 keys takes long. */
+/** The metrics of a loss without a correction: all are undefined. It has no keys, because copying 200 keys takes long. */
 export const NO_CORRECTION_METRICS = {} as Record<Metric, undefined>;
 
 const NAMES = Object.keys(CORRECTION_METRICS) as Metric[];
