@@ -38,13 +38,20 @@ describe('the steps of test:all', () => {
 
   it('are all chosen after a change to native code, the build or the package, and if the change is unknown', () => {
     assert.ok(everything.length > 10);
-    for (const path of ['native/math/exp.h', 'CMakeLists.txt', 'binding.d.ts', 'package.json', '.ci/run'])
+    for (const path of [
+      'native/math/exp.h',
+      'native/cuda/pass.h',
+      'CMakeLists.txt',
+      'binding.d.ts',
+      'package.json',
+      '.ci/run',
+    ])
       assert.deepEqual(
         titles(['README.md', path]),
         everything.map((title) => (title === 'prebuild' ? built : title)),
         path,
       );
-    for (const path of ['native/cuda/pass.h', 'scripts/prebuild/toolchains/zig.cmake'])
+    for (const path of ['scripts/cuda/toolkit.sh', 'scripts/prebuild/toolchains/zig.cmake'])
       assert.deepEqual(titles(['native/math/exp.h', path]), everything, path);
     assert.deepEqual(titles(undefined), everything);
   });

@@ -88,7 +88,7 @@ export const NEED_EVERYTHING = [
 ];
 
 /** Path prefixes. If a path with one of them has changed, the step `prebuild` builds the binaries of all platforms. */
-export const NEED_ALL_BINARIES = ['native/cuda/', 'scripts/cuda/', 'scripts/prebuild/toolchains/'];
+export const NEED_ALL_BINARIES = ['scripts/cuda/', 'scripts/prebuild/toolchains/'];
 
 /**
  * The binaries that the step `prebuild` builds after other changes, with the name of a draft after `--draft=`. Each
