@@ -99,7 +99,7 @@ export function scoreOf(digits: readonly number[], tolerance: number): Score {
   const score = { matches: 0, digits: 0 };
   for (const each of digits) {
     if (each >= least) score.matches++;
-    score.digits += Math.min(each, MOST_DIGITS);
+    score.digits += counted(each);
   }
   return score;
 }
@@ -111,10 +111,12 @@ export function compareScores(a: Score, b: Score): number {
 
 /** Returns whether the logged numbers cannot tell two candidates apart: both meet each of them equally well. */
 export function areEqual(a: readonly Meeting[], b: readonly Meeting[]): boolean {
-  return a.every((meeting, i) => Math.abs(counted(meeting) - counted(b[i]!)) <= DIGITS_OF_ROUNDING);
+  return a.every(
+    (meeting, i) => Math.abs(counted(meeting.digits) - counted(b[i]!.digits)) <= DIGITS_OF_ROUNDING,
+  );
 }
 
-function counted({ digits }: Meeting): number {
+function counted(digits: number): number {
   return Math.min(digits, MOST_DIGITS);
 }
 

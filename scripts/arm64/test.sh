@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Runs the golden tests and the cross-validation tests on the prebuilt binary for arm64 or its draft, on an x64 machine.
-# Then compares the bits of all functions' results with those of AVX2, and tests that the binary has CUDA kernels. It
-# compiles the tests, gets a Node for arm64 from npm, and runs it with qemu-user. It needs Debian's qemu-user,
-# libc6-arm64-cross and libstdc++6-arm64-cross, the binaries that `npm run prebuild -- --draft linux-arm64-glibc` and
-# `npm run build:native` build, and a processor with AVX2.
+# Runs the golden tests and the cross-validation tests on the prebuilt binary for arm64 or its draft, whichever is newer,
+# on an x64 machine. Then compares the bits of all functions' results with those of AVX2, and tests that the binary has
+# CUDA kernels. It compiles the tests, gets a Node for arm64 from npm, and runs it with qemu-user. It needs Debian's
+# qemu-user, libc6-arm64-cross and libstdc++6-arm64-cross, the binaries that
+# `npm run prebuild -- --draft linux-arm64-glibc` and `npm run build:native` build, and a processor with AVX2.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 node_version=20.20.2
 file=prebuilds/linux-arm64/policy-loss.glibc.node
 addon=$PWD/$file
-[ -f "$addon" ] || addon=$PWD/build/draft/$file
+draft=$PWD/build/draft/$file
+[ "$draft" -nt "$addon" ] && addon=$draft
 out=$PWD/build/arm64
 [ -f "$addon" ] || { echo "test.sh: $file: not found. Run npm run prebuild -- --draft linux-arm64-glibc." >&2; exit 1; }
 
