@@ -73,6 +73,23 @@ describe('small asynchronous calls', () => {
     }
   });
 
+  it('at the same time have the results of their own batches, also after some of them failed', async () => {
+    const batches = Array.from({ length: IN_FLIGHT }, (_, seed) =>
+      packedBatch(makeBatch({ ...SMALL, seed })),
+    );
+    const expected = batches.map((given) => ppo.computeSync(given));
+    const computed = () => Promise.all(batches.map((given) => ppo.compute(given)));
+    assert.deepEqual(await computed(), expected);
+    const controller = new AbortController();
+    const { signal } = controller;
+    const failing = batches.map((given) => ppo.compute(given, { signal }));
+    const beside = computed();
+    controller.abort();
+    await Promise.allSettled(failing);
+    assert.deepEqual(await beside, expected);
+    assert.deepEqual(await computed(), expected);
+  });
+
   it('never throw, but reject', async () => {
     const wrong = { ...batch, oldLogprob: new Float32Array(3) };
     for (let i = 0; i < IN_FLIGHT; i++)

@@ -22,14 +22,24 @@ export interface AbortSignalLike {
  * @param start starts the work. It receives a flag that becomes non-zero when the signal aborts, and gives it to native
  * code, which polls it. The promise must resolve to -1 if the work ended because of the flag.
  * @returns a promise of the result. It rejects with LossError `ERR_ABORTED` if the signal ended the work.
+ * @throws what `start` throws, if there is no signal.
  */
-export async function abortable<T>(
+export function abortable<T>(
   signal: AbortSignalLike | undefined,
   start: (flag: Int32Array | undefined) => Promise<T>,
 ): Promise<Exclude<T, -1>> {
+  if (signal !== undefined) return withFlag(signal, start);
+  // An asynchronous function would take more time than this, and small batches are computed within microseconds.
+  return callNative(() => start(undefined)).catch(throwFromNative) as Promise<Exclude<T, -1>>;
+}
+
+async function withFlag<T>(
+  signal: AbortSignalLike,
+  start: (flag: Int32Array) => Promise<T>,
+): Promise<Exclude<T, -1>> {
   checkSignal(signal);
-  const flag = signal && new Int32Array(1);
-  const ignore = flag && whenAborted(signal, () => Atomics.store(flag, 0, 1));
+  const flag = new Int32Array(1);
+  const ignore = whenAborted(signal, () => Atomics.store(flag, 0, 1));
   try {
     const result = await start(flag);
     if (result === -1) throw aborted(signal);
@@ -37,7 +47,7 @@ export async function abortable<T>(
   } catch (error) {
     throw fromNative(error);
   } finally {
-    ignore?.();
+    ignore();
   }
 }
 
@@ -118,6 +128,10 @@ export function callNative<T>(call: () => T): T {
   } catch (error) {
     throw fromNative(error);
   }
+}
+
+function throwFromNative(error: unknown): never {
+  throw fromNative(error);
 }
 
 const NATIVE_CODES: readonly unknown[] = [

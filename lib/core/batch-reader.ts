@@ -223,8 +223,7 @@ export class BatchReader {
         expected: 'an object',
         received: describeValue(batch),
       });
-    const found: (FoundInput | undefined)[] = [];
-    for (const entry of this.#entries) found.push(findHeld(batch, entry.keys));
+    const found = this.#entries.map(({ keys }) => findHeld(batch, keys));
     const entries = this.#withRewards(batch, found);
     const step = this.#readsStep ? find(batch, this.#mapper.keys('step')) : undefined;
     const layout = yield* readLayout(batch, found[0]?.value);

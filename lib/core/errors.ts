@@ -223,6 +223,11 @@ export async function guardedAsync<T>(read: () => T | PromiseLike<T>, what = UNR
   }
 }
 
+/** Returns the error that {@link guardedAsync} throws instead of an error. */
+export function unreadable(error: unknown): LossError {
+  return asLossError(error, 'ERR_INVALID_INPUT', UNREADABLE);
+}
+
 const UNREADABLE = 'an argument could not be read';
 
 function asLossError(error: unknown, code: LossErrorCode, what: string): LossError {

@@ -18,7 +18,7 @@ import { addCorrection, type Corrected, type Correction, withColumns } from './c
 import { checkPart, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
 import { DeviceGradient } from './device-gradient.js';
-import { guarded, guardedAsync, LossError } from './errors.js';
+import { guarded, LossError, unreadable } from './errors.js';
 import { type Forms, type NativeForm, NativeForms } from './forms.js';
 import {
   addGradient,
@@ -35,7 +35,7 @@ import type { Layout } from './layout.js';
 import { native } from './native.js';
 import { COLUMNS } from './native-batch.js';
 import { checkParts, markForm, takeForm } from './part-sums.js';
-import { finish, finishInTurns, type Sliced } from './slices.js';
+import { finish, finishInLaterTurns, type Sliced } from './slices.js';
 import { checkStream } from './stream.js';
 import { checkTogether } from './together.js';
 import { handedOver } from './turn-budget.js';
@@ -107,19 +107,23 @@ export class Evaluator {
     });
   }
 
-  compute<M>(
+  // A small batch is computed in less time than several promises take, so there are few asynchronous functions here.
+  async compute<M>(
     batch: Batch | DeviceBatch,
     options: LossComputeOptions | undefined,
     coefficients: CoefficientsOf,
   ): Promise<LossResult<M>> {
-    return guardedAsync(async () => {
+    try {
       // Holds the options before the first wait, because the caller may change them afterwards.
       const held = withHeldRequests(options ?? {});
-      return finishInTurns(this.#reader.read(batch, held.device), held.signal, (input) => {
-        const gradients = this.#gradients(input, held);
-        return this.evaluate<M>(input, gradients, held, coefficients(input, held.normalizer));
-      });
-    });
+      const reading = this.#reader.read(batch, held.device);
+      const first = reading.next();
+      const input = first.done ? first.value : await finishInLaterTurns(reading, held.signal);
+      const gradients = this.#gradients(input, held);
+      return await this.evaluate<M>(input, gradients, held, coefficients(input, held.normalizer));
+    } catch (error) {
+      throw unreadable(error);
+    }
   }
 
   /**
@@ -194,19 +198,17 @@ export class Evaluator {
   }
 
   /** Asynchronous version of {@link evaluateSync}. */
-  async evaluate<M>(
+  evaluate<M>(
     input: Input,
     gradients: Gradients,
     options: CallOptions & AsyncOptions,
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Promise<LossResult<M>> {
-    this.#checkWhole(options);
-    checkStream(options.stream, input.resident?.device ?? input.device);
-    checkTogether(options.together);
     const correction = this.#correction;
     if (!correction) return this.#evaluate(input, gradients, options, coefficients, fused);
     return whileKept(input, async () => {
+      this.#checkOptions(input, options);
       const corrected = await correction.apply(input, options);
       checkChanged(corrected, gradients);
       const replaced = withColumns(input, corrected.columns);
@@ -223,6 +225,7 @@ export class Evaluator {
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Promise<LossResult<M>> {
+    this.#checkOptions(input, options);
     const form = this.#forms.of(input, fused);
     const { tokens } = input.layout;
     const isOnDevice = input.resident !== undefined || input.device !== undefined;
@@ -234,7 +237,7 @@ export class Evaluator {
         this.#evaluateSync<M>(input, gradients, options, coefficients, fused),
       );
     }
-    const values = new Float64Array(form.names.length);
+    const values = form.takeValues();
     const part = partArray(options);
     const together = isOnDevice ? undefined : options.together;
     const plain = together ? undefined : plainHostBatch(input, options, gradients);
@@ -256,7 +259,9 @@ export class Evaluator {
     });
     checkFinite(present, fused);
     this.#checkNormalizer(call);
-    return this.#result(form, values, gradients, present, part);
+    const result = this.#result<M>(form, values, gradients, present, part);
+    form.returnValues(values);
+    return result;
   }
 
   /**
@@ -325,6 +330,12 @@ export class Evaluator {
     });
   }
 
+  #checkOptions(input: Input, options: CallOptions & AsyncOptions): void {
+    this.#checkWhole(options);
+    checkStream(options.stream, input.resident?.device ?? input.device);
+    checkTogether(options.together);
+  }
+
   // Throws if the call computes a part of a batch although the function reads the whole batch.
   #checkWhole({ normalizer, part }: CallOptions): void {
     if (!this.readsWholeBatch || (normalizer === undefined && !part)) return;
@@ -373,17 +384,19 @@ export class Evaluator {
   }
 
   #result<M>(
-    { names, batchMetrics, number }: NativeForm,
+    { names, isOfBatch, number }: NativeForm,
     values: Float64Array,
     gradients: Gradients,
     present: number,
     part: Float64Array | undefined,
   ): LossResult<M> {
     const metrics: Metrics = {};
+    // The number has more bits than JavaScript's bitwise operators use.
+    const upper = Math.floor(present / 2 ** 32);
     for (let i = 1; i < names.length; i++) {
-      const name = names[i]!;
-      const exists = batchMetrics.has(name) ? !Number.isNaN(values[i]) : hasBit(present, i);
-      if (exists) metrics[name] = values[i]!;
+      const bit = i < 32 ? present >>> i : upper >>> (i - 32);
+      const exists = isOfBatch[i] ? !Number.isNaN(values[i]) : (bit & 1) === 1;
+      if (exists) metrics[names[i]!] = values[i]!;
     }
     const result: LossResult<M> = { loss: values[0]!, metrics: metrics as M };
     const { grad, gradEntropy, gradLogZ } = gradients;
@@ -397,11 +410,6 @@ export class Evaluator {
     if (part) result.part = markForm(part, number);
     return result;
   }
-}
-
-// Returns bit i of a whole number, which may have more bits than JavaScript's bitwise operators use.
-function hasBit(number: number, i: number): boolean {
-  return Math.floor(number / 2 ** i) % 2 === 1;
 }
 
 // Throws if a correction changes a gradient that stays on a device, because it does so on the host.

@@ -25,12 +25,18 @@ export interface Forms extends FormColumns {
   spec(form: number): NativeFunctionSpec;
 }
 
+// The number of arrays that a form keeps for later calls.
+const MOST_SPARE = 64;
+
 /** One form of a function, in native code. */
 export class NativeForm {
   readonly fn: NativeFunction;
   readonly names: readonly string[];
-  /** The metrics of the whole batch. A result lacks those whose value is NaN; they have no bit in `present`. */
-  readonly batchMetrics: ReadonlySet<string>;
+  /**
+   * Whether each value is a metric of the whole batch. A result lacks such metrics if they are NaN; they have no bit in
+   * `present`.
+   */
+  readonly isOfBatch: readonly boolean[];
   readonly readsWholeBatch: boolean;
   /** Whether the gradients of a token do not depend on the columns of other tokens, apart from the mask. */
   readonly gradientIsPerToken: boolean;
@@ -38,6 +44,8 @@ export class NativeForm {
   readonly values: Float64Array;
   readonly number: number;
   readonly cost: CallCost;
+  // Arrays for the results of asynchronous calls. Node-API moves the memory of each new one out of V8's heap.
+  readonly #spare: Float64Array[] = [];
 
   constructor(spec: NativeFunctionSpec, number: number) {
     const made = guarded(
@@ -46,18 +54,30 @@ export class NativeForm {
     );
     this.fn = made.fn;
     this.readsWholeBatch = made.readsWholeBatch;
-    this.batchMetrics = made.batchMetrics;
     this.gradientIsPerToken = native.gradientIsPerToken(this.fn);
     this.names = native.valueNames(this.fn);
+    this.isOfBatch = this.names.map((name) => made.batchMetrics.has(name));
     this.values = new Float64Array(this.names.length);
     this.number = number;
     this.cost = new CallCost(made.programWords);
   }
+
+  /** Returns an array for the results of an asynchronous call, which no other call uses. */
+  takeValues(): Float64Array {
+    return this.#spare.pop() ?? new Float64Array(this.names.length);
+  }
+
+  /** Takes back the array of a call that has ended. */
+  returnValues(values: Float64Array): void {
+    if (this.#spare.length < MOST_SPARE) this.#spare.push(values);
+  }
 }
 
-function programFacts({
-  policyLoss,
-}: NativeFunctionSpec): Pick<NativeForm, 'readsWholeBatch' | 'batchMetrics'> & { programWords: number } {
+function programFacts({ policyLoss }: NativeFunctionSpec): {
+  readsWholeBatch: boolean;
+  batchMetrics: Set<string>;
+  programWords: number;
+} {
   if (!policyLoss || !('program' in policyLoss))
     return { readsWholeBatch: false, batchMetrics: new Set(), programWords: 0 };
   const { program, metrics } = policyLoss;

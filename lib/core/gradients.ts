@@ -117,7 +117,7 @@ function halfArray(layout: Layout, { dtype, data }: HalfGradientRequest, name: s
   const size = layout.tokens;
   if (data === undefined)
     return { data: halfResultArray(`a gradient of ${size} 16-bit values`, size), dtype };
-  checkMemory(name, data, size, describeShape(layout));
+  checkMemory(name, data, size, () => describeShape(layout));
   return { data, dtype };
 }
 
@@ -163,14 +163,15 @@ export function gradArray(
   if (wanted === true) return resultArray(`a gradient of ${size} values`, size);
   const expected =
     per === 'row' ? 'true, false or a Float32Array' : "true, false, a Float32Array, { dtype } or 'device'";
-  const shape = per === 'row' ? `[${size}], one value per row` : describeShape(layout);
+  const shape = () => (per === 'row' ? `[${size}], one value per row` : describeShape(layout));
   checkOutput(name, wanted, size, expected, shape);
   return wanted;
 }
 
 /**
  * Checks an array of the caller's to which native code is to write.
- * @param expected the accepted values, for the error message. `shape` is the accepted shape.
+ * @param expected the accepted values, for the error message.
+ * @param shape returns the accepted shape, for the error message.
  * @throws LossError `ERR_INVALID_INPUT` if it is not a Float32Array with memory of a fixed length; `ERR_SHAPE_MISMATCH`
  * if it does not have `size` elements.
  */
@@ -179,14 +180,19 @@ export function checkOutput(
   array: unknown,
   size: number,
   expected: string,
-  shape: string,
+  shape: () => string,
 ): asserts array is Float32Array {
   if (!types.isFloat32Array(array))
     throw new LossError('ERR_INVALID_INPUT', { key, expected, received: describeValue(array) });
   checkMemory(key, array, size, shape);
 }
 
-function checkMemory(key: string, array: Float32Array | Uint16Array, size: number, shape: string): void {
+function checkMemory(
+  key: string,
+  array: Float32Array | Uint16Array,
+  size: number,
+  shape: () => string,
+): void {
   checkAttached(key, array);
   if (isResizable(array))
     throw new LossError('ERR_INVALID_INPUT', {
@@ -195,5 +201,5 @@ function checkMemory(key: string, array: Float32Array | Uint16Array, size: numbe
       received: 'a resizable one',
     });
   if (array.length !== size)
-    throw new LossError('ERR_SHAPE_MISMATCH', { key, expected: shape, received: String(array.length) });
+    throw new LossError('ERR_SHAPE_MISMATCH', { key, expected: shape(), received: String(array.length) });
 }

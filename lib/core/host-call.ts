@@ -6,6 +6,9 @@ import type { CallOptions } from './calls.js';
 import { type Gradients, nativeArray, nativeDtypes } from './gradients.js';
 import { COLUMNS } from './native-batch.js';
 
+// The factor that puts the gradients' dtypes above the bits of the columns' dtypes.
+const ABOVE_COLUMNS = 2 ** (3 * COLUMNS.length);
+
 type HostArguments = Parameters<NativeBinding['evaluateHost']>;
 
 /** A batch that these calls accept: see {@link plainHostBatch}. */
@@ -41,7 +44,7 @@ export function hostArguments(
     rows,
     rowLength,
     offsets,
-    codes + nativeDtypes(gradients) * 2 ** (3 * COLUMNS.length),
+    codes + nativeDtypes(gradients) * ABOVE_COLUMNS,
     data[0],
     data[1],
     data[2],

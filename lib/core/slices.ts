@@ -39,15 +39,24 @@ export async function finishInTurns<T, R>(
   signal: AbortSignalLike | undefined,
   use: (result: T) => R | Promise<R>,
 ): Promise<R> {
-  let step = work.next();
-  while (!step.done) {
+  const first = work.next();
+  return use(first.done ? first.value : await finishInLaterTurns(work, signal));
+}
+
+/** Runs the slices after the first one, as {@link finishInTurns} does. */
+export async function finishInLaterTurns<T>(
+  work: Sliced<T>,
+  signal: AbortSignalLike | undefined,
+): Promise<T> {
+  for (;;) {
     await nextTurn();
     checkSignal(signal);
     const end = performance.now() + TURN;
-    do step = work.next();
-    while (!step.done && performance.now() < end);
+    do {
+      const { done, value } = work.next();
+      if (done) return value;
+    } while (performance.now() < end);
   }
-  return use(step.value);
 }
 
 let lastTurn = Promise.resolve();

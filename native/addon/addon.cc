@@ -13,6 +13,7 @@
 #include "addon/keep.h"
 #include "addon/logits.h"
 #include "addon/pinned.h"
+#include "addon/reuse.h"
 #include "addon/tasks.h"
 #include "loss/sapo.h"
 
@@ -39,9 +40,11 @@ Napi::Value evaluate_later(const Napi::Value& held, const FunctionHandle& functi
                            const Call& call, bool quick) {
   Instance& instance = Instance::of(held.Env());
   const bool is_small = cpu::is_small(batch.layout);
-  auto task = std::make_shared<Reporting<cpu::Evaluation>>(
-      function, batch, call.coefficients, call.normalizer, call.outputs,
-      is_small ? instance.take_workspace() : cpu::Workspace{});
+  // malloc would merge and split blocks of this size for each call.
+  using Task = Reporting<cpu::Evaluation>;
+  auto task = std::allocate_shared<Task>(ReusingAllocator<Task>(), function, batch, call.coefficients,
+                                         call.normalizer, call.outputs,
+                                         is_small ? instance.take_workspace() : cpu::Workspace{});
   task->set_abort_flag(call.abort);
   task->set_quick(quick);
   return run_later(held, task, [&instance, is_small](Napi::Env env, cpu::Evaluation& finished) {

@@ -50,7 +50,9 @@ Napi::Value Instance::start(Napi::Env env, std::unique_ptr<Job> job, const Napi:
   started->instance = this;
   {
     std::lock_guard lock(mutex_);
-    abortable_.insert(started);
+    started->after = abortable_;
+    if (abortable_) abortable_->before = started;
+    abortable_ = started;
     ++working_;
   }
   begin(started);
@@ -61,7 +63,8 @@ void Instance::Job::finished() {
   Instance& owner = *instance;
   {
     std::lock_guard lock(owner.mutex_);
-    owner.abortable_.erase(this);
+    (before ? before->after : owner.abortable_) = after;
+    if (after) after->before = before;
   }
   // The next line passes this job to the JavaScript thread, which may then delete it at any time. The job
   // still counts as working, so owner.deliver_ stays valid.
@@ -86,7 +89,7 @@ void Instance::deliver(napi_env env, napi_value, void* context, void* data) {
 void Instance::close(void* data) {
   Instance& instance = *static_cast<Instance*>(data);
   std::unique_lock lock(instance.mutex_);
-  for (Job* job : instance.abortable_) job->abort();
+  for (const Job* job = instance.abortable_; job; job = job->after) job->abort();
   instance.idle_.wait(lock, [&] { return instance.working_ == 0; });
 }
 

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <unordered_set>
 #include <vector>
 
 #include "addon/backing_store.h"
@@ -43,6 +42,7 @@ class Instance {
     std::function<Napi::Value(Napi::Env)> result;
     napi_deferred deferred = nullptr;
     napi_ref keep_alive = nullptr;
+    Job *before = nullptr, *after = nullptr;  // its neighbours among the jobs that can be aborted
 #if defined(__linux__)
     std::vector<OwnedStore> memory;  // of the call's arrays
 #endif
@@ -76,8 +76,8 @@ class Instance {
 
   std::mutex mutex_;
   std::condition_variable idle_;
-  std::unordered_set<Job*> abortable_;
-  int working_ = 0;  // jobs whose finished() has not returned
+  Job* abortable_ = nullptr;  // the first of the jobs that can be aborted
+  int working_ = 0;           // jobs whose finished() has not returned
 };
 
 // Returns a JavaScript value that keeps a call's arguments alive. It also keeps the memory of their arrays,

@@ -50,7 +50,7 @@ export function checkOutputs(
   for (const [name, array] of Object.entries({ advantages, returns })) {
     if (array === undefined) continue;
     const key = `out.${name}`;
-    checkOutput(key, array, layout.tokens, 'a Float32Array', describeShape(layout));
+    checkOutput(key, array, layout.tokens, 'a Float32Array', () => describeShape(layout));
     if (others.some((other) => overlapOf(array, other) !== 'none'))
       throw new LossError('ERR_INVALID_INPUT', {
         key,
