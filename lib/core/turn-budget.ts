@@ -78,8 +78,9 @@ export class CallCost {
     if (expected > MOST_TIMES * CALL || spent > 0 || ++this.#tooLong < this.#patience) return false;
     this.#tooLong = 0;
     this.#patience *= 2;
-    // The window begins anew and ends with this call, so that its time is what is expected from now on.
-    this.#fastest = Number.POSITIVE_INFINITY;
+    // The window begins anew and ends with this call. If the call is faster than expected, its time is what is expected
+    // from now on. If it is slower, it may have been interrupted, and nothing changes.
+    this.#fastest = this.#perToken;
     this.#timed = WINDOW - 1;
     return true;
   }
