@@ -88,10 +88,7 @@ export const NEED_EVERYTHING = [
 ];
 
 /** Path prefixes. If a path with one of them has changed, the step `prebuild` builds the binaries of all platforms. */
-export const NEED_ALL_BINARIES = ['scripts/cuda/'];
-
-/** Matches the path of a binary's own toolchain file, after a change to which that binary is built too. */
-const TOOLCHAIN = /^scripts\/prebuild\/toolchains\/(\w+(?:-\w+)+)\.cmake$/;
+export const NEED_ALL_BINARIES = ['scripts/cuda/', 'scripts/prebuild/toolchains/'];
 
 /**
  * The binaries that the step `prebuild` builds after other changes, with the name of a draft after `--draft=`. Each
@@ -121,7 +118,6 @@ export function stepsFor(changed) {
   if (changed === undefined || touches(NEED_ALL_BINARIES)) return needed;
   const binaries = [
     ...(needed.includes(prebuild) ? ALWAYS_BUILT : []),
-    ...changed.flatMap((path) => TOOLCHAIN.exec(path)?.[1] ?? []),
     ...needed.flatMap((step) => step.prebuilds ?? []),
   ];
   if (binaries.length === 0) return needed;
