@@ -22,7 +22,7 @@ export interface AbortSignalLike {
  * @param start starts the work. It receives a flag that becomes non-zero when the signal aborts, and gives it to native
  * code, which polls it. The promise must resolve to -1 if the work ended because of the flag.
  * @returns a promise of the result. It rejects with LossError `ERR_ABORTED` if the signal ended the work.
- * @throws the error that `start` throws, if there is no signal.
+ * @throws the error that `start` throws. With a signal, the promise rejects with it instead.
  */
 export function abortable<T>(
   signal: AbortSignalLike | undefined,
