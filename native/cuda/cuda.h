@@ -166,8 +166,10 @@ struct Request {
   Terms terms;
   const void* loss = nullptr;    // the loss object; its type is entry terms.loss of Losses
   program::ProgramView program;  // the loss, if terms.loss is kProgram; its arrays are in host memory
-  unsigned columns = 0;          // columns_of() the function
-  bool batch_metrics = false;    // whether the program's metrics of the batch are wanted
+  // The loss's other program: that of calls with a gradient if this call has none, and vice versa.
+  program::ProgramView other_program;
+  unsigned columns = 0;        // columns_of() the function
+  bool batch_metrics = false;  // whether the program's metrics of the batch are wanted
   Coefficients coefficients;
   Normalizer normalizer;
 };

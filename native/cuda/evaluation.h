@@ -22,7 +22,7 @@ class Evaluation {
         loss_(request.terms.loss),
         object_(request.loss),
         sums_rows_(sums_over_rows(loss_, object_)),
-        program_(context, request.program, batch, request.batch_metrics),
+        program_(context, request, batch),
         call_(call) {
     const bool pairs = is_over_pairs(loss_);
     const unsigned columns = columns_of_tokens(request);

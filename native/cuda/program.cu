@@ -39,43 +39,51 @@ int most_reductions(const program::ProgramView& program, int first, int last) {
   return most;
 }
 
+// Returns how many registers the kernel of the outputs keeps in shared memory.
+int registers_of_outputs(const program::ProgramView& program) {
+  const bool is_compiled =
+      program.segment_count > 0 && program.segments[program.output_segment].compiled >= 0;
+  return is_compiled ? 0 : program.registers;
+}
+
 int tokens_memory(int registers, const program::ProgramView& program, unsigned columns) {
   return TokenInterpreter::bytes(registers, columns) + OutputSums::bytes(program.metrics);
 }
 
 }  // namespace
 
-ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const DeviceBatch& batch,
-                       bool batch_metrics)
-    : context_(context), host_(host), view_(host), batch_metrics_(batch_metrics) {
-  if (host.instruction_count == 0) return;  // the call has no user-defined loss
-  view_.instructions = context.send_array(host.instructions, host.instruction_count, &instructions_);
-  view_.segments = context.send_array(host.segments, host.segment_count, &segments_);
-  view_.constants = context.send_array(host.constants, host.constant_count, &constants_);
-  view_.uniforms = context.send_array(host.uniforms, host.uniform_count, &uniforms_);
+ProgramRun::ProgramRun(Context& context, const Request& request, const DeviceBatch& batch)
+    : context_(context),
+      host_(request.program),
+      other_(request.other_program),
+      view_(request.program),
+      batch_metrics_(request.batch_metrics) {
+  if (host_.instruction_count == 0) return;  // the call has no user-defined loss
+  view_.instructions = context.send_array(host_.instructions, host_.instruction_count, &instructions_);
+  view_.segments = context.send_array(host_.segments, host_.segment_count, &segments_);
+  view_.constants = context.send_array(host_.constants, host_.constant_count, &constants_);
+  view_.uniforms = context.send_array(host_.uniforms, host_.uniform_count, &uniforms_);
   context.order_kernels_after_copies();
   row_values_ =
-      context.allocate(batch.view.layout.rows * host.row_values * static_cast<int64_t>(sizeof(double)));
-  batch_values_ = context.allocate(host.batch_values * static_cast<int64_t>(sizeof(double)));
+      context.allocate(batch.view.layout.rows * host_.row_values * static_cast<int64_t>(sizeof(double)));
+  batch_values_ = context.allocate(host_.batch_values * static_cast<int64_t>(sizeof(double)));
   if (shares_rows(context, batch))
-    pieces_ = context.allocate(most_reductions(host, 0, host.segment_count) *
+    pieces_ = context.allocate(most_reductions(host_, 0, host_.segment_count) *
                                (batch.tokens / kSumTokens + batch.view.layout.rows) *
                                static_cast<int64_t>(sizeof(RowPartial)));
-  scanned_ = context.allocate(batch.tokens * host.scanned * static_cast<int64_t>(sizeof(float)));
-  if (host.kept == 0) return;
-  kept_ = context.allocate(host.kept * batch.tokens * static_cast<int64_t>(sizeof(float)));
+  scanned_ = context.allocate(batch.tokens * host_.scanned * static_cast<int64_t>(sizeof(float)));
+  if (host_.kept == 0) return;
+  kept_ = context.allocate(host_.kept * batch.tokens * static_cast<int64_t>(sizeof(float)));
   ties_ = context.allocate(batch.view.layout.rows * static_cast<int64_t>(sizeof(unsigned)));
   selection_ = context.allocate(sizeof(Selection));
   CUDA_CHECK(cudaMemsetAsync(selection_.as<void>(), 0, sizeof(Selection), context.compute()));
 }
 
-int ProgramRun::registers_of_outputs() const {
-  const bool is_compiled = host_.segment_count > 0 && host_.segments[host_.output_segment].compiled >= 0;
-  return is_compiled ? 0 : host_.registers;
-}
-
 int ProgramRun::memory() const {
-  return tokens_memory(registers_of_outputs(), host_, host_.columns);
+  const auto memory_of = [](const program::ProgramView& program) {
+    return tokens_memory(registers_of_outputs(program), program, program.columns);
+  };
+  return std::max(memory_of(host_), memory_of(other_));
 }
 
 Stage ProgramRun::stage_of(int first, int last) const {
@@ -172,7 +180,7 @@ void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last)
 void ProgramRun::launch_outputs(const ProgramPass& pass) const {
   const Stage stage = stage_of(host_.output_segment, host_.output_segment + 1);
   ProgramPass cut = pass;
-  cut.program.registers = registers_of_outputs();
+  cut.program.registers = registers_of_outputs(host_);
   context_.cut(pass.fed_blocks, &cut);
   Grid grid = context_.grid_of_spans(cut, cut.spans);
   grid.memory = tokens_memory(cut.program.registers, host_, stage.columns);

@@ -42,12 +42,12 @@ struct Stage {
 // A program in the memory of a device, with room for the values that it computes.
 class ProgramRun {
  public:
-  // Sends the program to the device. `host` must outlive this object. `batch_metrics` tells whether the
-  // metrics of the batch are wanted.
-  ProgramRun(Context& context, const program::ProgramView& host, const DeviceBatch& batch,
-             bool batch_metrics);
+  // Sends the program to the device. `request` must outlive this object.
+  ProgramRun(Context& context, const Request& request, const DeviceBatch& batch);
 
-  // Returns how much dynamic shared memory the kernel of the outputs needs at most, in bytes per block.
+  // Returns how much dynamic shared memory the kernel of the outputs needs at most, in bytes per block. The
+  // result is the same for calls with and without a gradient. Their tokens are therefore divided in the same
+  // way, and their sums have the same bits.
   int memory() const;
 
   // Launches all kernels of the program, after the weights pass. If the call has a KL loss, the token pass
@@ -63,8 +63,6 @@ class ProgramRun {
   int reducer_memory(const Stage& stage) const;
   // Launches program_rows_kernel with at least this many warps, if the GPU runs so many at once.
   void launch_stage(const ProgramPass& pass, const Stage& stage, int64_t warps) const;
-  // Returns how many registers the kernel of the outputs keeps in shared memory.
-  int registers_of_outputs() const;
   void launch_shared_rows(const ProgramPass& pass, int first, int last) const;
   // Launches the selections over all rows of a stage.
   void launch_selections(const ProgramPass& pass, int first, int last) const;
@@ -72,6 +70,7 @@ class ProgramRun {
 
   Context& context_;
   const program::ProgramView& host_;
+  const program::ProgramView& other_;  // Request::other_program
   program::ProgramView view_;
   const bool batch_metrics_;
   Buffer instructions_, segments_, constants_, uniforms_, row_values_, batch_values_;

@@ -18,7 +18,10 @@ inline Request request_of(const PreparedFunction& function, const Coefficients& 
   Request request;
   request.terms = function.function();
   request.loss = function.loss();
-  if (const program::Program* program = function.program(with_grad)) request.program = program->view();
+  if (const program::Program* program = function.program(with_grad)) {
+    request.program = program->view();
+    request.other_program = function.program(!with_grad)->view();
+  }
   request.columns = columns_of(function.function());
   request.coefficients = coefficients;
   request.normalizer = normalizer;
