@@ -5,9 +5,8 @@
 // Optimal token baseline: arXiv 2602.07078. The formulas follow verl.
 #pragma once
 
-#include <cmath>
-
 #include "advantage/advantage.h"
+#include "math/precise.h"
 
 namespace policy_loss {
 
@@ -57,7 +56,7 @@ struct OptimalTokenBaseline {
 
   // Returns the energy of one token.
   PL_FN double energy(double old_logprob, double sum_pi_squared, double importance_weight) const {
-    return (1.0 - 2.0 * ::exp(old_logprob) + sum_pi_squared) * (importance_weight * importance_weight);
+    return (1.0 - 2.0 * precise_exp(old_logprob) + sum_pi_squared) * (importance_weight * importance_weight);
   }
 
   // Returns the baseline of one place. `weighted` is the sum of energy·(reward to go) over the group's rows,

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "math/precise.h"
 #include "math/scalar.h"
 #include "ulp.h"
 
@@ -113,6 +114,32 @@ void run(uint64_t first, uint64_t last, Results& results) {
   }
 }
 
+// Compares precise_exp() with the C library's function for long doubles. Returns whether all errors are small
+// enough.
+bool check_precise() {
+  constexpr double kMostUlpOfPrecise = 2;
+  double worst = 0, worst_at = 0;
+  bool special = std::isnan(policy_loss::precise_exp(NAN)) && policy_loss::precise_exp(0.0) == 1;
+  const auto check = [&](double x) {
+    const long double truth = std::exp(static_cast<long double>(x));
+    const double rounded = static_cast<double>(truth), found = policy_loss::precise_exp(x);
+    if (std::isinf(rounded) || rounded == 0) {
+      special = special && found == rounded;
+      return;
+    }
+    const double ulp = std::nextafter(rounded, INFINITY) - rounded;
+    const double error = static_cast<double>(std::fabs(found - truth)) / ulp;
+    if (!(error <= worst)) worst = error, worst_at = x;
+  };
+  for (const double x : {-HUGE_VAL, -1e300, -747.0, -745.0, -720.0, 709.7, 710.0, 1e300, HUGE_VAL}) check(x);
+  constexpr int kSamples = 1 << 20;
+  for (const double limit : {1.0, 30.0, 708.0})
+    for (int i = -kSamples; i <= kSamples; ++i) check(limit * i / kSamples + 1e-9 * i);
+  std::printf("precise_exp: %.3f ulp at %.17g\n", worst, worst_at);
+  if (!special) std::printf("precise_exp: a wrong special value\n");
+  return special && worst < kMostUlpOfPrecise;
+}
+
 }  // namespace
 
 int main() {
@@ -143,7 +170,8 @@ int main() {
                                                : kMostUlp;
     if (worst->wrong > 0 || worst->ulp >= most) ++failed;
   }
-  std::printf("  %d passing\n", 5 - failed);
+  if (!check_precise()) ++failed;
+  std::printf("  %d passing\n", 6 - failed);
   if (failed > 0) std::printf("  %d failing\n", failed);
   return failed == 0 ? 0 : 1;
 }
