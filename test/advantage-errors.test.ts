@@ -101,7 +101,7 @@ describe('errors of advantage functions', () => {
       });
       const given = layOut(long);
       const column = given.tokenLevelRewards as Float32Array;
-      const first = 9 + 25_000;
+      const first = (given.actionMask as Uint8Array).indexOf(1, 9 + 25_000);
       for (const index of [first, 9 + 30_000 + 4 + 77, column.length - 1]) column[index] = Number.NaN;
       for (const name of ['ppo', 'reinforceplusplus', 'rloo', 'verl/gpg', 'verl/reinforce_plus_plus'])
         await refuses(name, {}, given, 'ERR_INVALID_INPUT', spelt('token_level_rewards', `\\[${first}\\]`));

@@ -38,12 +38,12 @@ function agrees(on: Subject, batch: ReferenceBatch): void {
 }
 
 // Keeps what hostile() returns, because all functions are tested on the same long batches.
-const laidOut = new WeakMap<ReferenceBatch, Map<boolean, Batch>>();
+const layouts = new WeakMap<ReferenceBatch, Map<boolean, Batch>>();
 
 /** Returns a batch as the library reads it, with NaN in masked tokens. */
 function hostile(batch: ReferenceBatch, keepSigns: boolean): Batch {
-  const known = laidOut.get(batch) ?? new Map<boolean, Batch>();
-  laidOut.set(batch, known);
+  const known = layouts.get(batch) ?? new Map<boolean, Batch>();
+  layouts.set(batch, known);
   const poisoned = () => poison(batch, Number.NaN, keepSigns);
   const laid = known.get(keepSigns) ?? (batch.rowLengths ? packedBatch(poisoned()) : paddedBatch(poisoned()));
   known.set(keepSigns, laid);
@@ -125,5 +125,5 @@ function large(family: Family, name: string, args: fc.Arbitrary<Args>, part: Par
   const [sample] = fc.sample(args, { seed: SEED, numRuns: 1 });
   const drawnArgs: Args = { ...sample, ...OF_LARGE[name] };
   const on = subject(family, name, drawnArgs);
-  agrees(on, makeBatchOffEdges(fitting(name, drawnArgs, spec), on).batch);
+  agrees(on, makeBatchOffEdges(fitting(name, drawnArgs, spec), on));
 }

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
 import { setThreads } from '../lib/index.js';
-import { type BatchSpec, everyFunction, fitting, makeBatch, sharedBatch } from './support/draw.js';
+import { type BatchSpec, everyFunction, fitting, laidOut, makeBatch } from './support/draw.js';
 import { paddedBatch, type Subject, subject } from './support/subject.js';
 import { assertSameBits } from './support/tolerance.js';
 
@@ -33,7 +33,7 @@ describe('determinism', () => {
     it(`${family} ${name}`, async () => {
       const on = subject(family, name, args);
       for (const spec of [PADDED, PACKED]) {
-        const { laid: batch } = sharedBatch(fitting(name, args, spec));
+        const batch = laidOut(makeBatch(fitting(name, args, spec)));
         setThreads(1);
         const once = on.sync(batch);
         assertSameBits(on.sync(batch), once);
@@ -52,7 +52,7 @@ describe('determinism', () => {
     const shape = { ...PADDED, rows: 200, columns: 16_384 };
     const jobs = ['ppo', 'm2po'].map((name) => {
       const on: Subject = subject('policy', name, {});
-      const { laid: batch } = sharedBatch(fitting(name, {}, shape));
+      const batch = laidOut(makeBatch(fitting(name, {}, shape)));
       setThreads(1);
       return { on, batch, alone: on.sync(batch) };
     });

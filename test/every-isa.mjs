@@ -1,7 +1,8 @@
 // Runs the golden, cross-validation, advantage, masking and logits suites on every instruction set of this machine, except
 // on the best one, which `npm test` uses. Also tests the exponential and the other elementary functions on every
 // instruction set. Each instruction set needs its own process, because the native module chooses the instruction set
-// when it is loaded.
+// when it is loaded. The longest rows of the cross-validation are left out: the masking suite compares long rows with the
+// reference too, and takes less time for them.
 import { spawnSync } from 'node:child_process';
 
 const suites = [
@@ -40,7 +41,7 @@ for (const isa of ['sse4', 'avx2', 'avx512', 'neon']) {
   }
   console.log(`${isa}:`);
   if (isa !== best) {
-    const run = spawnSync('npx', ['mocha', '--parallel', '--reporter', 'dot', ...suites], { env, stdio: 'inherit' });
+    const run = spawnSync('npx', ['mocha', '--parallel', '--reporter', 'dot', '--grep', 'of 70,000 tokens', '--invert', ...suites], { env, stdio: 'inherit' });
     failed ||= run.status !== 0;
   }
   failed ||= !testFunctions(isa);

@@ -207,7 +207,7 @@ describe('micro-batches add up to the whole', () => {
               train_batch_size_usual: 6,
               train_batch_size_expert: 2,
             };
-            const spec = { seed: 8, rows: 9, columns: 14, values: 'moderate', mask: 'random' } as const;
+            const spec = { seed: 7, rows: 9, columns: 14, values: 'moderate', mask: 'random' } as const;
             const batch = makeBatch({ ...spec, packed: use_dynamic_bsz });
             const parts = [kind(batch, true), kind(batch, false)];
             assert.ok(parts.every((rows) => rows.length > 0));

@@ -186,7 +186,7 @@ describe('native calls', () => {
       () => native.evaluate(fn, batch(tokens, {}), call(tokens)),
     ];
     for (const inner of inners)
-      for (let time = 0; time < 20; time++) {
+      for (let time = 0; time < 5; time++) {
         let made: unknown;
         const outer = {
           ...call(tokens),

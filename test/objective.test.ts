@@ -20,6 +20,7 @@ import {
   ARGUMENTS,
   fitting,
   inHalf,
+  laidOut,
   layOut,
   makeBatch,
   makeBatchOffEdges,
@@ -205,9 +206,16 @@ describe('cross-validation: objectives', () => {
               kl: { name: kl, args: { kl_coef: 0.3, loss_agg_mode } },
               entropy: { name: entropy, args: { entropy_coef: 0.7, loss_agg_mode } },
             };
-            const { batch, laid } = batches[drawn % 2]!;
+            const batch = batches[drawn % 2]!;
             if (klStandsOnEdge(parts, batch)) continue;
-            agrees(parts, loss_agg_mode, configOf(parts, loss_agg_mode, false), batch, laid, policyFn);
+            agrees(
+              parts,
+              loss_agg_mode,
+              configOf(parts, loss_agg_mode, false),
+              batch,
+              laidOut(batch),
+              policyFn,
+            );
             compared++;
           }
       }

@@ -20,11 +20,12 @@ import {
   type BatchSpec,
   EDGE_LENGTHS,
   fitting,
+  laidOut,
   layOut,
   makeBatch,
   makeRewarded,
 } from './support/draw.js';
-import { packedBatch, subject } from './support/subject.js';
+import { subject } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';
 
 // Large enough that the memory of results is recycled.
@@ -65,7 +66,7 @@ describe('every element of a result is written', () => {
     it(`${family} ${name}`, async () => {
       const fn = subject(family, name, args);
       for (const mask of MASKS) {
-        const batch = packedBatch(makeBatch(fitting(name, args, { ...LARGE, mask })));
+        const batch = laidOut(makeBatch(fitting(name, args, { ...LARGE, mask })));
         const { grad } = withContent(0, () => fn.sync(batch));
         assertSameArray(withContent(Number.NaN, () => fn.sync(batch)).grad, grad, 'grad');
         const { grad: later } = await withContent(Number.NaN, () => fn.async(batch));
@@ -95,7 +96,7 @@ describe('every element of a result is written', () => {
     it(`KL values and penalties of ${name}`, async () => {
       const fn = KL_FN.create(name, name === 'adaptive' ? { target_kl: 1, horizon: 1 } : {});
       for (const mask of MASKS) {
-        const batch = packedBatch(makeBatch({ ...LARGE, mask }));
+        const batch = laidOut(makeBatch({ ...LARGE, mask }));
         const expected = withContent(0, () => resultArray('zeros', TOKENS)).length;
         const values = await fn.calculateKl(batch);
         assert.equal(values.length, expected);

@@ -16,7 +16,7 @@ import {
   type Together,
 } from '../lib/index.js';
 import { oneOfEach } from './support/countable.js';
-import { type BatchSpec, fitting, layOut, makeBatch, makeRewarded, sharedBatch } from './support/draw.js';
+import { type BatchSpec, fitting, laidOut, layOut, makeBatch, makeRewarded } from './support/draw.js';
 import { isLossError } from './support/loss-error.js';
 import { assertSameObjective } from './support/objective.js';
 import { packedBatch, type Subject, subject } from './support/subject.js';
@@ -63,7 +63,7 @@ describe('calls computed together', () => {
     it(`have the bits of calls on their own, for every function, with ${threads} threads`, async () => {
       const jobs = oneOfEach().map(({ family, name, args }) => {
         const on: Subject = subject(family, name, args);
-        const { laid: batch } = sharedBatch(fitting(name, args, SPEC));
+        const batch = laidOut(makeBatch(fitting(name, args, SPEC)));
         setThreads(1);
         return { on, batch, alone: on.sync(batch) };
       });

@@ -24,10 +24,10 @@ cp package.json "$out/"
 cp -r test/golden "$out/test/golden"
 arm64() { POLICY_LOSS_NATIVE=$addon qemu-aarch64 -L /usr/aarch64-linux-gnu "$node" "$@"; }
 
-# The longest rows are left out. Under qemu, the reference takes minutes for them, and the engine divides them into parts
-# with the same code on all processors.
+# Long rows are left out, because the reference takes minutes for them under qemu. The results of rows of up to 2,100 tokens
+# are compared with those of AVX2 below, and longer rows are divided into parts with the same code on all processors.
 arm64 node_modules/mocha/bin/mocha.js --no-config --no-package --timeout 600000 --reporter dot \
-  --grep 'a packed row of 70,000 tokens' --invert "$out"/test/*.test.js "$@"
+  --grep 'rows of 3,000 tokens|row of 70,000 tokens' --invert "$out"/test/*.test.js "$@"
 
 # The binary has CUDA kernels, but this machine has no driver for arm64.
 reason=$(arm64 --input-type=module --eval "

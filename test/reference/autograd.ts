@@ -19,6 +19,8 @@ export class Tape {
   smallest = Number.POSITIVE_INFINITY;
   /** Whether the tape records what gradients and magnitudes need. */
   readonly differentiates: boolean;
+  /** Whether the tape records branches. */
+  readonly #branches: boolean;
   readonly #replayed: Float64Array[] | undefined;
   readonly #noise: (() => number) | undefined;
   readonly #steps: (() => void)[] = [];
@@ -29,16 +31,29 @@ export class Tape {
    * @param noise draws factors close to 1. The result and the derivative of every operation are multiplied by them, as
    * rounding would. So the results of several runs show how far rounding errors can move them.
    * @param differentiates whether `backward` will run.
+   * @param branches whether `branches` will be read.
    */
-  constructor(replayed?: Float64Array[], noise?: () => number, differentiates = true) {
+  constructor(replayed?: Float64Array[], noise?: () => number, differentiates = true, branches = true) {
     this.#replayed = replayed;
     this.#noise = noise;
     this.differentiates = differentiates;
+    this.#branches = branches;
   }
 
   /** Makes a tape for values and branches only, which are computed much faster without gradients and magnitudes. */
   static ofBranches(replayed?: Float64Array[]): Tape {
     return new Tape(replayed, undefined, false);
+  }
+
+  /** Makes a tape for values, gradients and magnitudes only. */
+  static ofGradients(): Tape {
+    return new Tape(undefined, undefined, true, false);
+  }
+
+  /** Records the branches that `count` elements take. */
+  choose(count: number, branchOf: (i: number) => number): void {
+    if (!this.#branches) return;
+    for (let i = 0; i < count; i++) this.branches.push(branchOf(i));
   }
 
   /** Multiplies numbers by the tape's noise in place, and returns them. */
@@ -151,18 +166,21 @@ export class Variable {
   }
   /** Returns absolute values. Their derivative at 0 is 0. */
   abs(): Variable {
-    for (const x of this.value) this.tape.branches.push(Math.sign(x));
+    this.tape.choose(this.length, (i) => Math.sign(this.value[i]!));
     return this.#map(Math.abs, Math.sign);
   }
   /** Returns −1, 0 or 1. The result has no gradient. */
   sign(): Variable {
     const signs = mapped(this.value, Math.sign);
-    for (const sign of signs) this.tape.branches.push(sign);
+    this.tape.choose(this.length, (i) => signs[i]!);
     return new Variable(this.tape, signs);
   }
   /** Limits each value to [low, high]. The derivative is 1 inside and on the bounds, and 0 outside. */
   clip(low: number, high: number): Variable {
-    for (const x of this.value) this.tape.branches.push(x < low ? -1 : x > high ? 1 : 0);
+    this.tape.choose(this.length, (i) => {
+      const x = this.value[i]!;
+      return x < low ? -1 : x > high ? 1 : 0;
+    });
     return this.#map(
       (x) => Math.min(Math.max(x, low), high),
       (x) => (x >= low && x <= high ? 1 : 0),
@@ -246,7 +264,7 @@ export class Variable {
   /** Returns 1 where the condition holds and 0 elsewhere. The result has no gradient. */
   test(holds: (x: number, i: number) => boolean): Variable {
     const flags = mapped(this.value, (x, i) => (holds(x, i) ? 1 : 0));
-    for (const flag of flags) this.tape.branches.push(flag);
+    this.tape.choose(this.length, (i) => flags[i]!);
     return new Variable(this.tape, flags);
   }
 
@@ -290,7 +308,7 @@ export class Variable {
       const group = groupOf[i]!;
       if (places[group]! < 0 || sign * (x - this.value[places[group]!]!) > 0) places[group] = i;
     });
-    for (const place of places) this.tape.branches.push(place);
+    this.tape.choose(groups, (group) => places[group]!);
     const out = new Variable(
       this.tape,
       Float64Array.from(places, (place) => (place < 0 ? 0 : this.value[place]!)),
@@ -374,10 +392,10 @@ export class Variable {
   }
 
   #note(other: Operand): void {
-    for (let i = 0; i < this.length; i++) {
+    this.tape.choose(this.length, (i) => {
       const y = typeof other === 'number' ? other : other.value[other.length === 1 ? 0 : i]!;
-      this.tape.branches.push(Math.sign(this.value[i]! - y));
-    }
+      return Math.sign(this.value[i]! - y);
+    });
   }
 }
 

@@ -68,7 +68,7 @@ export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formul
 
 /** Makes the function that evaluates a formula and computes its gradient with respect to `wrt`. */
 export function evaluator(formula: Formula, wrt: Wrt): Evaluate {
-  return (args, batch, tape = new Tape()) => {
+  return (args, batch, tape = Tape.ofGradients()) => {
     const x = new Tokens(tape, batch);
     const { loss, metrics } = formula(x, args);
     x.tape.backward(loss);
@@ -153,11 +153,13 @@ export function centralDifference(
     return { loss: formula(x, args).loss.item, branches: x.tape.branches };
   };
   const [up, down] = [side(h), side(-h)];
-  const isOnEdge = here.tape.branches.some(
-    (branch, i) => branch !== up.branches[i] || branch !== down.branches[i],
-  );
-  if (isOnEdge) return undefined;
+  const { branches } = here.tape;
+  if (differ(up.branches, branches) || differ(down.branches, branches)) return undefined;
   return (up.loss - down.loss) / (2 * h);
+}
+
+function differ(some: readonly number[], others: readonly number[]): boolean {
+  return some.length !== others.length || some.some((branch, i) => branch !== others[i]);
 }
 
 /** Columns of a batch, as they are or moved. */
@@ -213,6 +215,6 @@ export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch
   if (here.isOnEdge) return true;
   return DIRECTIONS.some((_, direction) => {
     const { branches } = run(nudged(batch, direction));
-    return branches.some((branch, i) => branch !== here.branches[i]);
+    return differ(branches, here.branches);
   });
 }

@@ -8,9 +8,10 @@ import {
   EDGE_LENGTHS,
   everyFunction,
   fitting,
+  laidOut,
   layOut,
+  makeBatch,
   makeRewarded,
-  sharedBatch,
 } from './draw.js';
 import { EXPRESSIONS } from './expressions.js';
 import { subject } from './subject.js';
@@ -25,11 +26,11 @@ function record(name: string, numbers: object, arrays: readonly Float32Array[]):
 }
 
 for (const { family, name, args, title } of everyFunction(1)) {
-  const { laid } = sharedBatch(fitting(name, args, EDGE_LENGTHS));
+  const laid = laidOut(makeBatch(fitting(name, args, EDGE_LENGTHS)));
   const { loss, metrics, grad } = subject(family, name, args).sync(laid);
   record(title, { loss, metrics }, [grad]);
 }
-const full = sharedBatch(EDGE_LENGTHS).laid;
+const full = laidOut(makeBatch(EDGE_LENGTHS));
 for (const [loss, metric] of fc.sample(fc.tuple(EXPRESSIONS.batch, EXPRESSIONS.batch), {
   seed: 7,
   numRuns: 100,

@@ -62,7 +62,40 @@ export const batchSpec: fc.Arbitrary<BatchSpec> = fc.record({
 export const three = <T>(drawn: fc.Arbitrary<T>): fc.Arbitrary<T[]> =>
   fc.array(drawn, { minLength: 3, maxLength: 3 });
 
-export function makeBatch(spec: BatchSpec): ReferenceBatch {
+/** Batches with at least so many tokens are remembered. */
+const LONG = 8192;
+/** The number of tokens in all batches that are remembered. */
+const MOST = 2 ** 21;
+
+/**
+ * Makes a function that draws batches, as `draw` does, and remembers the long ones. Drawing a long batch takes longer than
+ * computing a loss, and most functions are tested on the same batches.
+ */
+function remembered<Spec extends BatchSpec, Drawn>(draw: (spec: Spec) => Drawn): (spec: Spec) => Drawn {
+  const known = new Map<string, { drawn: Drawn; tokens: number }>();
+  let sum = 0;
+  return (spec) => {
+    const tokens = spec.rows * spec.columns;
+    if (tokens < LONG) return draw(spec);
+    const key = JSON.stringify(spec);
+    const before = known.get(key);
+    if (before) return before.drawn;
+    for (const [oldest, { tokens: forgotten }] of known) {
+      if (sum + tokens <= MOST) break;
+      known.delete(oldest);
+      sum -= forgotten;
+    }
+    const drawn = draw(spec);
+    known.set(key, { drawn, tokens });
+    sum += tokens;
+    return drawn;
+  };
+}
+
+/** Draws a batch. Callers must not change its arrays, because long batches are remembered. */
+export const makeBatch = remembered(drawBatch);
+
+function drawBatch(spec: BatchSpec): ReferenceBatch {
   const { uniform, normal, integer } = generator(spec.seed);
   const { rows } = spec;
   const rowLengths = spec.packed
@@ -77,7 +110,7 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
   for (let b = 0; b < rows; b++) {
     const prefix = integer(0, lengthOf(b));
     const empty = uniform() < 0.5;
-    for (let t = 0; t < columns; t++) {
+    for (let t = 0; t < lengthOf(b); t++) {
       const at = b * columns + t;
       const lp = spec.values === 'wide' ? -25 * uniform() : -1.5 * Math.abs(normal());
       logprob[at] = lp;
@@ -100,13 +133,16 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
         emptyrows: !empty,
         zero: false,
       }[spec.mask];
-      actionMask[at] = unmasked && t < lengthOf(b) ? 1 : 0;
+      actionMask[at] = unmasked ? 1 : 0;
     }
   }
   // The engine reads float32. Rounding here gives the engine and the reference exactly the same numbers.
   const rounded = (column: Float64Array, change = (x: number) => x) => {
     const out = new Float64Array(column.length);
-    for (let i = 0; i < out.length; i++) out[i] = Math.fround(change(column[i]!));
+    for (let b = 0; b < rows; b++) {
+      const end = b * columns + lengthOf(b);
+      for (let i = b * columns; i < end; i++) out[i] = Math.fround(change(column[i]!));
+    }
     return out;
   };
   const nearOld = (spread: number) =>
@@ -156,8 +192,13 @@ export const rewardSpec: fc.Arbitrary<RewardSpec> = fc
   )
   .map(([spec, more]) => ({ ...spec, ...more }));
 
-/** Draws a batch that has the inputs of every advantage function, and also a column of advantages. */
-export function makeRewarded(spec: RewardSpec): RewardedBatch {
+/**
+ * Draws a batch that has the inputs of every advantage function, and also a column of advantages. Callers must not change
+ * its arrays.
+ */
+export const makeRewarded = remembered(drawRewarded);
+
+function drawRewarded(spec: RewardSpec): RewardedBatch {
   const batch = makeBatch(spec);
   const { uniform, normal, integer } = generator(spec.seed + 0x5eed);
   const same = normal();
@@ -204,13 +245,27 @@ export function layOut(batch: RewardedBatch): Batch & Record<string, unknown> {
   return laid;
 }
 
+interface InHalf {
+  rounded: RewardedBatch;
+  laid: Batch & Record<string, unknown>;
+}
+
+const halves: Record<Half, WeakMap<RewardedBatch, InHalf>> = {
+  float16: new WeakMap(),
+  bfloat16: new WeakMap(),
+};
+
 /**
  * Returns the batch with its columns rounded to 16 bits, and the same batch as the library takes it, in 16-bit columns.
+ * Returns the same arrays for the same batch, so callers must not change them.
  */
-export function inHalf(
-  batch: RewardedBatch,
-  dtype: Half,
-): { rounded: RewardedBatch; laid: Batch & Record<string, unknown> } {
+export function inHalf(batch: RewardedBatch, dtype: Half): InHalf {
+  const known = halves[dtype].get(batch) ?? toHalves(batch, dtype);
+  halves[dtype].set(batch, known);
+  return known;
+}
+
+function toHalves(batch: RewardedBatch, dtype: Half): InHalf {
   const rounded = { ...batch };
   const names = [...FLOAT_COLUMNS, ...TOKEN_COLUMNS].filter((name) => batch[name]);
   for (const name of names) {
@@ -227,45 +282,24 @@ export function inHalf(
  * Tries one seed after another, beginning with the seed of `spec`. Returns the first batch in which no token is on a
  * threshold of the subject's formula.
  */
-export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): SharedBatch {
+export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): ReferenceBatch {
   for (let tried = 0; tried < 1000; tried++) {
-    const each = { ...spec, seed: spec.seed + tried };
-    // Some losses try very many seeds. Their batches would take too much memory if they were kept.
-    const shared = tried < 4 ? sharedBatch(each) : drawBatch(each);
-    if (!standsOnEdge(subject.formula, subject.args, shared.batch)) return shared;
+    const batch = makeBatch({ ...spec, seed: spec.seed + tried });
+    if (!standsOnEdge(subject.formula, subject.args, batch)) return batch;
   }
   throw new Error('every seed leaves a token on a threshold');
 }
 
-/** A batch as the reference reads it, and as the library reads it: packed if it has row lengths, and padded otherwise. */
-export interface SharedBatch {
-  readonly batch: ReferenceBatch;
-  readonly laid: Batch & Record<string, unknown>;
-}
-
-function drawBatch(spec: BatchSpec): SharedBatch {
-  const batch = makeBatch(spec);
-  let laid: SharedBatch['laid'] | undefined;
-  return {
-    batch,
-    get laid() {
-      laid ??= batch.rowLengths ? packedBatch(batch) : paddedBatch(batch);
-      return laid;
-    },
-  };
-}
-
-const batches = new Map<string, SharedBatch>();
+const layouts = new WeakMap<ReferenceBatch, Batch & Record<string, unknown>>();
 
 /**
- * Draws a batch, or returns the one that was drawn from the same description before. Drawing a long batch takes longer
- * than computing a loss, and most functions are tested on the same batches.
+ * Returns the batch as the library takes it: packed if it has row lengths, and padded otherwise. Returns the same arrays
+ * for the same batch, so callers must not change them.
  */
-export function sharedBatch(spec: BatchSpec): SharedBatch {
-  const key = JSON.stringify(spec);
-  const shared = batches.get(key) ?? drawBatch(spec);
-  batches.set(key, shared);
-  return shared;
+export function laidOut(batch: ReferenceBatch): Batch & Record<string, unknown> {
+  const known = layouts.get(batch) ?? (batch.rowLengths ? packedBatch(batch) : paddedBatch(batch));
+  layouts.set(batch, known);
+  return known;
 }
 
 // Draws one of 10,001 evenly spaced numbers. fc.double() would prefer extreme numbers such as 5e-324, which make

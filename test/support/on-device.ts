@@ -28,6 +28,8 @@ export const packed = { ...columns, cuSeqlens: [0, 150, 150, 151, 600] };
 /** The CUDA devices that can be used. */
 export const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
 export const isEmulated = gpus[0]?.description === 'emulated';
+/** Whether blocks of the emulated device take turns. Kernels then take five times as long, so tests do less with them. */
+export const isInterleaved = process.env.POLICY_LOSS_EMULATION_RESIDENT !== undefined;
 
 /** Asserts that a call rejects with a LossError that has this code and whose message matches. */
 export async function rejects(

@@ -116,11 +116,15 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
 
 const rowLength = (batch: ReferenceBatch, b: number) => batch.rowLengths?.[b] ?? batch.columns;
 
-function pack(batch: ReferenceBatch, column: ArrayLike<number>): number[] {
-  const packed: number[] = [];
+function pack(batch: ReferenceBatch, column: ArrayLike<number>): Float64Array {
+  let tokens = 0;
+  for (let b = 0; b < batch.rows; b++) tokens += rowLength(batch, b);
+  const packed = new Float64Array(tokens);
+  let at = 0;
   for (let b = 0; b < batch.rows; b++) {
     const first = b * batch.columns;
-    for (let t = 0; t < rowLength(batch, b); t++) packed.push(column[first + t]!);
+    const length = rowLength(batch, b);
+    for (let t = 0; t < length; t++) packed[at++] = column[first + t]!;
   }
   return packed;
 }

@@ -1,7 +1,10 @@
 // Runs the CUDA kernels on the emulated device and compares their results with the CPU engine. Also tests
 // that the emulation finds kernels that are broken on purpose.
 //
-//   emulation_test [NAME]     runs all pieces of the test, or those whose names begin with NAME
+//   emulation_test [NAME] [-WORD...]
+//
+// Runs all pieces of the test, or those whose names begin with NAME. Leaves out pieces with one of the WORDs
+// in their names.
 //
 // The emulation runs one thread at a time. So the pieces are divided among processes, one for each core.
 #include <sys/mman.h>
@@ -14,7 +17,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "test/native/kernels/test.h"
 
@@ -91,12 +96,26 @@ void expect(bool holds, const std::string& what) {
 
 int main(int argc, char** argv) {
   using namespace kernels_test;
+  std::string begin;
+  std::vector<std::string> left_out;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word.starts_with('-'))
+      left_out.push_back(word.substr(1));
+    else
+      begin = word;
+  }
+  const auto is_wanted = [&](const std::string& name) {
+    return name.starts_with(begin) && std::none_of(left_out.begin(), left_out.end(), [&](const auto& word) {
+             return name.find(word) != std::string::npos;
+           });
+  };
   std::vector<Piece> pieces;
   // The pieces that take longest come first, so that no process is still busy when the others have finished.
   for (const auto& some : {failure_pieces(), host_pieces(), fault_pieces(), evaluation_pieces(),
                            advantage_pieces(), kl_value_pieces(), share_pieces()})
     for (const Piece& piece : some)
-      if (argc < 2 || piece.name.starts_with(argv[1])) pieces.push_back(piece);
+      if (is_wanted(piece.name)) pieces.push_back(piece);
   const unsigned processes = std::max(1u, std::thread::hardware_concurrency());
   const bool orderly = run_in_processes(processes, pieces);
   if (!orderly) std::printf("a process of the test ended early\n");
