@@ -19,7 +19,7 @@ case $kind in
     sanitizers=address,undefined
     native=emulation_test
     native_path=emulated/emulation_test
-    # These pieces take more than half of the time. bfloat16 has the code of float16 except for conversions, and the others
+    # These pieces take long. bfloat16 has the code of float16 except for conversions, and the others
     # look for mistakes that AddressSanitizer does not: wrong orders of blocks, and kernels that are broken on purpose.
     native_options=(-bfloat16 -interleaved "-broken kernels")
     suites=(test/{golden,cross-validation,determinism,masking,micro-batches,counts,empty,errors,logits,result-arrays}.test.ts
