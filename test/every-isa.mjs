@@ -41,7 +41,9 @@ for (const isa of ['sse4', 'avx2', 'avx512', 'neon']) {
   }
   console.log(`${isa}:`);
   if (isa !== best) {
-    const run = spawnSync('npx', ['mocha', '--parallel', '--reporter', 'dot', '--grep', 'of 70,000 tokens', '--invert', ...suites], { env, stdio: 'inherit' });
+    const leftOut = ['--grep', 'of 70,000 tokens', '--invert'];
+    const words = ['mocha', '--parallel', '--reporter', 'dot', ...leftOut, ...suites];
+    const run = spawnSync('npx', words, { env, stdio: 'inherit' });
     failed ||= run.status !== 0;
   }
   failed ||= !testFunctions(isa);

@@ -19,8 +19,8 @@ case $kind in
     sanitizers=address,undefined
     native=emulation_test
     native_path=emulated/emulation_test
-    # These pieces take long. bfloat16 has the code of float16 except for conversions, and the others
-    # look for mistakes that AddressSanitizer does not: wrong orders of blocks, and kernels that are broken on purpose.
+    # These pieces take long and are left out. bfloat16 has the code of float16 except for conversions. The others test
+    # the order of blocks, and that the emulation finds kernels that are broken on purpose.
     native_options=(-bfloat16 -interleaved "-broken kernels")
     suites=(test/{golden,cross-validation,determinism,masking,micro-batches,counts,empty,errors,logits,result-arrays}.test.ts
       test/advantage*.test.ts test/worker-threads.test.ts test/fuzz-boundary/boundary.test.ts)
