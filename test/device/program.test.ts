@@ -256,7 +256,7 @@ describe('user-defined losses on a CUDA device', () => {
   for (const [name, shape] of Object.entries(SHAPES))
     it(`compute the same as on the CPU: ${name}`, async () => {
       let finite = 0;
-      const programs = isInterleaved ? Math.ceil(shape.programs / 4) : shape.programs;
+      const programs = isInterleaved ? Math.max(2, Math.ceil(shape.programs / 4)) : shape.programs;
       for (let seed = 1; seed <= programs; seed++) {
         const drawn = draw(shape, seed);
         const expected = evaluate(drawn, {});
@@ -273,7 +273,7 @@ describe('user-defined losses on a CUDA device', () => {
         assert.deepEqual(again.values, actual.values, `program ${seed} on a resident batch`);
         if (expected.grad!.some((x) => x !== 0 && Number.isFinite(x))) finite++;
       }
-      if (shape.rowLengths.length > 0 && !isInterleaved)
+      if (shape.rowLengths.length > 0)
         assert.ok(finite >= programs / 4, `${finite} programs with a gradient`);
     });
 
