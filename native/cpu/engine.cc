@@ -43,8 +43,10 @@ void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* plan
 
 // There is a phase for rows, one for tokens, one for each batch segment of a program, and some for selections
 // that need further passes. The passes of more selections run on one thread.
-constexpr int kMaxSelectionPasses = 64;
-static_assert(program::kMaxBatchSegments + kMaxSelectionPasses + 2 <= Task::kMaxPhases);
+constexpr int kMaxSelectionPasses = 60;
+// The chunks of a piece of a pass that computes few or no tokens.
+constexpr int64_t kQuickChunks = 16;
+static_assert(program::kMaxBatchSegments + program::kMaxKept + kMaxSelectionPasses + 2 <= Task::kMaxPhases);
 
 namespace {
 
@@ -135,7 +137,7 @@ int64_t Evaluation::open_phase() {
   }
   if (phase_ == Phase::kRows || phase_ == Phase::kProgram) {
     if (phase_ == Phase::kRows) weights();
-    if (pieces > 0 && !check_abort() && next_program_pass()) return pieces;
+    if (pieces > 0 && !check_abort() && next_program_pass()) return program_pieces();
     phase_ = Phase::kTokens;
     const bool tokens_wanted = computes || outputs_.grad || outputs_.grad_entropy;
     if (pieces > 0 && tokens_wanted && !check_abort()) return pieces;
@@ -143,7 +145,7 @@ int64_t Evaluation::open_phase() {
   if (phase_ == Phase::kTokens && wants_batch_metrics())
     pass_.program.last_segment = program_.segment_count - 1;
   phase_ = Phase::kMetrics;
-  if (wants_batch_metrics() && !check_abort() && runs_selections()) return pieces;
+  if (wants_batch_metrics() && !check_abort() && runs_selections()) return program_pieces();
   if (!check_abort()) fold();
   return 0;
 }
@@ -154,6 +156,10 @@ bool Evaluation::next_program_pass() {
   if (!pass_.program.program) return false;
   ProgramPass& pass = pass_.program;
   if (phase_ == Phase::kProgram) {
+    if (selector_.takes_sample()) {
+      selector_.end_sample(&pass_);
+      return true;
+    }
     if (runs_selections()) return true;
     target()->program_batch(pass_);
     pass.first_segment = pass.last_segment + 1;
@@ -179,6 +185,25 @@ bool Evaluation::runs_selections() {
   return false;
 }
 
+// Returns how many chunks a piece of the current program pass has.
+int64_t Evaluation::chunks_of_piece() const {
+  const ProgramPass& p = pass_.program;
+  const bool samples = p.gathering && p.gathering->sample > 0;
+  return samples || !program_.has_tokens(p.first_segment, p.last_segment) ? kQuickChunks : 1;
+}
+
+int64_t Evaluation::program_pieces() const {
+  const auto chunks = static_cast<int64_t>(work_.chunks.size());
+  return (chunks + chunks_of_piece() - 1) / chunks_of_piece();
+}
+
+// Returns the chunks of a piece as one, which has whole rows.
+Chunk Evaluation::program_piece(int64_t piece) const {
+  const auto chunks = static_cast<int64_t>(work_.chunks.size());
+  const int64_t first = piece * chunks_of_piece(), last = std::min(first + chunks_of_piece(), chunks);
+  return {work_.chunks[first].first_row, work_.chunks[last - 1].last_row, 0, -1};
+}
+
 bool Evaluation::wants_batch_metrics() const {
   return program_.batch_metrics > 0 && !normalizer_.given && !outputs_.part;
 }
@@ -196,7 +221,7 @@ void Evaluation::work(int64_t piece) {
   if (phase_ == Phase::kRows)
     rows(piece);
   else if (phase_ == Phase::kProgram || phase_ == Phase::kMetrics)
-    program_pass(work_.chunks[piece]);
+    program_pass(program_piece(piece));
   else
     tokens(work_.chunks[piece], &work_.sums[piece]);
 }

@@ -76,6 +76,9 @@ class Evaluation : public Task {
   int64_t open_phase() override;
   void work(int64_t piece) override;
   void rows(int64_t piece);
+  int64_t chunks_of_piece() const;
+  int64_t program_pieces() const;
+  Chunk program_piece(int64_t piece) const;
   void program_pass(const Chunk& chunk);
   template <class Compute>
   void with_row_memory(const Chunk& chunk, const Compute& compute);

@@ -14,7 +14,10 @@ class Gatherer {
   explicit Gatherer(const cpu::Gathering* gathering) : gathering_(gathering) {}
   Gatherer(const Gatherer&) = delete;
   Gatherer& operator=(const Gatherer&) = delete;
-  ~Gatherer() { send_candidates(); }
+  ~Gatherer() {
+    end_row();
+    send_candidates();
+  }
 
   bool takes(int kept) const { return gathering_ && gathering_->kept == kept; }
   // Returns whether only a sample of a segment's tokens is wanted.
@@ -27,7 +30,10 @@ class Gatherer {
     return over == 0 ? 0 : gathering.sample - over;
   }
 
-  void start_row(int64_t row) { row_ = row; }
+  void start_row(int64_t row) {
+    end_row();
+    row_ = row;
+  }
 
   // Takes the unmasked ones of n values, a multiple of kBlock and at most kSharedTile. The first belongs to
   // the token at `position`.
@@ -37,11 +43,12 @@ class Gatherer {
       for (int i = 0; i < n; ++i) values[i] = x.value;
       return add(TokenOperand{values}, lanes, n, position);
     }
-    if (gathering_->sums) sum_below_low(x.data, lanes, n);
-    Lanes less = {};
-    for (int at = 0; at < n; at += kBlock)
-      if (has_others(x.data + at, lanes + at, &less)) collect(x.data + at, lanes + at, position + at);
-    if (gathering_->rows) gathering_->rows[row_].less += total(less);
+    if (gathering_->sample > 0)
+      add_sample(x.data, lanes, n, position);
+    else if (gathering_->sums)
+      add_values<true>(x.data, lanes, n, position);
+    else
+      add_values<false>(x.data, lanes, n, position);
   }
 
  private:
@@ -57,70 +64,92 @@ class Gatherer {
     for (int l = 0; l < kSumLanes; ++l) sum += x.of[l];
     return sum;
   }
-
-  // Adds up the values below the lower limit. A row is divided into the same tiles in every pass.
-  void sum_below_low(const float* x, const Lane* lanes, int n) const {
-    const float low = gathering_->low;
-    LaneSum<double> sum;
-    double partial[kSumLanes];
-    sum.store(partial);
-    for (int at = 0; at < n; at += kSumLanes) {
-      PL_FOR_LANES
-      for (int l = 0; l < kSumLanes; ++l) {
-        const float value = kept(x[at + l], lanes[at + l]);
-        partial[l] += x[at + l] < low ? value : 0.0f;
-      }
-    }
-    sum.load(partial);
-    gathering_->rows[row_].sum += sum.take();
-  }
-
-  // Counts the values of a block below the lower limit, and returns whether there are others that are not
-  // above the upper limit. Most blocks have none.
-  bool has_others(const float* x, const Lane* lanes, Lanes* less) const {
-    const float low = gathering_->low, high = gathering_->high;
-    Lanes count = *less, others = {};
-    for (int at = 0; at < kBlock; at += kSumLanes) {
-      PL_FOR_LANES
-      for (int l = 0; l < kSumLanes; ++l) {
-        const int32_t lane = lanes[at + l];
-        const bool is_less = x[at + l] < low;
-        const bool is_more = x[at + l] > high;
-        count.of[l] -= is_less ? lane : 0;
-        others.of[l] |= (is_less | is_more) ? 0 : lane;
-      }
-    }
-    *less = count;
+  static bool has_any(const Lanes& x) {
     int32_t any = 0;
 #pragma omp simd reduction(| : any)
-    for (int l = 0; l < kSumLanes; ++l) any |= others.of[l];
+    for (int l = 0; l < kSumLanes; ++l) any |= x.of[l];
     return any != 0;
+  }
+
+  // Collects all values.
+  void add_sample(const float* x, const Lane* lanes, int n, int64_t position) {
+    for (int at = 0; at < n; at += kBlock) {
+      make_room();
+      for (int i = at; i < at + kBlock; ++i) {
+        candidates_[collected_] = {row_, static_cast<int32_t>(position + i), key_of(x[i])};
+        collected_ += lanes[i] & 1;
+      }
+    }
+  }
+
+  // Counts the values below the lower limit, adds them up if their sum is wanted, and collects the others
+  // that are not above the upper limit. Most blocks have few of these or none.
+  template <bool wants_sum>
+  void add_values(const float* x, const Lane* lanes, int n, int64_t position) {
+    const float low = gathering_->low, high = gathering_->high;
+    Lanes less = less_;
+    double sum[kSumLanes];
+    sum_.store(sum);
+    for (int at = 0; at < n; at += kBlock) {
+      Lanes others = {};
+      for (int first = at; first < at + kBlock; first += kSumLanes) {
+        PL_FOR_LANES
+        for (int l = 0; l < kSumLanes; ++l) {
+          const float value = x[first + l];
+          const int32_t lane = lanes[first + l];
+          const bool is_less = value < low;
+          const bool is_more = value > high;
+          less.of[l] -= is_less ? lane : 0;
+          others.of[l] |= (is_less | is_more) ? 0 : lane;
+          if constexpr (wants_sum) sum[l] += is_less ? kept(value, lane) : 0.0f;
+        }
+      }
+      if (has_any(others)) collect(x + at, lanes + at, position + at);
+    }
+    less_ = less;
+    sum_.load(sum);
   }
 
   // Collects the candidates of a block, and counts the values that equal the limits.
   void collect(const float* x, const Lane* lanes, int64_t position) {
     const float low = gathering_->low, high = gathering_->high;
     const int32_t takes_nan = high != high ? 1 : 0;
-    int32_t at_low = 0, at_high = 0;
+    Lanes at_low = at_low_, at_high = at_high_;
     Flags flags;
-#pragma omp simd reduction(+ : at_low, at_high)
-    for (int i = 0; i < kBlock; ++i) {
-      const int32_t is_outside = (x[i] <= low ? 1 : 0) | (x[i] >= high ? 1 : 0);
-      const int32_t is_number = x[i] == x[i] ? 1 : 0;
-      flags.of[i] = static_cast<uint8_t>((is_outside ^ 1) & (is_number | takes_nan) & lanes[i]);
-      const int32_t one = lanes[i] & 1;
-      at_low += x[i] == low ? one : 0;
-      at_high += x[i] == high ? one : 0;
+    for (int first = 0; first < kBlock; first += kSumLanes) {
+      PL_FOR_LANES
+      for (int l = 0; l < kSumLanes; ++l) {
+        const float value = x[first + l];
+        const int32_t lane = lanes[first + l];
+        const int32_t is_outside = (value <= low ? 1 : 0) | (value >= high ? 1 : 0);
+        const int32_t is_number = value == value ? 1 : 0;
+        flags.of[first + l] = static_cast<uint8_t>((is_outside ^ 1) & (is_number | takes_nan) & lane);
+        at_low.of[l] -= value == low ? lane : 0;
+        at_high.of[l] -= value == high ? lane : 0;
+      }
     }
-    if (gathering_->rows) {
-      cpu::RowCounts* const row = gathering_->rows + row_;
-      row->at_low += at_low;
-      row->at_high += low == high ? 0 : at_high;
-    }
-    if (collected_ > kCapacity - kBlock) send_candidates();
+    at_low_ = at_low;
+    at_high_ = at_high;
+    make_room();
     flags.visit([&](int i) {
       candidates_[collected_++] = {row_, static_cast<int32_t>(position + i), key_of(x[i])};
     });
+  }
+
+  // Ends the counts and the sum of a row.
+  void end_row() {
+    if (!gathering_ || !gathering_->rows || row_ < 0) return;
+    cpu::RowCounts* const row = gathering_->rows + row_;
+    row->less += total(less_);
+    row->at_low += total(at_low_);
+    row->at_high += gathering_->low == gathering_->high ? 0 : total(at_high_);
+    row->sum += sum_.take();
+    less_ = at_low_ = at_high_ = {};
+  }
+
+  // Makes room for the candidates of a block.
+  void make_room() {
+    if (collected_ > kCapacity - kBlock) send_candidates();
   }
 
   void send_candidates() {
@@ -129,7 +158,11 @@ class Gatherer {
   }
 
   const cpu::Gathering* const gathering_;
-  int64_t row_ = 0;
+  int64_t row_ = -1;
+  // Of the row's values so far: how many are below the lower limit, how many equal a limit, and the sum of
+  // those below.
+  Lanes less_ = {}, at_low_ = {}, at_high_ = {};
+  LaneSum<double> sum_;
   int collected_ = 0;
   cpu::KeptToken candidates_[kCapacity];
 };

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cpu/engine.h"
@@ -17,9 +18,9 @@ namespace policy_loss::cpu {
 constexpr float kNoLimit = std::numeric_limits<float>::quiet_NaN();
 // All values of a batch with at most this many tokens are candidates.
 constexpr int64_t kFewTokens = 1024;
-// The tokens of a block (kBlock), of which a pass samples all, and how many of their values the sample keeps.
+// A sample has the values of every second token of some blocks (kBlock).
 constexpr int64_t kBlockTokens = 64;
-constexpr int64_t kSampledOfBlock = 32;
+constexpr int64_t kSampledEvery = 2;
 // A sample has at most this many blocks, and at most this share of the tokens is computed for it.
 constexpr int64_t kSampleBlocks = 512;
 constexpr int64_t kSampleShare = 16;
@@ -61,6 +62,25 @@ inline float value_above(uint32_t key) {
   return key == ~0u ? kNoLimit : value_of(key + 1);
 }
 
+// The key of a kept value that is being searched, and how often the value counts.
+struct CountedKey {
+  uint32_t key, count;
+};
+
+// Sorts keys by their digits of 11 bits, the lowest first, which is several times as fast as std::sort.
+inline void sort_keys(std::vector<uint32_t>* keys) {
+  constexpr int kBits = 11;
+  std::vector<uint32_t> sorted(keys->size());
+  for (int shift = 0; shift < 32; shift += kBits) {
+    const auto digit_of = [&](uint32_t key) { return key >> shift & ((1u << kBits) - 1); };
+    uint32_t ends[(1 << kBits) + 1] = {};
+    for (const uint32_t key : *keys) ++ends[digit_of(key) + 1];
+    for (int digit = 0; digit < 1 << kBits; ++digit) ends[digit + 1] += ends[digit];
+    for (const uint32_t key : *keys) sorted[ends[digit_of(key)]++] = key;
+    keys->swap(sorted);
+  }
+}
+
 // What passes have gathered of the values that one row_keep keeps.
 class KeptValues {
  public:
@@ -75,46 +95,33 @@ class KeptValues {
 
   // Destructors call this on the pool's threads. If memory runs out, it therefore does not throw, but
   // end_pass() does.
-  void take(const KeptToken* candidates, int n) noexcept {
+  void take(const KeptToken* tokens, int n) noexcept {
     std::lock_guard lock(mutex_);
     try {
-      candidates_.insert(candidates_.end(), candidates, candidates + n);
+      if (takes_sample_)
+        add_to_sample(tokens, n);
+      else
+        add_candidates(tokens, n);
     } catch (const std::bad_alloc&) {
       out_of_memory_ = true;
     }
   }
 
-  // Samples the values, unless that has been done, with the segments of a pass up to the one that keeps them.
-  void sample(TokenPass pass, int first_segment) {
-    if (has_sample_) return;
-    pass.program.first_segment = first_segment;
-    pass.program.last_segment = segment_ + 1;
-    take_sample(pass, gathering());
+  bool has_sample() const { return has_sample_; }
+
+  // Returns what a pass must gather to sample the values.
+  Gathering sample() {
+    const int64_t tokens = batch_.layout.tokens();
+    Gathering wanted = gathering();
+    wanted.sample = std::max(kSampleShare, tokens / (kSampleBlocks * kBlockTokens)) * kBlockTokens;
+    wanted.low = wanted.high = kNoLimit;
+    takes_sample_ = true;
+    sample_.reserve((tokens / wanted.sample + 1) * (kBlockTokens / kSampledEvery));
+    return wanted;
   }
 
-  // Samples the values, and returns an estimate of a batch value that the pass will compute from sums over
-  // rows. The pass must not have other token segments after the one that keeps the values.
-  double sample_and_estimate(TokenPass pass, int batch_value) {
-    ProgramPass& p = pass.program;
-    const program::ProgramView& program = *p.program;
-    const int64_t stride = row_stride(program), rows = batch_.layout.rows;
-    std::vector<double> row_values(p.row_values, p.row_values + rows * stride);
-    std::vector<double> batch_values(p.batch_values, p.batch_values + program.batch_values);
-    p.row_values = row_values.data();
-    p.batch_values = batch_values.data();
-    const auto for_operands = [&](const auto& change) {
-      for (int64_t row = 0; row < rows; ++row)
-        std::for_each_n(row_values.begin() + row * stride + program.row_values, program.batch_values, change);
-    };
-    // Rows without sampled tokens are not computed, so they add 0 to sums over rows.
-    for_operands([](double& x) { x = 0; });
-    Gathering wanted = gathering();
-    wanted.reduces = true;
-    const double share = take_sample(pass, wanted) / total_;
-    for_operands([&](double& x) { x /= share; });
-    target()->program_batch(pass);
-    return batch_values[batch_value];
-  }
+  // Returns the share of the batch's unmasked tokens that have been computed for the sample.
+  double sampled_share() const { return static_cast<double>(computed_) / total_; }
 
   // Returns limits that probably enclose the value with a rank. A larger `width` gives wider limits.
   Limits limits_around(double rank, double width) {
@@ -127,25 +134,30 @@ class KeptValues {
     const double reach = width * (2.5 * std::sqrt(size * share * (1 - share)) + 8);
     const double first = share * size - reach, last = share * size + reach;
     Limits limits;
-    if (first >= 0) limits.low = value_of(key_in_sample(static_cast<size_t>(first)));
-    if (last < size) limits.high = value_of(key_in_sample(static_cast<size_t>(last)));
-    candidates_.reserve(static_cast<size_t>(std::min(2.2 * reach / size, 1.0) * total_));
+    if (first >= 0) limits.low = value_of(sample_[static_cast<size_t>(first)]);
+    if (last < size) limits.high = value_of(sample_[static_cast<size_t>(last)]);
+    const auto expected = static_cast<size_t>(std::min(2.2 * reach / size, 1.0) * total_);
+    candidates_.reserve(expected);
+    places_.reserve(expected);
     return limits;
   }
 
   // Returns the rank that a selection by a sum will probably find, from the sample.
-  double rank_by_sum(program::Op op, double by) {
+  double rank_by_sum(program::Op op, double by) const {
     const auto size = static_cast<double>(sample_.size());
-    if (size == 0) return total_ - 1;
     Search search(op, op == program::Op::k_rows_under_fill ? by * size / total_ : by);
-    finish(sample_, false, &search);
-    return std::min(search.result() / size * total_, total_ - 1);
+    search.start_above(0, 0, 0, size);
+    for (const uint32_t key : sample_)
+      if (search.ends_at(key, 1)) return std::min(search.result() / size * total_, total_ - 1);
+    return total_ - 1;
   }
 
   // Has a pass collect the values between limits.
   void collect_between(const Limits& limits, Gathering* wanted) {
     limits_ = limits;
     candidates_.clear();
+    places_.clear();
+    bins_.clear();
     counts_.assign(batch_.layout.rows, {});
     has_candidates_ = false;
     searched_.reset();
@@ -157,6 +169,11 @@ class KeptValues {
   // Ends a pass that has gathered values. Throws std::bad_alloc if there was no memory for them.
   void end_pass(const Gathering& gathered) {
     check_memory();
+    if (std::exchange(takes_sample_, false)) {
+      sort_keys(&sample_);
+      has_sample_ = true;
+      return;
+    }
     has_candidates_ = true;
     has_sum_ = gathered.sums || std::isnan(limits_.low);
     less_ = at_low_ = at_high_ = between_ = 0;
@@ -168,7 +185,7 @@ class KeptValues {
       at_high_ += repeats * counts_[row].at_high;
       sum_ += static_cast<double>(repeats) * counts_[row].sum;
     }
-    for (const KeptToken& x : candidates_) between_ += batch_.repeats_of(x.row);
+    for (const CountedKey& x : candidates_) between_ += x.count;
   }
 
   // Returns whether the value with a rank is a candidate or equals a limit.
@@ -182,7 +199,7 @@ class KeptValues {
   double found() const { return static_cast<double>(less_ + at_low_ + between_ + at_high_); }
 
   // Finds the result of a selection by a sum. Returns false if it is not between the limits, or at one.
-  bool find_by_sum(program::Op op, double by, double* result) const {
+  bool find_by_sum(program::Op op, double by, double* result) {
     if (!has_candidates_ || !has_sum_) return false;
     Search search(op, by);
     if (std::isnan(limits_.low)) {
@@ -220,102 +237,87 @@ class KeptValues {
       search_candidates(&*searched_);
     }
     if (!wants_place) return searched_->result();
-    return place_among(candidates_, searched_->key(), searched_->rank_among_ties());
+    return place_among_ties(searched_->key(), searched_->rank_among_ties());
   }
 
  private:
-  // Samples the values with the segments of a pass. Returns how many unmasked tokens have been computed, each
-  // as often as its row counts.
-  double take_sample(const TokenPass& pass, Gathering wanted) {
-    has_sample_ = true;
-    const int64_t tokens = batch_.layout.tokens();
-    wanted.sample = std::max(kSampleShare, tokens / (kSampleBlocks * kBlockTokens)) * kBlockTokens;
-    collect_between({}, &wanted);
-    wanted.rows = nullptr;
-    fetch_sample(pass.program.program->columns, wanted.sample);
-    run_here(pass, wanted, {0, batch_.layout.rows, 0, -1});
-    for (size_t i = 0; i < candidates_.size(); i += kBlockTokens / kSampledOfBlock)
-      sample_.push_back({candidates_[i].row, candidates_[i].position, candidates_[i].key});
-    double computed = 0;
-    for (const KeptToken& x : candidates_) computed += batch_.repeats_of(x.row);
-    candidates_.clear();
-    return computed;
+  void add_to_sample(const KeptToken* tokens, int n) {
+    const size_t size = sample_.size();
+    sample_.resize(size + n);
+    uint32_t* to = sample_.data() + size;
+    for (int i = 0; i < n; ++i) {
+      *to = tokens[i].key;
+      to += tokens[i].position % kSampledEvery == 0 ? 1 : 0;
+      computed_ += batch_.repeats_of(tokens[i].row);
+    }
+    sample_.resize(to - sample_.data());
   }
 
-  // Prefetches the sampled tokens of columns, because a processor does not foresee where they are.
-  void fetch_sample(unsigned columns, int64_t distance) const {
-    const auto fetch = [&](const void* data, int64_t size) {
-      for (int64_t at = 0; data && at < batch_.layout.tokens(); at += distance)
-        for (int64_t byte = 0; byte < kBlockTokens * size; byte += 64)
-          __builtin_prefetch(static_cast<const char*>(data) + at * size + byte);
-    };
-    fetch(batch_.mask, 1);
-    for (int c = 0; c < kColumns; ++c)
-      if ((columns & reads(c)) != 0 && !batch_.column[c].per_row)
-        fetch(batch_.column[c].data, size_of(batch_.column[c].dtype));
-  }
-
-  static void run_here(TokenPass pass, const Gathering& wanted, const Chunk& chunk) {
-    pass.program.gathering = &wanted;
-    RowMemory memory;
-    memory.give(&pass, chunk);
-    target()->program_pass(pass, chunk);
-    wanted.to->check_memory();
+  void add_candidates(const KeptToken* tokens, int n) {
+    const size_t size = candidates_.size();
+    candidates_.resize(size + n);
+    places_.resize(size + n);
+    for (int i = 0; i < n; ++i) {
+      const auto& [row, position, key] = tokens[i];
+      candidates_[size + i] = {key, batch_.repeats_of(row)};
+      places_[size + i] = static_cast<double>(row) * program::kPlacesPerRow + position;
+    }
   }
 
   void check_memory() const {
     if (out_of_memory_) throw std::bad_alloc();
   }
 
-  uint32_t key_in_sample(size_t rank) {
-    std::nth_element(sample_.begin(), sample_.begin() + static_cast<int64_t>(rank), sample_.end(),
-                     [](const KeptToken& a, const KeptToken& b) { return a.key < b.key; });
-    return sample_[rank].key;
-  }
-
   // Searches all candidates. The search has begun above the lower limit.
-  void search_candidates(Search* search) const {
-    std::vector<KeptToken> left;
-    finish(narrow(search, &left) ? left : candidates_, true, search);
+  void search_candidates(Search* search) {
+    std::vector<CountedKey> left;
+    finish(narrow(search, &left) ? left : candidates_, search);
   }
 
   // Divides many candidates into bins, and takes those of the bin that has the result. Returns false if that
-  // is not possible. The sums are integers, because threads collect the candidates in any order.
-  bool narrow(Search* search, std::vector<KeptToken>* left) const {
+  // is not possible.
+  bool narrow(Search* search, std::vector<CountedKey>* left) {
     if (candidates_.size() <= kManyCandidates || !(limits_.low >= 0) || std::isnan(limits_.high))
       return false;
     // The sums of more shifted significands could overflow.
     if (between_ > uint64_t{1} << 31) return false;
     const uint32_t first = key_of(limits_.low) + 1, last = key_of(limits_.high) - 1;
-    const int exponent = exponent_of(first);
-    if (first >= last || exponent_of(last) > exponent + 8) return false;
+    if (first >= last || exponent_of(last) > exponent_of(first) + 8) return false;
     const int shift = std::max(0, 32 - __builtin_clz(last - first) - kWidthBits);
-    Bin bins[1 << kWidthBits] = {};
-    for (const KeptToken& x : candidates_) {
-      const uint64_t count = batch_.repeats_of(x.row);
-      Bin& bin = bins[(x.key - first) >> shift];
-      bin.count += count;
-      bin.significands += count * (uint64_t{significand_of(x.key)} << (exponent_of(x.key) - exponent));
-    }
+    if (bins_.empty()) bins_ = bins_of_candidates(first, shift);
     const double unit = unit_of(first);
     for (uint32_t b = 0; b <= (last - first) >> shift; ++b) {
       const uint32_t end = std::min(last, first + (b << shift) + ((1u << shift) - 1u));
-      if (!search->is_among(end, static_cast<double>(bins[b].count),
-                            static_cast<double>(bins[b].significands) * unit))
+      if (!search->is_among(end, static_cast<double>(bins_[b].count),
+                            static_cast<double>(bins_[b].significands) * unit))
         continue;
       std::copy_if(candidates_.begin(), candidates_.end(), std::back_inserter(*left),
-                   [&](const KeptToken& x) { return (x.key - first) >> shift == b; });
+                   [&](const CountedKey& x) { return (x.key - first) >> shift == b; });
       break;
     }
     return true;
+  }
+
+  // Counts the candidates by the bits of their keys from `shift` on, and adds up their significands in the
+  // unit of those of the key `first`. The sums are integers, because threads collect the candidates in any
+  // order.
+  std::vector<Bin> bins_of_candidates(uint32_t first, int shift) const {
+    std::vector<Bin> bins(1 << kWidthBits);
+    const int exponent = exponent_of(first);
+    for (const auto& [key, count] : candidates_) {
+      Bin& bin = bins[(key - first) >> shift];
+      bin.count += count;
+      bin.significands += count * (uint64_t{significand_of(key)} << (exponent_of(key) - exponent));
+    }
+    return bins;
   }
 
   // Returns the sum of the candidates. It does not depend on their order.
   double sum_of_candidates() const {
     constexpr int digit = 0;
     uint64_t significands[digit_bins(digit)] = {};
-    for (const KeptToken& x : candidates_)
-      significands[x.key >> digit_shift(digit)] += batch_.repeats_of(x.row) * uint64_t{significand_of(x.key)};
+    for (const auto& [key, count] : candidates_)
+      significands[key >> digit_shift(digit)] += count * uint64_t{significand_of(key)};
     double sum = 0;
     for (uint32_t bin = 0; bin < digit_bins(digit); ++bin)
       if (significands[bin] > 0)
@@ -323,43 +325,39 @@ class KeptValues {
     return sum;
   }
 
-  // Finds the remaining digits of a search among candidates. With `repeats`, each counts as often as its row.
-  void finish(const std::vector<KeptToken>& candidates, bool repeats, Search* search) const {
-    const std::vector<KeptToken>* among = &candidates;
-    for (std::vector<KeptToken> left; !search->is_done();) {
+  // Finds the remaining digits of a search among keys.
+  static void finish(const std::vector<CountedKey>& keys, Search* search) {
+    const std::vector<CountedKey>* among = &keys;
+    for (std::vector<CountedKey> left; !search->is_done();) {
       // Copying the included ones costs more than passing over the others unless these are many.
       if (search->mask() != 0 && search->found() * 4 < static_cast<double>(among->size())) {
-        std::vector<KeptToken> included;
+        std::vector<CountedKey> included;
         std::copy_if(among->begin(), among->end(), std::back_inserter(included),
-                     [&](const KeptToken& x) { return search->includes(x.key); });
+                     [&](const CountedKey& x) { return search->includes(x.key); });
         left.swap(included);
         among = &left;
       }
       Bin bins[kMaxBins] = {};
-      for (const KeptToken& x : *among) {
-        if (!search->includes(x.key)) continue;
-        const uint64_t count = repeats ? batch_.repeats_of(x.row) : 1;
-        Bin& bin = bins[search->bin_of(x.key)];
+      for (const auto& [key, count] : *among) {
+        if (!search->includes(key)) continue;
+        Bin& bin = bins[search->bin_of(key)];
         bin.count += count;
-        bin.significands += count * significand_of(x.key);
+        bin.significands += uint64_t{count} * significand_of(key);
       }
       search->choose(bins);
     }
   }
 
   // Returns the place of the token with a rank among the candidates with a key.
-  double place_among(const std::vector<KeptToken>& candidates, uint32_t key, double rank) const {
-    std::vector<KeptToken> ties;
-    std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(ties),
-                 [&](const KeptToken& x) { return x.key == key; });
-    const auto is_before = [](const KeptToken& a, const KeptToken& b) {
-      return a.row != b.row ? a.row < b.row : a.position < b.position;
-    };
+  double place_among_ties(uint32_t key, double rank) const {
+    std::vector<std::pair<double, uint32_t>> ties;  // the places, and how often each counts
+    for (size_t i = 0; i < candidates_.size(); ++i)
+      if (candidates_[i].key == key) ties.emplace_back(places_[i], candidates_[i].count);
     // They often are in order already, as one thread collects many of them.
-    if (!std::is_sorted(ties.begin(), ties.end(), is_before)) std::sort(ties.begin(), ties.end(), is_before);
-    for (const KeptToken& x : ties) {
-      rank -= batch_.repeats_of(x.row);
-      if (rank < 0) return static_cast<double>(x.row) * program::kPlacesPerRow + x.position;
+    if (!std::is_sorted(ties.begin(), ties.end())) std::sort(ties.begin(), ties.end());
+    for (const auto& [place, count] : ties) {
+      rank -= count;
+      if (rank < 0) return place;
     }
     return -1;
   }
@@ -383,22 +381,31 @@ class KeptValues {
     TokenPass of_segment = pass;
     of_segment.program.first_segment = segment_;
     of_segment.program.last_segment = segment_ + 1;
-    run_here(of_segment, wanted, {row, row + 1, 0, -1});
-    return place_among(of_row.candidates_, key_of(limit), rank);
+    of_segment.program.gathering = &wanted;
+    const Chunk chunk = {row, row + 1, 0, -1};
+    RowMemory memory;
+    memory.give(&of_segment, chunk);
+    target()->program_pass(of_segment, chunk);
+    of_row.check_memory();
+    return of_row.place_among_ties(key_of(limit), rank);
   }
 
   const BatchView& batch_;
   const int kept_, segment_;
   const double total_;  // the number of values
-  std::vector<KeptToken> sample_;
   bool has_sample_ = false;
 
-  std::mutex mutex_;  // protects what threads write: the candidates and the next flag
+  std::mutex mutex_;  // protects what threads write: the next flag, the sample and the candidates
   bool out_of_memory_ = false;
-  // The values between the limits, and how many other values there are.
+  bool takes_sample_ = false;     // whether the threads take a sample
+  std::vector<uint32_t> sample_;  // keys, which are sorted when the sample is complete
+  uint64_t computed_ = 0;         // the unmasked tokens that were computed for it, as often as they count
+  // The values between the limits with the places of their tokens, and how many other values there are.
   bool has_candidates_ = false;
   Limits limits_;
-  std::vector<KeptToken> candidates_;
+  std::vector<CountedKey> candidates_;
+  std::vector<double> places_;
+  std::vector<Bin> bins_;  // the candidates by their keys; empty before a search needs them
   std::vector<RowCounts> counts_;
   uint64_t less_ = 0, at_low_ = 0, between_ = 0, at_high_ = 0;
   bool has_sum_ = false;

@@ -169,15 +169,7 @@ class ProgramRows {
 
   // Returns the columns that the pass's segments read before the one with the outputs.
   unsigned columns_before_outputs() const {
-    unsigned columns = 0;
-    for (int s = pass_.first_segment; s < pass_.last_segment; ++s) {
-      const Segment& segment = program_.segments[s];
-      if (segment.kind != Op::k_tokens) continue;
-      for (int i = segment.first; i < segment.last; ++i)
-        for (const Operand& x : program_.instructions[i].operand)
-          if (x.kind == Kind::kColumn) columns |= reads(x.index);
-    }
-    return columns;
+    return program_.token_columns(pass_.first_segment, pass_.last_segment);
   }
 
   // Runs the segments after the one with the outputs, and adds what they output to the sums.

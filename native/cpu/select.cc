@@ -1,6 +1,8 @@
 #include "cpu/select.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "cpu/kept_values.h"
@@ -43,6 +45,15 @@ bool can_estimate(const ProgramPass& pass, int segment_of_kept, const program::O
   for (int i = batch.first; i < batch.last; ++i)
     if (writes(batch, program.instructions[i], x)) return true;
   return false;
+}
+
+// Changes the operands of all reductions over rows.
+template <class Change>
+void for_operands(const TokenPass& pass, const Change& change) {
+  const program::ProgramView& program = *pass.program.program;
+  for (int64_t row = 0; row < pass.batch->layout.rows; ++row)
+    std::for_each_n(pass.program.row_values + row * row_stride(program) + program.row_values,
+                    program.batch_values, change);
 }
 
 }  // namespace
@@ -90,7 +101,7 @@ bool Selector::is_known(const TokenPass& pass, const program::Operand& x, double
 
 void Selector::prepare(TokenPass* pass) {
   start(*pass);
-  const ProgramPass& p = pass->program;
+  ProgramPass& p = pass->program;
   const program::ProgramView& program = *p.program;
   if (total_ == 0) return;
   // The first selection among values that the pass keeps.
@@ -103,25 +114,54 @@ void Selector::prepare(TokenPass* pass) {
   }
   if (!first) return;
   KeptValues& values = values_of(*pass, first->operand[0].index);
-  Gathering wanted = values.gathering();
-  double by = 0, width = 1;
   if (pass->batch->layout.tokens() <= kFewTokens) {
-    values.collect_between({}, &wanted);
-  } else {
-    if (is_known(*pass, first->operand[1], &by)) {
-      values.sample(*pass, p.first_segment);
-    } else if (can_estimate(p, values.segment(), first->operand[1])) {
-      by = values.sample_and_estimate(*pass, first->operand[1].index);
-      width = kWidthOfEstimate;
-      if (std::isnan(by)) return;
-    } else {
-      return;
-    }
-    wanted.sums = is_by_sum(first->op);
-    const double rank = wanted.sums ? values.rank_by_sum(first->op, by) : existing_rank(by, total_);
-    values.collect_between(values.limits_around(rank, width), &wanted);
+    gathering_ = values.gathering();
+    values.collect_between({}, &gathering_);
+    p.gathering = &gathering_;
+    return;
   }
-  gathering_ = wanted;
+  double by;
+  const bool estimates = !is_known(*pass, first->operand[1], &by);
+  if (estimates && !can_estimate(p, values.segment(), first->operand[1])) return;
+  sampling_.selection = first;
+  sampling_.pass = p;
+  gathering_ = values.sample();
+  gathering_.reduces = estimates;
+  p.gathering = &gathering_;
+  if (!estimates) {
+    p.last_segment = values.segment() + 1;
+    return;
+  }
+  const int64_t rows = pass->batch->layout.rows;
+  sampling_.row_values.assign(p.row_values, p.row_values + rows * row_stride(program));
+  sampling_.batch_values.assign(p.batch_values, p.batch_values + program.batch_values);
+  p.row_values = sampling_.row_values.data();
+  p.batch_values = sampling_.batch_values.data();
+  // Rows without sampled tokens are not computed, so they add 0 to sums over rows.
+  for_operands(*pass, [](double& x) { x = 0; });
+}
+
+void Selector::end_sample(TokenPass* pass) {
+  const Sampling sampled = std::exchange(sampling_, {});
+  const Instruction& selection = *sampled.selection;
+  KeptValues& values = values_of(*pass, selection.operand[0].index);
+  values.end_pass(gathering_);
+  double by = 0, width = 1;
+  if (gathering_.reduces) {
+    const double share = values.sampled_share();
+    for_operands(*pass, [share](double& x) { x /= share; });
+    target()->program_batch(*pass);
+    by = sampled.batch_values[selection.operand[1].index];
+    width = kWidthOfEstimate;
+  } else {
+    is_known(*pass, selection.operand[1], &by);
+  }
+  pass->program = sampled.pass;
+  if (std::isnan(by)) return;
+  gathering_ = values.gathering();
+  gathering_.sums = is_by_sum(selection.op);
+  const double rank = gathering_.sums ? values.rank_by_sum(selection.op, by) : existing_rank(by, total_);
+  values.collect_between(values.limits_around(rank, width), &gathering_);
   pass->program.gathering = &gathering_;
 }
 
@@ -181,19 +221,21 @@ bool Selector::find_rank(TokenPass* pass, KeptValues* values, program::Op op, do
     *result = values->value_at(*pass, rank, op == program::Op::k_rows_rank_at);
     return true;
   }
-  values->sample(*pass, values->segment());
-  Gathering wanted = values->gathering();
-  values->collect_between(values->limits_around(rank, width_of(attempts_++)), &wanted);
+  Gathering wanted = values->has_sample() ? values->gathering() : values->sample();
+  if (values->has_sample())
+    values->collect_between(values->limits_around(rank, width_of(attempts_++)), &wanted);
   gather(pass, wanted);
   return false;
 }
 
 bool Selector::find_by_sum(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result) {
   if (values->find_by_sum(op, by, result)) return true;
-  values->sample(*pass, values->segment());
-  Gathering wanted = values->gathering();
-  wanted.sums = true;
-  values->collect_between(values->limits_around(values->rank_by_sum(op, by), width_of(attempts_++)), &wanted);
+  Gathering wanted = values->has_sample() ? values->gathering() : values->sample();
+  if (values->has_sample()) {
+    wanted.sums = true;
+    values->collect_between(values->limits_around(values->rank_by_sum(op, by), width_of(attempts_++)),
+                            &wanted);
+  }
   gather(pass, wanted);
   return false;
 }

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <vector>
 
 #include "cpu/gathering.h"
 #include "cpu/target.h"
@@ -25,8 +25,11 @@ class Selector {
   ~Selector();
 
   // Prepares a pass over the segments before a batch segment: has it gather what the selections will probably
-  // need.
+  // need. If takes_sample() is true then, `pass` takes a sample instead. It must be run, and end_sample()
+  // prepares the actual pass.
   void prepare(TokenPass* pass);
+  bool takes_sample() const { return sampling_.selection != nullptr; }
+  void end_sample(TokenPass* pass);
 
   // Runs the selections in the pass's segments, and writes their results to the batch values. Returns true if
   // they need another pass. It must be run before the next call.
@@ -43,10 +46,19 @@ class Selector {
   bool find_rank(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result);
   bool find_by_sum(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result);
 
+  // A sample that is taken for a selection, and the pass that it is for. If the sample also estimates what is
+  // selected by, its pass has row values and batch values of its own.
+  struct Sampling {
+    const Instruction* selection = nullptr;
+    ProgramPass pass{};
+    std::vector<double> row_values, batch_values;
+  };
+
   bool started_ = false;
   int64_t first_row_ = -1;  // the first row that takes part, or -1
   double total_ = 0;        // how many values each row_keep keeps
   std::unique_ptr<KeptValues> values_[program::kMaxKept];
+  Sampling sampling_;
   Gathering gathering_{};
   // The selection that needs another pass, or -1, and the segments of the pass that it belongs to.
   int at_ = -1;

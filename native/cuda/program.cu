@@ -87,13 +87,7 @@ int ProgramRun::memory() const {
 }
 
 Stage ProgramRun::stage_of(int first, int last) const {
-  Stage stage{first, last};
-  for (int at = first; at < last; ++at)
-    for (int i = host_.segments[at].first; i < host_.segments[at].last; ++i)
-      for (const Operand& operand : host_.instructions[i].operand)
-        if (operand.kind == Kind::kColumn && host_.segments[at].kind == Op::k_tokens)
-          stage.columns |= reads(operand.index);
-  return stage;
+  return {first, last, host_.token_columns(first, last)};
 }
 
 int ProgramRun::reducer_memory(const Stage& stage) const {

@@ -257,6 +257,25 @@ struct ProgramView {
   bool all_rows = false;        // whether rows without unmasked tokens take part
   unsigned columns = 0;         // the columns that it reads, including logprob
   unsigned row_columns = 0;     // the row columns that it reads
+
+  // Returns whether one of the segments [first, last) computes tokens.
+  PL_FN bool has_tokens(int first, int last) const {
+    for (int s = first; s < last; ++s)
+      if (segments[s].kind == Op::k_tokens) return true;
+    return false;
+  }
+
+  // Returns the columns that the tokens of the segments [first, last) read.
+  PL_FN unsigned token_columns(int first, int last) const {
+    unsigned read = 0;
+    for (int s = first; s < last; ++s) {
+      if (segments[s].kind != Op::k_tokens) continue;
+      for (int i = segments[s].first; i < segments[s].last; ++i)
+        for (const Operand& x : instructions[i].operand)
+          if (x.kind == Kind::kColumn) read |= reads(x.index);
+    }
+    return read;
+  }
 };
 
 }  // namespace policy_loss::program
