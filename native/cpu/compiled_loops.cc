@@ -79,6 +79,15 @@ struct CarriedValues {
   }
 };
 
+// Prefetches for a loop. A long one takes longer to compute than memory takes.
+template <int writes, bool is_long>
+PL_FN void fetch_for(const float* tokens) {
+  if constexpr (is_long)
+    fetch_in_time<writes>(tokens);
+  else
+    fetch_ahead<writes>(tokens);
+}
+
 template <Op op>
 PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
   return apply<op, float>(a, b, c, d);
@@ -98,7 +107,7 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 #if PL_CARRIES
 // Each listed segment becomes a function that returns the carried values of a token. It leaves out nothing,
 // but the compiler removes what these values do not depend on.
-#define SEGMENT(index, uniform_count, metric_count, sums, singles, carried_count)               \
+#define SEGMENT(index, uniform_count, metric_count, sums, singles, is_long, carried_count)      \
   [[maybe_unused]] PL_FN CarriedValues<carried_count> carried_values_##index(                   \
       [[maybe_unused]] const CompiledSegment& segment, [[maybe_unused]] const Columns& columns, \
       [[maybe_unused]] const float* uniform, [[maybe_unused]] int i) {                          \
@@ -154,21 +163,21 @@ __attribute__((noinline)) void first_values(const CompiledSegment& segment, cons
 #endif
 
 // Each listed segment becomes a function that computes n tokens of a tile.
-#define SEGMENT(index, uniform_count, metric_count, sums, singles, carried_count)   \
-  void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) { \
-    [[maybe_unused]] float uniform[uniform_count + 1];                              \
-    for (int k = 0; k < uniform_count; ++k) uniform[k] = segment.uniforms[k];       \
-    const Columns columns(in);                                                      \
-    const Lane* const lanes = in.lanes;                                             \
-    [[maybe_unused]] float* const grad = segment.grad;                              \
-    LocalSums<metric_count, sums, singles> local;                                   \
-    local.load(segment);                                                            \
-    BEGIN_CARRYING(index, carried_count)                                            \
+#define SEGMENT(index, uniform_count, metric_count, sums, singles, is_long, carried_count) \
+  void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) {        \
+    [[maybe_unused]] constexpr bool kIsLong = is_long != 0;                                \
+    [[maybe_unused]] float uniform[uniform_count + 1];                                     \
+    for (int k = 0; k < uniform_count; ++k) uniform[k] = segment.uniforms[k];              \
+    const Columns columns(in);                                                             \
+    const Lane* const lanes = in.lanes;                                                    \
+    [[maybe_unused]] float* const grad = segment.grad;                                     \
+    LocalSums<metric_count, sums, singles> local;                                          \
+    local.load(segment);                                                                   \
+    BEGIN_CARRYING(index, carried_count)                                                   \
     for (int at = 0; at < n; at += kSumLanes) {
-// Prefetches a column that the loop reads, or the gradients, so that memory is read while the processor
-// computes.
-#define READ_AHEAD(index) fetch_ahead(columns.of[index] + at);
-#define READ_AHEAD_OF_GRAD fetch_ahead<1>(grad + at);
+// Prefetches a column that the loop reads, or the gradients.
+#define READ_AHEAD(index) fetch_for<0, kIsLong>(columns.of[index] + at);
+#define READ_AHEAD_OF_GRAD fetch_for<1, kIsLong>(grad + at);
 #define BEGIN_LOOP                                                                 \
   [[maybe_unused]] const int i_of_next = at + kSumLanes < n ? at + kSumLanes : at; \
   PL_FOR_TOKENS                                                                    \
@@ -203,7 +212,7 @@ __attribute__((noinline)) void first_values(const CompiledSegment& segment, cons
 #undef OF_POSITION
 
 constexpr CompiledLoop kLoops[] = {
-#define SEGMENT(index, uniform_count, metric_count, sums, singles, carried_count) \
+#define SEGMENT(index, uniform_count, metric_count, sums, singles, is_long, carried_count) \
   {loop_##index, PL_CARRIES && carried_count > 0},
 #define READ_AHEAD(...)
 #define READ_AHEAD_OF_GRAD

@@ -39,22 +39,33 @@ struct Float16s {
   PL_FN Float16s operator+(int i) const { return {bits + i}; }
 };
 
-// How many tokens ahead loops prefetch. Memory takes less time than a loop takes for so many tokens.
-constexpr int kAhead = 512;
+// Prefetches what a loop reads or writes `distance` tokens after `tokens`, as many tokens as it computes at a
+// time, into the L1 or the L2 cache. Memory is thus read while the processor computes. Processors prefetch by
+// themselves, too, but they stop at the end of each page.
+template <int level, int writes, class Number>
+PL_FN void fetch(const Number* tokens, int distance) {
+  constexpr int kLine = 64 / sizeof(Number);  // the numbers in a cache line
+  for (int i = 0; i < kSumLanes; i += kLine) __builtin_prefetch(tokens + distance + i, writes, 4 - level);
+}
 
-// Prefetches what a loop reads or writes kAhead tokens after `tokens`, as many tokens as it computes at a
-// time. Memory is thus read while the processor computes. Processors prefetch by themselves, too, but they
-// stop at the end of each page.
+// Prefetches for a loop that waits for memory: into the L2 cache first, which can wait for more cache lines
+// at a time than the L1 cache.
 template <int writes = 0, class Number>
 PL_FN void fetch_ahead(const Number* tokens) {
-  constexpr int kLine = 64 / sizeof(Number);  // the numbers in a cache line
-  for (int i = 0; i < kSumLanes; i += kLine) __builtin_prefetch(tokens + kAhead + i, writes);
+  fetch<2, writes>(tokens, 1024);
+  fetch<1, writes>(tokens, 64);
 }
 PL_FN void fetch_ahead(BFloat16s tokens) {
   fetch_ahead(tokens.bits);
 }
 PL_FN void fetch_ahead(Float16s tokens) {
   fetch_ahead(tokens.bits);
+}
+
+// Prefetches for a loop that takes longer to compute than memory takes, with half as many instructions.
+template <int writes = 0>
+PL_FN void fetch_in_time(const float* tokens) {
+  fetch<1, writes>(tokens, 512);
 }
 
 // The mask of one token as a bit pattern: all ones if the token is unmasked, 0 if it is masked. GCC fills one

@@ -56,11 +56,11 @@ __device__ __forceinline__ void add_value(const CompiledTokens& in, int j, float
 __device__ __forceinline__ void compute_outputs(int index, const CompiledTokens& in, float* sums,
                                                 float* grad) {
   switch (index) {
-#define SEGMENT(index, uniform_count, metric_count, row_sums, row_singles, carried_count) \
-  case index: {                                                                           \
-    constexpr int metrics = metric_count;                                                 \
-    float loss = sums[0];                                                                 \
-    [[maybe_unused]] float metric[metrics + 1];                                           \
+#define SEGMENT(index, uniform_count, metric_count, row_sums, row_singles, is_long, carried_count) \
+  case index: {                                                                                    \
+    constexpr int metrics = metric_count;                                                          \
+    float loss = sums[0];                                                                          \
+    [[maybe_unused]] float metric[metrics + 1];                                                    \
     for (int k = 0; k < metrics; ++k) metric[k] = sums[(1 + k) * kThreads];
 #define READ_AHEAD(...)
 #define READ_AHEAD_OF_GRAD
@@ -92,15 +92,15 @@ __device__ __forceinline__ void compute_outputs(int index, const CompiledTokens&
 __device__ __forceinline__ void compute_reductions(int index, const CompiledTokens& in, RowPartial* results,
                                                    int kept) {
   switch (index) {
-#define SEGMENT(index, uniform_count, metric_count, row_sums, row_singles, carried_count) \
-  case index: {                                                                           \
-    constexpr unsigned sums = row_sums, singles = row_singles;                            \
-    constexpr int reductions = 32 - __builtin_clz((sums | singles) << 1 | 1);             \
-    [[maybe_unused]] double sum[reductions];                                              \
-    [[maybe_unused]] float single[reductions];                                            \
-    for (int n = 0; n < reductions; ++n) {                                                \
-      if (sums >> n & 1) sum[n] = results[n * kThreads].sum;                              \
-      if (singles >> n & 1) single[n] = results[n * kThreads].single;                     \
+#define SEGMENT(index, uniform_count, metric_count, row_sums, row_singles, is_long, carried_count) \
+  case index: {                                                                                    \
+    constexpr unsigned sums = row_sums, singles = row_singles;                                     \
+    constexpr int reductions = 32 - __builtin_clz((sums | singles) << 1 | 1);                      \
+    [[maybe_unused]] double sum[reductions];                                                       \
+    [[maybe_unused]] float single[reductions];                                                     \
+    for (int n = 0; n < reductions; ++n) {                                                         \
+      if (sums >> n & 1) sum[n] = results[n * kThreads].sum;                                       \
+      if (singles >> n & 1) single[n] = results[n * kThreads].single;                              \
     }
 #define READ_AHEAD(...)
 #define READ_AHEAD_OF_GRAD

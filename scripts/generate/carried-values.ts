@@ -30,21 +30,31 @@ const LEAST_COST_PER_COLUMN = 11;
 // More values would not stay in registers.
 const MOST_CARRIED = 6;
 
+/** How a loop computes a segment. */
+export interface Schedule {
+  /** Whether the loop takes longer to compute than to read from memory and write to it. */
+  readonly isLong: boolean;
+  /**
+   * The number of the carried value that each instruction computes, or undefined. Values are carried that other
+   * instructions read, of long operations that depend on no other long operation, and of the arithmetic on which these
+   * depend. None are if the loop would not gain from it.
+   */
+  readonly carried: readonly (number | undefined)[];
+}
+
 /**
- * Returns the number of the carried value that each instruction computes, or undefined. Values are carried that other
- * instructions read, of long operations that depend on no other long operation, and of the arithmetic on which these
- * depend. Returns no numbers if the loop would not gain from it.
+ * Returns how a loop computes a segment.
  *
  * @param columns how many numbers the loop reads from memory or writes to it per token
  * @param isRegister whether an operand is a register
  * @param writesRegister whether an instruction writes one
  */
-export function carriedValues(
+export function scheduleOf(
   segment: readonly Instruction[],
   columns: number,
   isRegister: (operand: readonly [kind: number, index: number]) => boolean,
   writesRegister: (instruction: Instruction) => boolean,
-): (number | undefined)[] {
+): Schedule {
   // The values in registers, by the text of the expression that computes them. Equal expressions share a value.
   const values = new Map<string, number>();
   const registers = new Map<number, number>();
@@ -84,10 +94,13 @@ export function carriedValues(
   const carried = ops.flatMap((op, value) => (isCarried(op, value) ? [value] : []));
   const others = results.filter((value) => value === undefined).length;
   const cost = ops.reduce((sum, op) => sum + (LONG.has(op) ? LONG_COST : 1), others);
-  if (carried.length > MOST_CARRIED || cost < columns * LEAST_COST_PER_COLUMN)
-    return segment.map(() => undefined);
-  return results.map((value) => {
-    const number = value === undefined ? -1 : carried.indexOf(value);
-    return number < 0 ? undefined : number;
-  });
+  const isLong = cost >= columns * LEAST_COST_PER_COLUMN;
+  const carries = isLong && carried.length <= MOST_CARRIED;
+  return {
+    isLong,
+    carried: results.map((value) => {
+      const number = carries && value !== undefined ? carried.indexOf(value) : -1;
+      return number < 0 ? undefined : number;
+    }),
+  };
 }

@@ -7,7 +7,7 @@ import type { ColumnName } from '../../lib/core/native-batch.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
 import { requiredArgs } from '../../test/support/draw.js';
-import { carriedValues, type Instruction } from './carried-values.js';
+import { type Instruction, scheduleOf } from './carried-values.js';
 
 const NUMBERS_PER_INSTRUCTION = 6;
 const REGISTER = 0;
@@ -184,7 +184,7 @@ function textOf(segment: readonly Instruction[]): string {
   // The sums of the last outputs, by operand, until its register is written again.
   const summed = new Map<string, string>();
   const copies: string[] = [];
-  const carried = carriedValues(
+  const { isLong, carried } = scheduleOf(
     segment,
     columnsOf(segment),
     ([kind]) => kind === REGISTER,
@@ -219,7 +219,7 @@ function textOf(segment: readonly Instruction[]): string {
   });
   const metrics = Math.max(0, ...segment.map(({ op, out }) => (op === 'metric' ? out + 1 : 0)));
   const carriedCount = new Set(carried.filter((number) => number !== undefined)).size;
-  const head = `${uniforms.length}, ${metrics}, ${setOf(reductions, 'row_sum')}, ${setOf(reductions, 'row_sum_single')}, ${carriedCount})`;
+  const head = `${uniforms.length}, ${metrics}, ${setOf(reductions, 'row_sum')}, ${setOf(reductions, 'row_sum_single')}, ${isLong ? 1 : 0}, ${carriedCount})`;
   const ahead = [
     ...inOrder(columns).map((index) => `READ_AHEAD(${index})`),
     ...(segment.some(({ op }) => op === 'grad') ? ['READ_AHEAD_OF_GRAD'] : []),

@@ -1,6 +1,6 @@
 /** Tests which values the loops of compiled segments compute a step ahead. */
 import assert from 'node:assert/strict';
-import { carriedValues, type Instruction } from '../../scripts/generate/carried-values.js';
+import { type Instruction, scheduleOf } from '../../scripts/generate/carried-values.js';
 
 const REGISTER = 0;
 const COLUMN = 1;
@@ -12,14 +12,16 @@ const instruction = (op: string, out: number, ...operands: Instruction['operands
   operands,
 });
 
-/** Returns the numbers of a segment's carried values, if its loop reads and writes so many columns. */
-const carriedOf = (segment: readonly Instruction[], columns = 1) =>
-  carriedValues(
+const schedule = (segment: readonly Instruction[], columns: number) =>
+  scheduleOf(
     segment,
     columns,
     ([kind]) => kind === REGISTER,
     ({ op }) => op !== 'grad',
   );
+
+/** Returns the numbers of a segment's carried values, if its loop reads and writes so many columns. */
+const carriedOf = (segment: readonly Instruction[], columns = 1) => schedule(segment, columns).carried;
 
 describe('values that loops compute a step ahead', () => {
   it('are exponentials and the arithmetic before them, if they are read later', () => {
@@ -57,8 +59,8 @@ describe('values that loops compute a step ahead', () => {
 
   it('are none in a loop that waits for memory', () => {
     const segment = [instruction('exp', 0, c(0)), instruction('grad', 0, r(0), c(1))];
-    assert.deepEqual(carriedOf(segment, 1), [0, undefined]);
-    assert.deepEqual(carriedOf(segment, 3), [undefined, undefined]);
+    assert.deepEqual(schedule(segment, 1), { isLong: true, carried: [0, undefined] });
+    assert.deepEqual(schedule(segment, 3), { isLong: false, carried: [undefined, undefined] });
   });
 
   it('are none if the registers would not suffice', () => {
@@ -66,7 +68,9 @@ describe('values that loops compute a step ahead', () => {
       instruction('exp', i, c(i)),
       instruction('grad', 0, r(i), c(i)),
     ]).flat();
-    assert.ok(carriedOf(segment).every((number) => number === undefined));
+    const { isLong, carried } = schedule(segment, 1);
+    assert.ok(isLong);
+    assert.ok(carried.every((number) => number === undefined));
     assert.equal(carriedOf(segment.slice(2)).filter((number) => number !== undefined).length, 6);
   });
 });
