@@ -201,7 +201,8 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
       terms_per_row_(
           keeps_terms_in_gradient_ ? 0 : (call.vocabulary + kLogitsBlock - 1) / kLogitsBlock * kLogitsBlock),
       tiles_per_row_((call.vocabulary + kLogitsTile - 1) / kLogitsTile),
-      bytes_per_row_(terms_per_row_ * sizeof(float) + (tiles_per_row_ + 1) * sizeof(TermsOfTile)),
+      bytes_per_row_((terms_per_row_ * sizeof(float) + (tiles_per_row_ + 1) * sizeof(TermsOfTile) + 63) / 64 *
+                     64),
       rows_per_piece_(std::clamp<int64_t>(
           kCachedBytes / std::max<int64_t>(1, call.vocabulary * (size_of(call.dtype) + 4)), 1,
           kMostCachedRows)),
@@ -242,7 +243,7 @@ void LogitsGradient::work(int64_t piece) {
       unused_.pop_back();
     }
   }
-  if (!terms) terms.reset(new char[rows_per_piece_ * bytes_per_row_]);
+  if (!terms) terms.reset(static_cast<char*>(operator new(rows_per_piece_* bytes_per_row_, kLine)));
   const int64_t first = piece * rows_per_piece_;
   const int64_t last = std::min(first + rows_per_piece_, rows_);
   for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, first, row));

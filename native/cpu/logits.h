@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "cpu/engine.h"
@@ -106,8 +107,13 @@ class LogitsGradient : public Task {
 
  private:
   // Memory for the rows of a piece: of each row, the terms, unless they are kept in the gradient, what
-  // belongs to its tiles, and the target's logit.
-  using Terms = std::unique_ptr<char[]>;
+  // belongs to its tiles, and the target's logit. It begins with a cache line, because vectors that cross
+  // cache lines take longer to write.
+  static constexpr std::align_val_t kLine{64};
+  struct Free {
+    void operator()(char* memory) const { operator delete(memory, kLine); }
+  };
+  using Terms = std::unique_ptr<char[], Free>;
 
   int64_t open_phase() override;
   void work(int64_t piece) override;

@@ -210,7 +210,7 @@ template <bool with_entropy, bool keeps_terms>
 PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, const Ahead& ahead,
                            float* kept, LaneSum<float>* totals, NextTile* next) {
   // The logits of the next tile are prefetched this many logits before they are compared.
-  constexpr int kLead = 512;
+  constexpr int kLead = keeps_terms ? 512 : 1024;
   static_assert(kBlock % kSumLanes == 0);
   const float* const later = next->z;
   const int last = next->n > 0 ? next->n - kSumLanes : 0;
@@ -221,7 +221,10 @@ PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, 
   for (int at = 0; at < n; at += kSumLanes) {
     ahead.read<keeps_terms>(at + kLead);
     ahead.read<keeps_terms>(at + kLead + kSumLanes / 2);
-    if constexpr (keeps_terms) ahead.read_far(at);
+    if constexpr (keeps_terms)
+      ahead.read_far(at);
+    else
+      fetch<1, 0>(later + at, 64);
     const float* const compared = later + (at < last ? at : last);
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
