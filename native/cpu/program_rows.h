@@ -135,7 +135,7 @@ class ProgramRows {
         gatherer_(pass.program.gathering),
         reducing_(reductions_with_outputs(program_)),
         has_output_loop_(has_loop(program_.segments[program_.output_segment])),
-        tile_size_(longest_tile()) {
+        tile_size_(longest_tile(*pass.batch)) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
     static_assert(cpu::kScannedPadding >= kBlock);
   }
@@ -233,11 +233,20 @@ class ProgramRows {
     int64_t kept;  // how many values have been kept
   };
 
-  // Loops that compute values ahead get the longest tiles, unless values of a tile are written to registers.
-  int longest_tile() const {
+  // Loops that compute values ahead get the longest tiles, unless values of a tile are written to registers
+  // or columns of 16-bit numbers are converted.
+  int longest_tile(const BatchView& batch) const {
     const Segment& output = program_.segments[program_.output_segment];
-    if (has_output_loop_ && compiled_loop(output.compiled).carries_values && !uses_registers()) return kTile;
+    if (has_output_loop_ && compiled_loop(output.compiled).carries_values && !uses_registers() &&
+        !reads_narrow_columns(batch))
+      return kTile;
     return program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2;
+  }
+
+  bool reads_narrow_columns(const BatchView& batch) const {
+    for (unsigned left = program_.columns; left != 0; left &= left - 1)
+      if (size_of(batch.column[__builtin_ctz(left)].dtype) < static_cast<int64_t>(sizeof(float))) return true;
+    return false;
   }
 
   // Returns whether values of a tile are written to registers, if a loop computes the outputs. They are not

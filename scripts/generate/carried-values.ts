@@ -25,8 +25,10 @@ const LONG = new Set([
 ]);
 // What a long operation costs, if other instructions cost 1.
 const LONG_COST = 14;
-// Loops that cost less per column wait for memory, and carrying values would only disturb them.
-const LEAST_COST_PER_COLUMN = 11;
+// A loop that costs at least this per column takes longer to compute than to read from memory and write to it.
+const LONG_LOOP_PER_COLUMN = 11;
+// Loops that cost less per column than this do not gain from carrying values, even if all is in the cache.
+const LEAST_COST_PER_COLUMN = 5.5;
 // More values would not stay in registers.
 const MOST_CARRIED = 6;
 
@@ -94,8 +96,8 @@ export function scheduleOf(
   const carried = ops.flatMap((op, value) => (isCarried(op, value) ? [value] : []));
   const others = results.filter((value) => value === undefined).length;
   const cost = ops.reduce((sum, op) => sum + (LONG.has(op) ? LONG_COST : 1), others);
-  const isLong = cost >= columns * LEAST_COST_PER_COLUMN;
-  const carries = isLong && carried.length <= MOST_CARRIED;
+  const isLong = cost >= columns * LONG_LOOP_PER_COLUMN;
+  const carries = cost >= columns * LEAST_COST_PER_COLUMN && carried.length <= MOST_CARRIED;
   return {
     isLong,
     carried: results.map((value) => {
