@@ -29,8 +29,8 @@ const LONG_COST = 14;
 const LONG_LOOP_PER_COLUMN = 11;
 // Loops that cost less per column than this do not gain from carrying values, even if all is in the cache.
 const LEAST_COST_PER_COLUMN = 5.5;
-// More values would not stay in registers.
-const MOST_CARRIED = 6;
+/** The most values that a loop carries. More would not stay in registers. */
+export const MOST_CARRIED = 6;
 
 /** How a loop computes a segment. */
 export interface Schedule {
@@ -47,12 +47,14 @@ export interface Schedule {
 /**
  * Returns how a loop computes a segment.
  *
+ * @param mostCarried no values are carried if there are more than this
  * @param columns how many numbers the loop reads from memory or writes to it per token
  * @param isRegister whether an operand is a register
  * @param writesRegister whether an instruction writes one
  */
 export function scheduleOf(
   segment: readonly Instruction[],
+  mostCarried: number,
   columns: number,
   isRegister: (operand: readonly [kind: number, index: number]) => boolean,
   writesRegister: (instruction: Instruction) => boolean,
@@ -97,7 +99,7 @@ export function scheduleOf(
   const others = results.filter((value) => value === undefined).length;
   const cost = ops.reduce((sum, op) => sum + (LONG.has(op) ? LONG_COST : 1), others);
   const isLong = cost >= columns * LONG_LOOP_PER_COLUMN;
-  const carries = cost >= columns * LEAST_COST_PER_COLUMN && carried.length <= MOST_CARRIED;
+  const carries = cost >= columns * LEAST_COST_PER_COLUMN && carried.length <= mostCarried;
   return {
     isLong,
     carried: results.map((value) => {

@@ -7,7 +7,7 @@ import type { ColumnName } from '../../lib/core/native-batch.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
 import { requiredArgs } from '../../test/support/draw.js';
-import { type Instruction, scheduleOf } from './carried-values.js';
+import { type Instruction, MOST_CARRIED, scheduleOf } from './carried-values.js';
 
 const NUMBERS_PER_INSTRUCTION = 6;
 const REGISTER = 0;
@@ -184,8 +184,11 @@ function textOf(segment: readonly Instruction[]): string {
   // The sums of the last outputs, by operand, until its register is written again.
   const summed = new Map<string, string>();
   const copies: string[] = [];
+  // Where a segment scans, loops compute few tokens at a time, so nothing is carried.
+  const scans = segment.some(({ op }) => SCANS.includes(op));
   const { isLong, carried } = scheduleOf(
     segment,
+    scans ? 0 : MOST_CARRIED,
     columnsOf(segment),
     ([kind]) => kind === REGISTER,
     ({ op }) => isArithmetic(op) || OF_POSITION.includes(op),

@@ -1,6 +1,6 @@
 /** Tests which values the loops of compiled segments compute a step ahead. */
 import assert from 'node:assert/strict';
-import { type Instruction, scheduleOf } from '../../scripts/generate/carried-values.js';
+import { type Instruction, MOST_CARRIED, scheduleOf } from '../../scripts/generate/carried-values.js';
 
 const REGISTER = 0;
 const COLUMN = 1;
@@ -15,6 +15,7 @@ const instruction = (op: string, out: number, ...operands: Instruction['operands
 const schedule = (segment: readonly Instruction[], columns: number) =>
   scheduleOf(
     segment,
+    MOST_CARRIED,
     columns,
     ([kind]) => kind === REGISTER,
     ({ op }) => op !== 'grad',
@@ -72,6 +73,6 @@ describe('values that loops compute a step ahead', () => {
     const { isLong, carried } = schedule(segment, 1);
     assert.ok(isLong);
     assert.ok(carried.every((number) => number === undefined));
-    assert.equal(carriedOf(segment.slice(2)).filter((number) => number !== undefined).length, 6);
+    assert.equal(carriedOf(segment.slice(2)).filter((number) => number !== undefined).length, MOST_CARRIED);
   });
 });
