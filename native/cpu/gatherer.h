@@ -111,7 +111,7 @@ class Gatherer {
   }
 
   // Collects the candidates of a block, and counts the values that equal the limits.
-  void collect(const float* x, const Lane* lanes, int64_t position) {
+  __attribute__((noinline)) void collect(const float* x, const Lane* lanes, int64_t position) {
     const float low = gathering_->low, high = gathering_->high;
     const int32_t takes_nan = high != high ? 1 : 0;
     Lanes at_low = at_low_, at_high = at_high_;

@@ -184,11 +184,12 @@ function textOf(segment: readonly Instruction[]): string {
   // The sums of the last outputs, by operand, until its register is written again.
   const summed = new Map<string, string>();
   const copies: string[] = [];
-  // Where a segment scans, loops compute few tokens at a time, so nothing is carried.
-  const scans = segment.some(({ op }) => SCANS.includes(op));
+  // Where a segment scans or keeps values, or reads results that depend on positions, loops compute fewer tokens at a
+  // time, so nothing is carried.
+  const isShort = segment.some(({ op }) => [...SCANS, ...OF_POSITION, 'row_keep'].includes(op));
   const { isLong, carried } = scheduleOf(
     segment,
-    scans ? 0 : MOST_CARRIED,
+    isShort ? 0 : MOST_CARRIED,
     columnsOf(segment),
     ([kind]) => kind === REGISTER,
     ({ op }) => isArithmetic(op) || OF_POSITION.includes(op),
