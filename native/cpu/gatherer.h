@@ -159,7 +159,7 @@ class Gatherer {
 
   const cpu::Gathering* const gathering_;
   int64_t row_ = -1;
-  // Of the row's values so far: how many are below the lower limit, how many equal a limit, and the sum of
+  // How many of the row's values so far are below the lower limit, how many equal a limit, and the sum of
   // those below.
   Lanes less_ = {}, at_low_ = {}, at_high_ = {};
   LaneSum<double> sum_;
