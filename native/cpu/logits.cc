@@ -243,7 +243,8 @@ void LogitsGradient::work(int64_t piece) {
       unused_.pop_back();
     }
   }
-  if (!terms) terms.reset(static_cast<char*>(operator new(rows_per_piece_* bytes_per_row_, kLine)));
+  const int64_t bytes = rows_per_piece_ * bytes_per_row_;
+  if (!terms) terms.reset(static_cast<char*>(operator new(bytes, kLine)));
   const int64_t first = piece * rows_per_piece_;
   const int64_t last = std::min(first + rows_per_piece_, rows_);
   for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, first, row));
