@@ -65,9 +65,8 @@ class Gatherer {
     return sum;
   }
   static bool has_any(const Lanes& x) {
-    int32_t any = 0;
-#pragma omp simd reduction(| : any)
-    for (int l = 0; l < kSumLanes; ++l) any |= x.of[l];
+    Any<int32_t> any = 0;
+    for (int l = 0; l < kSumLanes; ++l) any |= x.of[l] != 0 ? 1 : 0;
     return any != 0;
   }
 
@@ -97,11 +96,11 @@ class Gatherer {
         for (int l = 0; l < kSumLanes; ++l) {
           const float value = x[first + l];
           const int32_t lane = lanes[first + l];
-          const bool is_less = value < low;
-          const bool is_more = value > high;
-          less.of[l] -= is_less ? lane : 0;
-          others.of[l] |= (is_less | is_more) ? 0 : lane;
-          if constexpr (wants_sum) sum[l] += is_less ? kept(value, lane) : 0.0f;
+          const int32_t is_less = (value < low ? -1 : 0) & lane;
+          const int32_t is_more = value > high ? -1 : 0;
+          less.of[l] -= is_less;
+          others.of[l] |= lane & ~(is_less | is_more);
+          if constexpr (wants_sum) sum[l] += kept(value, is_less);
         }
       }
       if (has_any(others)) collect(x + at, lanes + at, position + at);

@@ -215,8 +215,6 @@ class ProgramRows {
  private:
   // With this many registers that are used, a tile has kSharedTile tokens, otherwise half as many.
   static constexpr int kFewRegisters = program::kMaxRegisters / 2;
-  // The tokens for which a loop runs before what it has written for extremes and row_keep is read.
-  static constexpr int kPiece = 2 * kBlock;
   // What lies between two registers, for the reason that TileReader gives for its buffers.
   static constexpr int kPadding = 48;
   // How many registers of kSharedTile tokens there is room for: the loop of a compiled segment needs one for
@@ -372,7 +370,7 @@ class ProgramRows {
     write_results(segment, reductions);
     for_scans(segment, [&](const Instruction& x) {
       const double decay = x.operands > 1 ? values_.get(x.operand[1]) : 0.0;
-      scan(x.op, decay, reader.mask(0), length, scanned_of(x.out));
+      scan(x.op, decay, reader.mask(0), reader.solid(), length, scanned_of(x.out));
     });
   }
 
@@ -512,15 +510,7 @@ class ProgramRows {
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
     if (has_loop(segment)) {
       prepare_loop(segment, segment.last, reductions);
-      if (loop_.only_sums) return run_loop(in, n, nullptr, nullptr, reductions);
-      // What the loop writes is read in small pieces, so that the next piece of the columns, which the loop
-      // prefetches, arrives in the meantime.
-      const int64_t first = position_;
-      for (int at = 0; at < n; at += kPiece) {
-        position_ = first + at;
-        run_loop(in.from(at), n - at < kPiece ? n - at : kPiece, nullptr, nullptr, reductions);
-      }
-      return;
+      return run_loop(in, n, nullptr, nullptr, reductions);
     }
     ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);
     for (int i = segment.first; i < segment.last; ++i) {

@@ -1,9 +1,8 @@
 // Computes the scans of a program along a row (see program/program.h) on the CPU.
 #pragma once
 
-#include <utility>
-
-#include "cpu/tile.h"
+#include "cpu/run_sums.h"
+#include "cpu/shuffle.h"
 #include "program/program.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -29,14 +28,14 @@ class RunningSums {
       Floats floats;
       memcpy(&floats, from + v * kWidth, sizeof floats);
       const Vector y = __builtin_convertvector(floats, Vector);
-      x[forwards ? v : kVectors - 1 - v] = forwards ? y : pick<kWidth - 1, -1>(y, y, kAll);
+      x[forwards ? v : kVectors - 1 - v] = forwards ? y : reversed(y);
     }
   }
   template <bool forwards>
   static PL_FN void store(const Vector* x, float* to) {
     for (int v = 0; v < kVectors; ++v) {
       const Vector& y = x[forwards ? v : kVectors - 1 - v];
-      const Floats floats = __builtin_convertvector(forwards ? y : pick<kWidth - 1, -1>(y, y, kAll), Floats);
+      const Floats floats = __builtin_convertvector(forwards ? y : reversed(y), Floats);
       memcpy(to + v * kWidth, &floats, sizeof floats);
     }
   }
@@ -66,24 +65,12 @@ class RunningSums {
     for (int v = 0; v < vectors; ++v) before_[step][v] = in[kVectors + v];
     for (int v = 0; v < kVectors; ++v) {
       if constexpr (distance < kWidth)
-        x[v] += power_[step] * pick<kWidth - distance, 1>(in[v], in[v + 1], kAll);
+        x[v] += power_[step] * pick<kWidth - distance, 1>(in[v], in[v + 1]);
       else
         x[v] += power_[step] * in[v];
     }
     if constexpr (step + 1 < kSteps) add_windows<step + 1>(x);
   }
-
-  // Returns numbers of two vectors in a row: number `first`, and each next one `step` places further on.
-  template <int first, int step, int... i>
-  static PL_FN Vector pick(const Vector& a, const Vector& b, std::integer_sequence<int, i...>) {
-#if defined(__clang__)
-    return __builtin_shufflevector(a, b, (first + step * i)...);
-#else
-    typedef int64_t Indices __attribute__((vector_size(kVectorBytes)));
-    return __builtin_shuffle(a, b, Indices{(first + step * i)...});
-#endif
-  }
-  static constexpr std::make_integer_sequence<int, kWidth> kAll{};
 
   double power_[kSteps + 1];  // of the decay, for each step, and for a whole window
   // Of the block before: the last numbers that each step got, and the last running sums.
@@ -108,48 +95,11 @@ void running_sums(double decay, int64_t length, float* values) {
   }
 }
 
-// Returns the position after the run of unmasked tokens that begins at a token.
-inline int64_t end_of_run(const uint8_t* mask, int64_t begin, int64_t length) {
-  int64_t end = begin;
-  while (length - end >= kBlock && all_unmasked(mask + end, kBlock)) end += kBlock;
-  while (end < length && mask[end] != 0) ++end;
-  return end;
-}
-
-// Returns the sum of the values [begin, end) of a row.
-inline double sum_of_run(const float* values, int64_t begin, int64_t end) {
-  LaneSum<double> sum;
-  int64_t t = begin;
-  const auto add_until = [&](int64_t last) {
-    for (; t < last; ++t) sum.lane[t % kSumLanes] += static_cast<double>(values[t]);
-  };
-  const int64_t first_block = (begin + kSumLanes - 1) / kSumLanes * kSumLanes;
-  add_until(first_block < end ? first_block : end);
-  double partial[kSumLanes];
-  sum.store(partial);
-  for (; end - t >= kSumLanes; t += kSumLanes) {
-    PL_FOR_LANES
-    for (int l = 0; l < kSumLanes; ++l) partial[l] += static_cast<double>(values[t + l]);
-  }
-  sum.load(partial);
-  add_until(end);
-  return sum.take();
-}
-
-// Replaces the value of each unmasked token with the sum over the contiguous run of unmasked tokens around
-// it.
-inline void sum_runs(const uint8_t* mask, int64_t length, float* values) {
-  for (int64_t begin = 0; begin < length; ++begin) {
-    if (mask[begin] == 0) continue;
-    const int64_t end = end_of_run(mask, begin, length);
-    const auto sum = static_cast<float>(sum_of_run(values, begin, end));
-    for (; begin < end; ++begin) values[begin] = sum;
-  }
-}
-
 // Replaces the values of a row's tokens with the results of a scan. The values of masked tokens must be 0.
-inline void scan(program::Op op, double decay, const uint8_t* mask, int64_t length, float* values) {
-  if (op == program::Op::k_run_sum) return sum_runs(mask, length, values);
+// `solid` says how many tokens at the row's start are unmasked if all others are masked, else it is 0.
+inline void scan(program::Op op, double decay, const uint8_t* mask, int64_t solid, int64_t length,
+                 float* values) {
+  if (op == program::Op::k_run_sum) return RunSums::replace(mask, solid, length, values);
   if (op == program::Op::k_prefix_sum) return running_sums<true>(decay, length, values);
   running_sums<false>(decay, length, values);
 }

@@ -301,11 +301,35 @@ __attribute__((noinline)) inline void widen(const ColumnView& view, int64_t firs
   }
 }
 
+// Whether any of some numbers has a property. With bool, Clang tests all numbers of a vector at once. GCC 12
+// would not vectorise the loop.
+#if defined(__clang__)
+template <class Number>
+using Any = bool;
+#else
+template <class Number>
+using Any = Number;
+#endif
+
+// Return whether a block has a masked token, and whether it has an unmasked one.
+PL_FN bool has_masked(const uint8_t* block) {
+  Any<uint8_t> any = 0;
+  for (int i = 0; i < kBlock; ++i) any |= block[i] == 0 ? 1 : 0;
+  return any != 0;
+}
+PL_FN bool has_unmasked(const uint8_t* block) {
+  Any<uint8_t> any = 0;
+  for (int i = 0; i < kBlock; ++i) any |= block[i] != 0 ? 1 : 0;
+  return any != 0;
+}
+
 inline bool all_unmasked(const uint8_t* mask, int n) {
-  uint8_t least = 255;
-#pragma omp simd reduction(min : least)
-  for (int i = 0; i < n; ++i) least = mask[i] < least ? mask[i] : least;
-  return least != 0;
+  int at = 0;
+  for (; at + kBlock <= n; at += kBlock)
+    if (has_masked(mask + at)) return false;
+  Any<uint8_t> any_masked = 0;
+  for (; at < n; ++at) any_masked |= mask[at] == 0 ? 1 : 0;
+  return any_masked == 0;
 }
 
 // Returns the number of tokens up to and including the last unmasked one, rounded up to a multiple of kBlock
@@ -314,19 +338,14 @@ inline int unmasked_length(const uint8_t* mask, int n) {
   int length = n / kBlock * kBlock;
   for (int i = length; i < n; ++i)
     if (mask[i] != 0) return n;
-  for (; length > 0; length -= kBlock) {
-    const uint8_t* block = mask + length - kBlock;
-    uint8_t any = 0;
-    for (int i = 0; i < kBlock; ++i) any |= block[i];
-    if (any) return length;
-  }
-  return 0;
+  while (length > 0 && !has_unmasked(mask + length - kBlock)) length -= kBlock;
+  return length;
 }
 
 // Returns the position after the last unmasked token of a row before `last`, or 0 if there is none. That can
 // happen even if unmasked tokens were counted, because the caller may change the mask during the call.
 inline int64_t end_of_unmasked(const uint8_t* mask, int64_t last) {
-  while (last > kBlock && unmasked_length(mask + last - kBlock, kBlock) == 0) last -= kBlock;
+  while (last > kBlock && !has_unmasked(mask + last - kBlock)) last -= kBlock;
   while (last > 0 && mask[last - 1] == 0) --last;
   return last;
 }
@@ -408,6 +427,7 @@ class TileReader {
   }
 
   const uint8_t* mask(int64_t first) const { return batch_.mask + begin_ + first; }
+  int64_t solid() const { return solid_; }
   int unmasked_length(int64_t first, int n) const {
     return first + n <= solid_ ? n : POLICY_LOSS_TARGET::unmasked_length(mask(first), n);
   }

@@ -69,11 +69,13 @@ describe('sums along a row', () => {
     ['run_sum', 0],
   ] as const)
     it(`computes ${op} with decay ${decay} in rows of all lengths and with all kinds of runs`, () => {
-      const lengths = [...Array(70).keys(), 511, 512, 513, 1100, 20_000];
+      const lengths = [...Array(70).keys(), 511, 512, 513, 1100, 20_000, 4100, 1000, 4033, 20_000, 4096];
       const rows = lengths.map((length, b) => {
         const values = Array.from({ length }, (_, t) => ((t * 37 + b * 11) % 101) - 40);
-        // From rows without masked tokens to rows in which half of the tokens are masked.
-        const mask = values.map((_, t) => (t * t + b) % 97 >= (b % 4) * 16);
+        // From rows without masked tokens to rows in which half of the tokens are masked, and rows of long turns.
+        const mask = values.map((_, t) =>
+          b % 5 < 4 ? (t * t + b) % 97 >= (b % 5) * 16 : Math.floor((t + 7 * b) / (50 + b)) % 3 > 0,
+        );
         return { values, mask };
       });
       const cuSeqlens = [0];
