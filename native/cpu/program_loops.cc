@@ -140,8 +140,18 @@ int64_t keep(const TokenOperand& x, const Lane* lanes, int n, float* out) {
     return n;
   }
   int64_t count = 0;
-  for (int i = 0; i < n; ++i)
-    if (lanes[i] != 0) out[count++] = x.is_uniform() ? x.value : x.data[i];
+  for (int at = 0; at < n; at += kBlock) {
+    // Each value is written, and the next one overwrites it if it is masked, because a branch per token would
+    // often be predicted wrongly. `out` need not have room for a masked value.
+    float unmasked[kBlock];
+    int kept = 0;
+    for (int i = at; i < at + kBlock; ++i) {
+      unmasked[kept] = x.is_uniform() ? x.value : x.data[i];
+      kept += lanes[i] & 1;
+    }
+    memcpy(out + count, unmasked, static_cast<size_t>(kept) * sizeof(float));
+    count += kept;
+  }
   return count;
 }
 
