@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "loss/loss.h"
+#include "loss/ratio.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
@@ -38,15 +38,15 @@ struct Cispo {
         mask_high(o.enable_mask_clip != 0 ? static_cast<float>(1.0 + o.mask_clip_range_high)
                                           : std::numeric_limits<float>::infinity()) {}
 
-  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
-    const float d = t.logprob - t.old_logprob;
-    const float ratio = exp_flushed(d);
+  PL_FN Ratio begin(const NoRow&, const Token& t) const { return ratio_of(t); }
+  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
+  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
     // The mask drops a token with a positive advantage if its ratio is too high, and a token with a negative
     // advantage if its ratio is too low.
-    const float kept = t.advantage > 0.0f ? indicator(ratio <= mask_high)
-                                          : indicator((ratio >= mask_low) | (t.advantage == 0.0f));
-    const float derivative = kept != 0.0f ? -t.advantage * clip(ratio, low, high) : 0.0f;
-    return {derivative * t.logprob, derivative, -d, kept};
+    const float kept = t.advantage > 0.0f ? indicator(ratio.value <= mask_high)
+                                          : indicator((ratio.value >= mask_low) | (t.advantage == 0.0f));
+    const float derivative = kept != 0.0f ? -t.advantage * clip(ratio.value, low, high) : 0.0f;
+    return {derivative * t.logprob, derivative, -ratio.log, kept};
   }
 };
 

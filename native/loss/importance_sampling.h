@@ -4,7 +4,7 @@
 // Source: Trinity-RFT's importance_sampling_policy_loss (after the Tinker library).
 #pragma once
 
-#include "loss/loss.h"
+#include "loss/ratio.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
@@ -20,11 +20,9 @@ struct ImportanceSampling {
   explicit ImportanceSampling(const Options&) {}
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
-    const float d = t.logprob - t.old_logprob;
-    const float bounded = clip(d, -20.0f, 20.0f);
-    const float ratio = exp_bounded(bounded);
-    const float value = -t.advantage * ratio;
-    return {value, value * clip_derivative(d, -20.0f, 20.0f), ratio, -bounded};
+    const Ratio ratio = bounded_ratio_of(t);
+    const float value = -t.advantage * ratio.value;
+    return {value, value * bounded_log_derivative(ratio), ratio.value, -bounded_log(ratio)};
   }
 };
 

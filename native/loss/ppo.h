@@ -4,7 +4,7 @@
 // the policy has drifted too far from the policy that sampled the row.
 #pragma once
 
-#include "loss/loss.h"
+#include "loss/ratio.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
@@ -34,18 +34,18 @@ struct Ppo {
         high(static_cast<float>(1.0 + o.clip_range_high)),
         dual(static_cast<float>(o.clip_ratio_c)) {}
 
-  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
-    const float d = t.logprob - t.old_logprob;
-    const float bounded = clip(d, -20.0f, 20.0f);
-    const float ratio = exp_bounded(bounded);
-    const float unclipped = -t.advantage * ratio;
-    const float clipped = -t.advantage * clip(ratio, low, high);
+  PL_FN Ratio begin(const NoRow&, const Token& t) const { return bounded_ratio_of(t); }
+  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
+  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
+    const float log = bounded_log(ratio);
+    const float unclipped = -t.advantage * ratio.value;
+    const float clipped = -t.advantage * clip(ratio.value, low, high);
     const float upper = unclipped < clipped ? clipped : unclipped;
     const float lower = -t.advantage * dual;
     const bool at_lower = (t.advantage < 0.0f) & (upper > lower);
     const bool flat = at_lower | (unclipped < clipped);
-    return {at_lower ? lower : upper, flat ? 0.0f : unclipped * clip_derivative(d, -20.0f, 20.0f),
-            indicator(unclipped < clipped), indicator(at_lower), -bounded};
+    return {at_lower ? lower : upper, flat ? 0.0f : unclipped * bounded_log_derivative(ratio),
+            indicator(unclipped < clipped), indicator(at_lower), -log};
   }
 };
 
@@ -95,8 +95,10 @@ struct PpoSequenceMasking {
     out[1] = row.kl;
   }
 
-  PL_FN TokenTerm token(const Row& row, const Token& t) const {
-    TokenTerm term = ppo.token({}, t);
+  PL_FN Ratio begin(const Row&, const Token& t) const { return ppo.begin({}, t); }
+  PL_FN TokenTerm token(const Row& row, const Token& t) const { return token(row, t, begin(row, t)); }
+  PL_FN TokenTerm token(const Row& row, const Token& t, const Ratio& ratio) const {
+    TokenTerm term = ppo.token({}, t, ratio);
     const bool dropped = row.drop_negative & (t.advantage < 0.0f);
     term.value = dropped ? 0.0f : term.value;
     term.derivative = dropped ? 0.0f : term.derivative;

@@ -4,7 +4,7 @@
 // paper's form.
 #pragma once
 
-#include "loss/loss.h"
+#include "loss/ratio.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
@@ -53,34 +53,39 @@ struct Sapo {
     return {open * (positive ? scale_pos : scale_neg), 4.0f * open * closing};
   }
 
-  PL_FN TokenTerm token(const NoRow&, const Token& t) const { return term<true>(t); }
+  PL_FN Ratio begin(const NoRow&, const Token& t) const { return ratio_of(t); }
+  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
+  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
+    return term<true>(t, ratio);
+  }
 
   // The version of the loss whose gate is detached. It does not need the derivative of the gate.
   struct Simpler;
 
   template <bool may_differentiate>
-  PL_FN TokenTerm term(const Token& t) const {
-    const float d = t.logprob - t.old_logprob;
-    const float ratio = exp_flushed(d);
+  PL_FN TokenTerm term(const Token& t, const Ratio& ratio) const {
     const bool positive = t.advantage > 0.0f;
-    const Gate g = gate(ratio, positive);
+    const Gate g = gate(ratio.value, positive);
     const float weight = -t.advantage * g.value;
     // Limiting the ratio to 1.8e19 (about 2^64) avoids an infinite ratio times a slope of 0, which would give
     // NaN. No result changes, because the gate is fully open long before the ratio gets that large.
-    const float through_gate = -t.advantage * (g.slope * at_most(ratio, 1.8e19f));
+    const float through_gate = -t.advantage * (g.slope * at_most(ratio.value, 1.8e19f));
     const bool held = !may_differentiate | (differentiates == 0.0f);
     return {held ? weight * t.logprob : weight,
             held ? weight : through_gate,
-            -d,
+            -ratio.log,
             g.value,
-            ratio,
+            ratio.value,
             indicator(positive)};
   }
 };
 
 struct Sapo::Simpler : Sapo {
   explicit Simpler(const Sapo& sapo) : Sapo(sapo) {}
-  PL_FN TokenTerm token(const NoRow&, const Token& t) const { return term<false>(t); }
+  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
+  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
+    return term<false>(t, ratio);
+  }
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

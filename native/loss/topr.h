@@ -2,7 +2,7 @@
 // weight 1. The others are weighted by the importance ratio, clipped to [0, 1].
 #pragma once
 
-#include "loss/loss.h"
+#include "loss/ratio.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
@@ -22,11 +22,12 @@ struct Topr {
 
   explicit Topr(const Options& o) : threshold(static_cast<float>(o.advantage_threshold)) {}
 
-  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
-    const float ratio = exp_flushed(t.logprob - t.old_logprob);
-    const float alpha = t.advantage <= threshold ? clip(ratio, 0.0f, 1.0f) : 1.0f;
+  PL_FN Ratio begin(const NoRow&, const Token& t) const { return ratio_of(t); }
+  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
+  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
+    const float alpha = t.advantage <= threshold ? clip(ratio.value, 0.0f, 1.0f) : 1.0f;
     const float derivative = -alpha * t.advantage;
-    return {derivative * t.logprob, derivative, alpha, ratio};
+    return {derivative * t.logprob, derivative, alpha, ratio.value};
   }
 };
 

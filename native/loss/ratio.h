@@ -1,0 +1,36 @@
+// The ratio of the probabilities that the current and the old policy give a token, which the terms of many
+// losses begin with.
+//
+// A loss can leave this beginning to its loop, which then computes it a step ahead: begin(row, token) returns
+// it, and token(row, token, begun) computes the terms from it.
+#pragma once
+
+#include "loss/loss.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct Ratio {
+  float log;    // the log ratio
+  float value;  // the ratio, as the loss takes it
+};
+
+PL_FN Ratio ratio_of(const Token& t) {
+  const float log = t.logprob - t.old_logprob;
+  return {log, exp_flushed(log)};
+}
+
+// Bounds the log ratio, from which the ratio is computed.
+PL_FN float bounded_log(const Ratio& ratio) {
+  return clip(ratio.log, -20.0f, 20.0f);
+}
+PL_FN Ratio bounded_ratio_of(const Token& t) {
+  Ratio ratio = {t.logprob - t.old_logprob, 0};
+  ratio.value = exp_bounded(bounded_log(ratio));
+  return ratio;
+}
+// Returns the derivative of bounded_log() with respect to logprob.
+PL_FN float bounded_log_derivative(const Ratio& ratio) {
+  return clip_derivative(ratio.log, -20.0f, 20.0f);
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET
