@@ -132,15 +132,16 @@ void write_draws(const RowDraws& draws, int64_t position, int n, float* out) {
 }
 
 int64_t keep(const TokenOperand& x, const Lane* lanes, int n, float* out) {
-  int32_t all = -1;
-#pragma omp simd reduction(& : all)
-  for (int i = 0; i < n; ++i) all &= lanes[i];
-  if (all != 0 && !x.is_uniform()) {
-    memcpy(out, x.data, static_cast<size_t>(n) * sizeof(float));
-    return n;
-  }
   int64_t count = 0;
   for (int at = 0; at < n; at += kBlock) {
+    int32_t all = -1;
+#pragma omp simd reduction(& : all)
+    for (int i = at; i < at + kBlock; ++i) all &= lanes[i];
+    if (all != 0 && !x.is_uniform()) {
+      memcpy(out + count, x.data + at, kBlock * sizeof(float));
+      count += kBlock;
+      continue;
+    }
     // Each value is written, and the next one overwrites it if it is masked, because a branch per token would
     // often be predicted wrongly. `out` need not have room for a masked value.
     float unmasked[kBlock];

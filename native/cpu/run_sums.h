@@ -13,9 +13,9 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 class RunSums {
  public:
-  // Replaces the value of each unmasked token of a row with the sum over its run. If `solid` is not 0, only
-  // so many tokens at the start are unmasked, and the mask is not read. The values of masked tokens must be
-  // 0. There must be room for kBlock − 1 more values.
+  // Replaces the value of each unmasked token of a row with the sum over its run. If `solid` is not 0, the
+  // row's first `solid` tokens are unmasked and no others, and the mask is not read. The values of masked
+  // tokens must be 0. There must be room for kBlock − 1 more values.
   static void replace(const uint8_t* mask, int64_t solid, int64_t length, float* values) {
     const int64_t padded = (length + kBlock - 1) / kBlock * kBlock;
     for (int64_t i = length; i < padded; ++i) values[i] = 0;
@@ -113,8 +113,8 @@ class RunSums {
     sum_ = x[Doubles::kCount - 1][Doubles::kWidth - 1];
   }
 
-  // Adds to the sum over `distance` tokens up to each token the sum over those before. `same_run` tells
-  // which tokens have only unmasked ones among these `distance` tokens, or back to the first one.
+  // x has, for each token, the sum over up to `distance` tokens of its run. Adds the sum over as many tokens
+  // before. `same_run` tells whether the last `distance` tokens, or all since the first one, are unmasked.
   template <int distance>
   static PL_FN void add_before(Doubles::Vector* x, Longs::Vector* same_run) {
     Doubles::Vector sums[Doubles::kCount];

@@ -107,7 +107,8 @@ struct PpoSequenceMasking {
 };
 
 // A version of a loss that takes the current policy as the old policy. The ratio is then 1, and the gradient
-// is the plain policy gradient.
+// is the plain policy gradient. Its token() hides the one that takes a ratio, so no loop calls the base's
+// begin(), for which old_logprob would have to be read.
 template <class Base>
 struct OnPolicy : Base {
   static constexpr LossTraits traits = Base::traits.without(reads(kOldLogprob));

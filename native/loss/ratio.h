@@ -1,8 +1,8 @@
 // The ratio of the probabilities that the current and the old policy give a token, which the terms of many
 // losses begin with.
 //
-// A loss can leave this beginning to its loop, which then computes it a step ahead: begin(row, token) returns
-// it, and token(row, token, begun) computes the terms from it.
+// A loss can have its loop compute the ratio of a token a step ahead: begin(row, token) returns the ratio,
+// and token(row, token, ratio) computes the terms from it.
 #pragma once
 
 #include "loss/loss.h"
@@ -10,8 +10,8 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 struct Ratio {
-  float log;    // the log ratio
-  float value;  // the ratio, as the loss takes it
+  float log;    // the logarithm of the ratio
+  float value;  // the ratio, which a loss may have bounded
 };
 
 PL_FN Ratio ratio_of(const Token& t) {
@@ -19,10 +19,11 @@ PL_FN Ratio ratio_of(const Token& t) {
   return {log, exp_flushed(log)};
 }
 
-// Bounds the log ratio, from which the ratio is computed.
+// Returns the logarithm of a ratio within the bounds of bounded_ratio_of().
 PL_FN float bounded_log(const Ratio& ratio) {
   return clip(ratio.log, -20.0f, 20.0f);
 }
+// Returns a ratio between e^−20 and e^20. Its logarithm is not bounded.
 PL_FN Ratio bounded_ratio_of(const Token& t) {
   Ratio ratio = {t.logprob - t.old_logprob, 0};
   ratio.value = exp_bounded(bounded_log(ratio));
