@@ -37,7 +37,7 @@ void write_is_at(double at, int n, float* out);
 void write_is_up_to(double last, int n, float* out);
 // Writes the random numbers of the tokens that begin at a position in the row.
 void write_draws(const RowDraws& draws, int64_t position, int n, float* out);
-// Appends x at unmasked tokens to `out`, and returns how many numbers these are.
+// Appends x at the unmasked ones of n tokens, a multiple of kBlock, to `out`. Returns how many these are.
 int64_t keep(const TokenOperand& x, const Lane* lanes, int n, float* out);
 
 // The smallest or largest value of a row so far. NaN replaces any number.

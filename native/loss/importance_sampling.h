@@ -22,7 +22,7 @@ struct ImportanceSampling {
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const Ratio ratio = bounded_ratio_of(t);
     const float value = -t.advantage * ratio.value;
-    return {value, value * bounded_log_derivative(ratio), ratio.value, -bounded_log(ratio)};
+    return {value, value * bounded_log_derivative(ratio.log), ratio.value, -bounded_log(ratio.log)};
   }
 };
 

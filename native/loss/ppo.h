@@ -37,14 +37,14 @@ struct Ppo {
   PL_FN Ratio begin(const NoRow&, const Token& t) const { return bounded_ratio_of(t); }
   PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
   PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
-    const float log = bounded_log(ratio);
+    const float log = bounded_log(ratio.log);
     const float unclipped = -t.advantage * ratio.value;
     const float clipped = -t.advantage * clip(ratio.value, low, high);
     const float upper = unclipped < clipped ? clipped : unclipped;
     const float lower = -t.advantage * dual;
     const bool at_lower = (t.advantage < 0.0f) & (upper > lower);
     const bool flat = at_lower | (unclipped < clipped);
-    return {at_lower ? lower : upper, flat ? 0.0f : unclipped * bounded_log_derivative(ratio),
+    return {at_lower ? lower : upper, flat ? 0.0f : unclipped * bounded_log_derivative(ratio.log),
             indicator(unclipped < clipped), indicator(at_lower), -log};
   }
 };
@@ -83,7 +83,7 @@ struct PpoSequenceMasking {
 
   explicit PpoSequenceMasking(const Options& o) : ppo(o), delta(o.delta_sequence_masking) {}
 
-  PL_FN double row_term(const Token& t) const { return -clip(t.logprob - t.old_logprob, -20.0f, 20.0f); }
+  PL_FN double row_term(const Token& t) const { return -bounded_log(t.logprob - t.old_logprob); }
 
   PL_FN Row row(double sum, double count) const {
     const double kl = sum / (count + 1e-10);

@@ -19,19 +19,17 @@ PL_FN Ratio ratio_of(const Token& t) {
   return {log, exp_flushed(log)};
 }
 
-// Returns the logarithm of a ratio within the bounds of bounded_ratio_of().
-PL_FN float bounded_log(const Ratio& ratio) {
-  return clip(ratio.log, -20.0f, 20.0f);
+// Return the logarithm of a ratio within bounds, and its derivative.
+PL_FN float bounded_log(float log) {
+  return clip(log, -20.0f, 20.0f);
+}
+PL_FN float bounded_log_derivative(float log) {
+  return clip_derivative(log, -20.0f, 20.0f);
 }
 // Returns a ratio between e^−20 and e^20. Its logarithm is not bounded.
 PL_FN Ratio bounded_ratio_of(const Token& t) {
-  Ratio ratio = {t.logprob - t.old_logprob, 0};
-  ratio.value = exp_bounded(bounded_log(ratio));
-  return ratio;
-}
-// Returns the derivative of bounded_log() with respect to logprob.
-PL_FN float bounded_log_derivative(const Ratio& ratio) {
-  return clip_derivative(ratio.log, -20.0f, 20.0f);
+  const float log = t.logprob - t.old_logprob;
+  return {log, exp_bounded(bounded_log(log))};
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET
