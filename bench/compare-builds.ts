@@ -53,12 +53,13 @@ const { advantageCall, advantageSpec, loadCopy, lossCall, relocated } = await im
 const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch, withCorners, withTurns } = await import(
   './lib/batch.js'
 );
-const { gradientsOf, works } = await import('./lib/works.js');
+const { gradientsOf, halfGradientsOf, works } = await import('./lib/works.js');
 const { ADVANTAGE_FN } = await import('../lib/index.js');
 
 /**
  * One function to measure in one form: 'gradient' (forward and gradient), 'forward' (no gradient), 'bfloat16' (forward
- * and gradient on 16-bit columns), 'masked' or 'turns' (forward and gradient on a batch with masked tokens, or turns).
+ * and gradient on 16-bit columns), 'bfloat16 gradients' (the same with gradients in 16 bits, too), 'masked' or 'turns'
+ * (forward and gradient on a batch with masked tokens, or turns).
  */
 interface Case {
   readonly name: string;
@@ -83,6 +84,7 @@ function readShape(text: string): [rows: number, columns: number] {
 }
 
 function lossCases(): Case[] {
+  const tokens = shape[0] * shape[1];
   const inputs = makeInputs(shape);
   const half = inHalf(inputs, 'bfloat16');
   const corners = withCorners(inputs);
@@ -91,18 +93,23 @@ function lossCases(): Case[] {
     .filter(({ computes }) => computes)
     .flatMap((work) =>
       [
-        { form: 'gradient', batch: inputs, withGradients: true },
-        { form: 'forward', batch: inputs, withGradients: false },
-        { form: 'bfloat16', batch: half, withGradients: true },
-        { form: 'masked', batch: corners, withGradients: true },
-        { form: 'turns', batch: turns, withGradients: true },
-      ].map(({ form, batch, withGradients }) => ({
+        { form: 'gradient', batch: inputs, gradients: () => gradientsOf(work, tokens) },
+        { form: 'forward', batch: inputs, gradients: () => ({}) },
+        { form: 'bfloat16', batch: half, gradients: () => gradientsOf(work, tokens) },
+        {
+          form: 'bfloat16 gradients',
+          batch: half,
+          gradients: () => halfGradientsOf(work, tokens, 'bfloat16'),
+        },
+        { form: 'masked', batch: corners, gradients: () => gradientsOf(work, tokens) },
+        { form: 'turns', batch: turns, gradients: () => gradientsOf(work, tokens) },
+      ].map(({ form, batch, gradients }) => ({
         name: work.id,
         form,
         place() {
           const placed = relocated(nativeBatch(batch, work));
-          const gradients = withGradients ? gradientsOf(work, shape[0] * shape[1]) : {};
-          return (build) => lossCall(build, work.spec, placed, gradients);
+          const arrays = gradients();
+          return (build) => lossCall(build, work.spec, placed, arrays);
         },
       })),
     );

@@ -15,7 +15,7 @@ import type {
   NativeFunctionSpec,
 } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
-import { ADVANTAGE_FN } from '../../lib/index.js';
+import { ADVANTAGE_FN, type HalfColumn } from '../../lib/index.js';
 import { callFor } from './native-calls.js';
 import type { Gradients } from './works.js';
 
@@ -47,7 +47,7 @@ export function lossCall(
   build: NativeBinding,
   spec: NativeFunctionSpec,
   batch: NativeBatch,
-  gradients: Gradients,
+  gradients: Gradients<Float32Array | HalfColumn>,
 ): PreparedCall {
   const fn = build.createFunction(spec);
   const call = callFor(gradients, build.valueNames(fn).length);
