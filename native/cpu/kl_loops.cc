@@ -10,6 +10,7 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
   const Values ref = in.get<Values>(kRefLogprob);
   const Values old = in.get<Values>(kOldLogprob);
   const Lane* lanes = in.lanes;
+  OutputAhead output(in);
   float partial[kSumLanes];
   sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
@@ -18,7 +19,13 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
     if constexpr (!add) {
       fetch_ahead(logprob + at);
       if constexpr (K::reads_old_logprob) fetch_ahead(old + at);
-      if constexpr (with_grad) fetch_ahead<1>(grad + at);
+      if constexpr (with_grad) {
+        // Where columns have 16 bits, gradients often have 16 bits, too.
+        if constexpr (std::is_pointer_v<Values>)
+          fetch_ahead<1>(grad + at);
+        else
+          output.next();
+      }
     }
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {

@@ -66,6 +66,7 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   const Values advantages = in.get<Values>(kAdvantages);
   const Lane* lanes = in.lanes;
   const float* weights = in.weights;
+  OutputAhead output(in);
   // Copies of the sums, which the compiler keeps in registers because no pointer can point to them.
   float value[kSumLanes], m0[kSumLanes], m1[kSumLanes], m2[kSumLanes], m3[kSumLanes];
   sums->loss.store(value);
@@ -85,7 +86,13 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   }
   for (int at = 0; at < n; at += kSumLanes) {
     PL_FETCH_COLUMNS(L::traits.token_columns(), at);
-    if constexpr (with_grad) fetch_ahead<1>(grad + at);
+    if constexpr (with_grad) {
+      // Where columns have 16 bits, gradients often have 16 bits, too.
+      if constexpr (std::is_pointer_v<Values>)
+        fetch_ahead<1>(grad + at);
+      else
+        output.next();
+    }
     [[maybe_unused]] const int next_at = at + kSumLanes < n ? at + kSumLanes : at;
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {

@@ -54,6 +54,10 @@ PL_FN void fetch_in_time(const Number* tokens) {
   fetch<1, writes>(tokens, 512);
 }
 
+// How many tokens ahead fetch_ahead() prefetches into the L2 and into the L1 cache.
+constexpr int kFar = 1024;
+constexpr int kNear = 64;
+
 // Prefetches for a loop that waits for memory: into the L2 cache first, which can wait for more cache lines
 // at a time than the L1 cache. This takes twice as many instructions. With shorter vectors than those of
 // AVX-512, loops compute longer, and wait for memory only if the columns have 32 bits.
@@ -67,8 +71,8 @@ PL_FN void fetch_ahead(const Number* tokens) {
   constexpr bool waits = false;
 #endif
   if constexpr (waits) {
-    fetch<2, writes>(tokens, 1024);
-    fetch<1, writes>(tokens, 64);
+    fetch<2, writes>(tokens, kFar);
+    fetch<1, writes>(tokens, kNear);
   } else {
     fetch_in_time<writes>(tokens);
   }
@@ -204,7 +208,7 @@ inline constexpr Ones kOnes;
 #endif
 constexpr bool kHasSpecialLoops = PL_SPECIAL_LOOPS;
 
-// The columns and the mask of one tile.
+// The columns and the mask of one tile, and the place of its gradient.
 struct TileColumns {
   const void* column[kColumns];  // of floats if dtype is kFloat32, otherwise of uint16_t
   DType dtype;
@@ -214,6 +218,10 @@ struct TileColumns {
   const Lane* lanes;
   bool all_unmasked;
   const float* weights;  // the column kWeights, or ones if it is not read
+  // Where the gradient will be in the end, and the size of its numbers. The loops may write it to a buffer
+  // first. They prefetch this memory.
+  const char* output;
+  int64_t output_size;
 
   // Calls visit.operator()<masked>(), where `masked` tells whether to read the lanes.
   template <class Visit>
@@ -240,6 +248,7 @@ struct TileColumns {
     if (mask) rest.mask += first;
     rest.lanes += first;
     rest.weights += first;
+    rest.output += first * output_size;
     return rest;
   }
 
@@ -253,6 +262,29 @@ struct TileColumns {
     }
     return loop.template operator()<const float*>();
   }
+};
+
+// Prefetches what fetch_ahead() would prefetch of the memory where a tile's gradient will be. next() is
+// called for every kSumLanes tokens.
+class OutputAhead {
+ public:
+  explicit PL_FN OutputAhead(const TileColumns& in)
+      : near_(in.output + kNear * in.output_size),
+        far_((kFar - kNear) * in.output_size),
+        step_(kSumLanes * in.output_size) {}
+
+  PL_FN void next() {
+    constexpr int kLine = 64;
+    __builtin_prefetch(near_ + far_, 1, 2);
+    __builtin_prefetch(near_ + far_ + kLine, 1, 2);
+    __builtin_prefetch(near_, 1, 3);
+    __builtin_prefetch(near_ + kLine, 1, 3);
+    near_ += step_;
+  }
+
+ private:
+  const char* near_;
+  int64_t far_, step_;
 };
 
 // Returns x if the token is unmasked. Otherwise returns 0, even if x is NaN or infinite. It works on the bits
