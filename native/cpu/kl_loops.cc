@@ -19,13 +19,7 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
     if constexpr (!add) {
       fetch_ahead(logprob + at);
       if constexpr (K::reads_old_logprob) fetch_ahead(old + at);
-      if constexpr (with_grad) {
-        // Where columns have 16 bits, gradients often have 16 bits, too.
-        if constexpr (std::is_pointer_v<Values>)
-          fetch_ahead<1>(grad + at);
-        else
-          output.next();
-      }
+      if constexpr (with_grad) fetch_gradient<Values>(grad + at, &output);
     }
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {

@@ -86,13 +86,7 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   }
   for (int at = 0; at < n; at += kSumLanes) {
     PL_FETCH_COLUMNS(L::traits.token_columns(), at);
-    if constexpr (with_grad) {
-      // Where columns have 16 bits, gradients often have 16 bits, too.
-      if constexpr (std::is_pointer_v<Values>)
-        fetch_ahead<1>(grad + at);
-      else
-        output.next();
-    }
+    if constexpr (with_grad) fetch_gradient<Values>(grad + at, &output);
     [[maybe_unused]] const int next_at = at + kSumLanes < n ? at + kSumLanes : at;
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {

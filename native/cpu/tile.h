@@ -287,6 +287,16 @@ class OutputAhead {
   int64_t far_, step_;
 };
 
+// Prefetches for a loop over columns of type Values that writes a gradient to `grad`. Where columns have 16
+// bits, gradients often have 16 bits, too, and `grad` is a buffer.
+template <class Values>
+PL_FN void fetch_gradient(const float* grad, OutputAhead* output) {
+  if constexpr (std::is_pointer_v<Values>)
+    fetch_ahead<1>(grad);
+  else
+    output->next();
+}
+
 // Returns x if the token is unmasked. Otherwise returns 0, even if x is NaN or infinite. It works on the bits
 // of x, because compilers generate slow code for a comparison with the mask's bytes.
 PL_FN float kept(float x, int32_t lane) {
