@@ -46,7 +46,6 @@ Napi::Value evaluate_later(const Napi::Value& held, const FunctionHandle& functi
                                          call.normalizer, call.outputs,
                                          is_small ? instance.take_workspace() : cpu::Workspace{});
   task->set_abort_flag(call.abort);
-  task->set_quick(quick);
   return run_later(held, task, [&instance, is_small](Napi::Env env, cpu::Evaluation& finished) {
     if (is_small) instance.give_back(finished.take_workspace());
     return result_of(env, finished);
@@ -279,8 +278,7 @@ Napi::Value set_threads(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value help(const Napi::CallbackInfo& info) {
-  const std::chrono::microseconds time(info[0].ToNumber().Int64Value());
-  return Napi::Boolean::New(info.Env(), cpu::Pool::shared().help(time));
+  return Napi::Boolean::New(info.Env(), false);
 }
 
 Napi::Value cpu_device(const Napi::CallbackInfo& info) {

@@ -41,36 +41,10 @@ void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* plan
   if (first_row < layout.rows) chunks.push_back({first_row, layout.rows, 0, -1});
 }
 
-// There is a phase for rows, one for tokens, one for each batch segment of a program, and some for selections
-// that need further passes. The passes of more selections run on one thread.
-constexpr int kMaxSelectionPasses = 60;
-// The chunks of a piece of a pass that computes few or no tokens.
-constexpr int64_t kQuickChunks = 16;
-static_assert(program::kMaxBatchSegments + program::kMaxKept + kMaxSelectionPasses + 2 <= Task::kMaxPhases);
-
 namespace {
 
-// Tells when a program selects among the values of single rows.
-struct RowRanks {
-  bool any = false;
-  bool in_later_pass = false;  // whether it may do so in a later pass than the one that keeps the values
-};
-
-RowRanks row_ranks(const program::ProgramView& program) {
-  RowRanks ranks;
-  int pass = 0, pass_of_kept[program::kMaxKept] = {};
-  for (int s = 0; s < program.segment_count; ++s) {
-    for (int i = program.segments[s].first; i < program.segments[s].last; ++i) {
-      const program::Instruction& x = program.instructions[i];
-      if (x.op == program::Op::k_row_keep) pass_of_kept[x.out] = pass;
-      if (x.op != program::Op::k_row_rank) continue;
-      ranks.any = true;
-      ranks.in_later_pass = ranks.in_later_pass || pass_of_kept[x.operand[0].index] != pass;
-    }
-    if (program.segments[s].kind == program::Op::k_batch) ++pass;
-  }
-  return ranks;
-}
+// The chunks of a piece of a pass that computes no tokens.
+constexpr int64_t kQuickChunks = 16;
 
 }  // namespace
 
@@ -97,7 +71,6 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
     work_.row_values.assign(stores ? rows * row_stride(program_) : 0, 0.0);
     work_.batch_values.assign(program_.batch_values, 0.0);
     work_.batch_metrics.assign(program_.batch_metrics, 0.0);
-    const RowRanks ranks = row_ranks(program_);
     const int64_t tokens = batch.layout.tokens();
     const int64_t scanned_stride =
         program_.has_several_passes ? scanned_begin(batch.layout, batch.layout.rows) : 0;
@@ -107,12 +80,10 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
                      stores ? work_.row_values.data() : nullptr,
                      work_.batch_values.data(),
                      work_.batch_metrics.data(),
-                     ranks.in_later_pass ? work_.kept.resize(program_.kept * tokens) : nullptr,
+                     stores ? work_.kept.resize(program_.kept * tokens) : nullptr,
                      tokens,
-                     ranks.any && !ranks.in_later_pass,
                      work_.scanned.resize(program_.scanned * scanned_stride),
-                     scanned_stride,
-                     nullptr};
+                     scanned_stride};
   }
   plan_chunks(batch.layout, program_.segment_count > 1, &work_.chunks);
   const bool pairs = loss && loss->traits.by_pairs;
@@ -135,52 +106,41 @@ int64_t Evaluation::open_phase() {
     phase_ = Phase::kRows;
     if (pieces > 0 && (computes || outputs_.counts)) return pieces;
   }
-  if (phase_ == Phase::kRows || phase_ == Phase::kProgram) {
-    if (phase_ == Phase::kRows) weights();
+  if (phase_ == Phase::kRows) weights();
+  if (phase_ < Phase::kTokens) {
     if (pieces > 0 && !check_abort() && next_program_pass()) return program_pieces();
     phase_ = Phase::kTokens;
     const bool tokens_wanted = computes || outputs_.grad || outputs_.grad_entropy;
     if (pieces > 0 && tokens_wanted && !check_abort()) return pieces;
   }
-  if (phase_ == Phase::kTokens && wants_batch_metrics())
+  if (wants_batch_metrics() && !check_abort()) {
     pass_.program.last_segment = program_.segment_count - 1;
-  phase_ = Phase::kMetrics;
-  if (wants_batch_metrics() && !check_abort() && runs_selections()) return program_pieces();
+    const bool selects = phase_ == Phase::kSelectMetrics ? selections_.next(pass_) : selections_.begin(pass_);
+    phase_ = Phase::kSelectMetrics;
+    if (selects) return program_pieces();
+  }
+  phase_ = Phase::kEnd;
   if (!check_abort()) fold();
   return 0;
 }
 
-// Goes on to the next segments of a user-defined loss. Returns whether they need a pass of their own, because
-// a batch segment follows.
+// Goes on to the next pass over the rows before the outputs: over segments that end with a batch segment, or
+// over the values that the tokens of such segments have kept. Returns false if there is none.
 bool Evaluation::next_program_pass() {
   if (!pass_.program.program) return false;
   ProgramPass& pass = pass_.program;
-  if (phase_ == Phase::kProgram) {
-    if (selector_.takes_sample()) {
-      selector_.end_sample(&pass_);
-      return true;
-    }
-    if (runs_selections()) return true;
+  if (phase_ != Phase::kRows) {
+    const bool selects = phase_ == Phase::kProgram ? selections_.begin(pass_) : selections_.next(pass_);
+    phase_ = Phase::kSelect;
+    if (selects) return true;
     target()->program_batch(pass_);
     pass.first_segment = pass.last_segment + 1;
   }
   phase_ = Phase::kProgram;
   pass.last_segment = pass.first_segment;
   while (pass.last_segment < program_.output_segment) {
-    if (program_.segments[pass.last_segment].kind == program::Op::k_batch) {
-      selector_.prepare(&pass_);
-      return true;
-    }
+    if (program_.segments[pass.last_segment].kind == program::Op::k_batch) return true;
     ++pass.last_segment;
-  }
-  return false;
-}
-
-// Runs the selections in the segments of a pass. Returns whether they need a further pass.
-bool Evaluation::runs_selections() {
-  while (selector_.next(&pass_)) {
-    if (++selection_passes_ <= kMaxSelectionPasses) return true;
-    for (const Chunk& chunk : work_.chunks) program_pass(chunk);
   }
   return false;
 }
@@ -188,8 +148,7 @@ bool Evaluation::runs_selections() {
 // Returns how many chunks a piece of the current program pass has.
 int64_t Evaluation::chunks_of_piece() const {
   const ProgramPass& p = pass_.program;
-  const bool samples = p.gathering && p.gathering->sample > 0;
-  return samples || !program_.has_tokens(p.first_segment, p.last_segment) ? kQuickChunks : 1;
+  return phase_ == Phase::kProgram && program_.has_tokens(p.first_segment, p.last_segment) ? 1 : kQuickChunks;
 }
 
 int64_t Evaluation::program_pieces() const {
@@ -218,12 +177,17 @@ const double* Evaluation::batch_metrics() {
 
 void Evaluation::work(int64_t piece) {
   if (check_abort()) return;
-  if (phase_ == Phase::kRows)
-    rows(piece);
-  else if (phase_ == Phase::kProgram || phase_ == Phase::kMetrics)
-    program_pass(program_piece(piece));
-  else
-    tokens(work_.chunks[piece], &work_.sums[piece]);
+  switch (phase_) {
+    case Phase::kRows:
+      return rows(piece);
+    case Phase::kProgram:
+      return program_pass(program_piece(piece));
+    case Phase::kSelect:
+    case Phase::kSelectMetrics:
+      return selections_.run(pass_, program_piece(piece));
+    default:
+      return tokens(work_.chunks[piece], &work_.sums[piece]);
+  }
 }
 
 void Evaluation::tokens(const Chunk& chunk, ExactSums* sums) {

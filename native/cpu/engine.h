@@ -64,8 +64,6 @@ class Evaluation : public Task {
   void done() override {}
 
   bool is_small() const { return cpu::is_small(batch_.layout); }
-  void set_quick(bool quick) { quick_ = quick; }
-  bool is_quick() const override { return quick_; }
 
   // Writes the gradients of the tokens [first, last), which may belong to several rows, to the outputs. Can
   // be called by several threads at once, as soon as next_phase() has begun the phase of tokens, for a
@@ -85,7 +83,6 @@ class Evaluation : public Task {
   void tokens(const Chunk& chunk, ExactSums* sums);
   void weights();
   bool next_program_pass();
-  bool runs_selections();
   bool wants_batch_metrics() const;
   const double* batch_metrics();
   void fold();
@@ -95,12 +92,10 @@ class Evaluation : public Task {
   Coefficients coefficients_;
   Normalizer normalizer_;
   Outputs outputs_;
-  bool quick_ = false;
 
-  enum class Phase { kBegin, kRows, kProgram, kTokens, kMetrics };
+  enum class Phase { kBegin, kRows, kProgram, kSelect, kTokens, kSelectMetrics, kEnd };
   Phase phase_ = Phase::kBegin;
-  int selection_passes_ = 0;
-  Selector selector_;
+  Selections selections_;
   Workspace work_;
   program::ProgramView program_;
   TokenPass pass_{};

@@ -6,7 +6,6 @@
 #include <system_error>
 
 #if defined(__linux__)
-#include <sched.h>
 #include <sys/resource.h>
 #endif
 
@@ -30,43 +29,6 @@ void pause() {
   __asm__ volatile("yield");
 #endif
 }
-
-// Returns the processor that the thread runs on, or 0 if the system does not tell.
-int processor() {
-#if defined(__linux__)
-  return std::max(0, sched_getcpu());
-#else
-  return 0;
-#endif
-}
-
-int processors() {
-  static const int found = std::max(1u, std::thread::hardware_concurrency());
-  return found;
-}
-
-// Moves the calling thread to another processor if it runs on the processor `taken`. The kernel of a virtual
-// machine believes that the host has taken an idle processor away. It may therefore wake a worker on the
-// processor of the thread that called the pool, where the two would take turns.
-void leave(int taken) {
-#if defined(__linux__)
-  if (taken != sched_getcpu()) return;
-  cpu_set_t allowed, others;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  others = allowed;
-  CPU_CLR(taken, &others);
-  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) != 0) return;
-  sched_setaffinity(0, sizeof allowed, &allowed);
-#else
-  (void)taken;
-#endif
-}
-
-// bench/simulate-cores.ts shows what these numbers are good for.
-constexpr int kThreadsOfRun = 4;  // that share a counter
-constexpr int kPiecesOfRun = 4;   // at least
-constexpr int kWokenByCaller = 8;
-constexpr int kWokenByWorker = 2;
 
 // Waits in a loop until a condition holds, but only for a moment. Returns whether the condition holds. It is
 // for events that usually follow within microseconds, because a thread takes longer to sleep and wake.
@@ -112,58 +74,29 @@ bool Task::check_abort() {
   return aborted();
 }
 
-void Task::make_runs(int threads) {
-  most_runs_ = std::max(1, threads / kThreadsOfRun);
-  if (most_runs_ == 1) return;
-  several_ = std::make_unique<Run[]>(most_runs_);
-  runs_ = several_.get();
-}
-
-int Task::runs_in(uint64_t phase) const {
-  return static_cast<int>(std::clamp<int64_t>(pieces_[phase] / kPiecesOfRun, 1, most_runs_));
-}
-
-void Task::begin_phase(uint64_t phase, int64_t pieces) {
-  pieces_[phase] = pieces;
+void Task::begin_phase(int64_t pieces) {
+  pieces_ = pieces;
   unfinished_.store(pieces);
-  // The first run tells which phase it is, so it comes last.
-  for (int run = runs_in(phase) - 1; run >= 0; --run)
-    runs_[run].next.store(phase << kPhaseShift | static_cast<uint64_t>(run > 0 ? end_of(phase, run - 1) : 0));
-}
-
-bool Task::has_pieces_left() const {
-  for (int run = runs_in(phase()) - 1; run >= 0; --run)
-    if (has_pieces_left(run)) return true;
-  return false;
-}
-
-bool Task::has_pieces_left(int run) const {
-  const uint64_t next = runs_[run].next.load();
-  const uint64_t phase = next >> kPhaseShift;
-  return run < runs_in(phase) && piece_of(next) < end_of(phase, run);
+  left_.store(pieces);  // from here on, other threads take pieces
 }
 
 int64_t Task::run_pieces() {
   int64_t done = 0;
-  const int runs = runs_in(phase());
-  const int first = runs == 1 ? 0 : processor() % processors() * runs / processors();
-  for (int i = 0; i < runs; ++i) {
-    const int run = (first + i) % runs;
-    // Looks before it takes, because looking does not take the cache line away from another processor.
-    while (has_pieces_left(run)) {
-      const uint64_t taken = runs_[run].next.fetch_add(1);
-      if (piece_of(taken) >= end_of(taken >> kPhaseShift, run)) break;
-      this->run(piece_of(taken));
-      ++done;
-    }
+  // Looks before it takes, because looking does not take the cache line away from another processor.
+  while (has_pieces()) {
+    const int64_t left = left_.fetch_sub(1);
+    if (left <= 0) break;
+    // The phase cannot end before this piece does, so pieces_ does not change.
+    run(pieces_ - left);
+    ++done;
   }
   return done;
 }
 
 bool Task::soon_has_pieces() const {
-  // The other threads finish their last pieces and compute the weights.
-  soon([this] { return has_pieces_left() || finished_.load(std::memory_order_relaxed); });
-  return has_pieces_left();
+  // The other threads finish their last pieces and prepare the next phase.
+  soon([this] { return has_pieces() || finished_.load(std::memory_order_relaxed); });
+  return has_pieces();
 }
 
 Pool::Pool() : limit_(std::max(1u, std::thread::hardware_concurrency())) {}
@@ -189,25 +122,22 @@ void Pool::submit(std::shared_ptr<Task> task) {
 }
 
 void Pool::run(std::shared_ptr<Task> task) {
-  {
-    std::lock_guard lock(mutex_);
-    ++working_;
-  }
-  task->caller_ = processor();
+  std::unique_lock lock(mutex_);
+  ++working_;
+  lock.unlock();
   try {
     advance(task, true);
   } catch (...) {
-    std::lock_guard lock(mutex_);
+    lock.lock();
     --working_;
     wake_.notify_one();
     throw;
   }
-  std::unique_lock lock(mutex_, std::defer_lock);
   while (true) {
     do work(task);
     while (task->soon_has_pieces());
     lock.lock();
-    progress_.wait(lock, [&] { return task->finished_ || task->has_pieces_left(); });
+    progress_.wait(lock, [&] { return task->finished_ || task->has_pieces(); });
     if (task->finished_) break;
     lock.unlock();
   }
@@ -215,26 +145,7 @@ void Pool::run(std::shared_ptr<Task> task) {
   if (!tasks_.empty()) wake_.notify_one();
 }
 
-bool Pool::help(std::chrono::microseconds time) {
-  const auto end = std::chrono::steady_clock::now() + time;
-  std::unique_lock lock(mutex_);
-  const auto has_task = [this] { return !tasks_.empty() && tasks_.back()->is_quick(); };
-  if (working_ >= limit_) return has_task();
-  ++working_;
-  while (has_task() && std::chrono::steady_clock::now() < end) {
-    const std::shared_ptr<Task> task = tasks_.back();
-    tasks_.pop_back();
-    lock.unlock();
-    work(task);
-    lock.lock();
-  }
-  --working_;
-  if (!tasks_.empty()) wake_.notify_one();
-  return has_task();
-}
-
 bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
-  const uint64_t phase = task->phase() + 1;
   const int64_t pieces = task->next_phase();
   if (pieces == 0) {
     task->done();
@@ -243,65 +154,32 @@ bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
     progress_.notify_all();
     return true;
   }
-  bool has_workers;
-  int wakes;
-  {
-    std::lock_guard lock(mutex_);
-    // Waking another thread takes longer than a small piece, so a thread that works does not wake one for a
-    // piece that it takes itself.
-    const int64_t helpers = std::min<int64_t>(pieces, limit_) - (works ? 1 : 0);
-    if (phase == 1) task->make_runs(limit_);
-    try {
-      start_workers(helpers);
-      if (helpers > 0) tasks_.push_back(task);
-    } catch (const std::bad_alloc&) {
-      if (!works) throw;  // else the calling thread takes all pieces
-    }
-    has_workers = !workers_.empty();
-    const int invited = invite(helpers);
-    to_wake_ = static_cast<int>(std::min<int64_t>(to_wake_ + helpers - invited, limit_));
-    // Nothing may fail from here on: other threads now take pieces of the task, so the caller must stay and
-    // wait for them.
-    task->begin_phase(phase, pieces);
-    wakes = take_wakes(kWokenByCaller);
+  std::unique_lock lock(mutex_);
+  // Waking another thread takes longer than a small piece, so a thread that works does not wake one for a
+  // piece that it takes itself.
+  const int64_t helpers = std::min<int64_t>(pieces, limit_) - (works ? 1 : 0);
+  try {
+    start_workers(helpers);
+    if (helpers > 0 && !workers_.empty()) tasks_.push_back(task);
+  } catch (const std::bad_alloc&) {
+    if (!works) throw;  // else the calling thread takes all pieces
   }
-  for (int i = 0; i < wakes; ++i) wake_.notify_one();
+  // Nothing may fail from here on: other threads now take pieces of the task, so the caller must stay and
+  // wait for them.
+  task->begin_phase(pieces);
+  waiting_ = static_cast<int64_t>(tasks_.size());
+  const bool has_workers = !workers_.empty();
+  const int64_t wakes = helpers - lingering_;
+  lock.unlock();
+  for (int64_t i = 0; i < wakes; ++i) wake_.notify_one();
   progress_.notify_all();
   return has_workers;
 }
 
-int Pool::invite(int64_t most) {
-  const int before = invited_;
-  const auto invited = static_cast<int>(std::clamp<int64_t>(lingering_ - before, 0, most));
-  invited_ = before + invited;
-  return invited;
-}
-
-bool Pool::take_invitation() {
-  int invited = invited_.load(std::memory_order_relaxed);
-  while (invited > 0)
-    if (invited_.compare_exchange_weak(invited, invited - 1)) return true;
-  return false;
-}
-
-void Pool::linger(std::unique_lock<std::mutex>* lock) {
-  ++lingering_;
-  lock->unlock();
-  soon([this] { return take_invitation(); });
-  lock->lock();
-  --lingering_;
-}
-
-int Pool::take_wakes(int most) {
-  const int taken = std::min(most, to_wake_);
-  to_wake_ -= taken;
-  return taken;
-}
-
 // Starts worker threads when they are first needed. If the system refuses to start one, the existing threads
 // do all the work.
-void Pool::start_workers(int64_t pieces) {
-  while (static_cast<int>(workers_.size()) < limit_ && static_cast<int64_t>(workers_.size()) < pieces) try {
+void Pool::start_workers(int64_t wanted) {
+  while (static_cast<int>(workers_.size()) < limit_ && static_cast<int64_t>(workers_.size()) < wanted) try {
       workers_.emplace_back([this] { worker(); });
       workers_.back().detach();
     } catch (const std::system_error&) {
@@ -315,31 +193,33 @@ void Pool::work(const std::shared_ptr<Task>& task) {
     if (task->unfinished_.fetch_sub(done) == done) advance(task, true);
 }
 
-void Pool::drop_exhausted(const std::shared_ptr<Task>& task) {
-  if (!task->has_pieces_left()) std::erase(tasks_, task);
+void Pool::linger(std::unique_lock<std::mutex>* lock) {
+  ++lingering_;
+  lock->unlock();
+  soon([this] { return waiting_.load(std::memory_order_relaxed) > 0; });
+  lock->lock();
+  --lingering_;
 }
 
 void Pool::worker() {
   yield_to_event_loop();
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return !tasks_.empty() && working_ < limit_; });
+    if (tasks_.empty() && std::thread::hardware_concurrency() > 1) linger(&lock);
+    wake_.wait(lock, [this] { return may_begin(); });
     std::shared_ptr<Task> task = tasks_.front();
     ++working_;
-    const int wakes = take_wakes(kWokenByWorker);
+    const bool others_wait = tasks_.size() > 1;
     lock.unlock();
-    for (int i = 0; i < wakes; ++i) wake_.notify_one();
-    leave(task->caller_);
+    if (others_wait) wake_.notify_one();
     do work(task);
     while (task->soon_has_pieces());
     lock.lock();
     --working_;
-    drop_exhausted(task);
+    if (!task->has_pieces()) std::erase(tasks_, task);
+    waiting_ = static_cast<int64_t>(tasks_.size());
     task.reset();
-    if (!tasks_.empty())
-      wake_.notify_one();
-    else if (processors() > 1)
-      linger(&lock);
+    if (!tasks_.empty()) wake_.notify_one();
   }
 }
 

@@ -8,39 +8,12 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Returns whether a pass takes tokens of a row, although it may take only a sample of the tokens.
-inline bool has_sample(const cpu::Gathering& gathering, const Layout& layout, int64_t row) {
-  return gathering.sample == 0 || Gatherer::first_sample(gathering, layout, row) < layout.length(row);
-}
-
-// Prefetches what a pass samples of the rows of a chunk, because a processor does not foresee where that is.
-inline void fetch_sample(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
-  const BatchView& batch = *pass.batch;
-  const cpu::ProgramPass& p = pass.program;
-  const int64_t distance = p.gathering->sample;
-  const int64_t end = batch.layout.begin(chunk.last_row);
-  const int64_t first = (batch.layout.begin(chunk.first_row) + distance - 1) / distance * distance;
-  const auto fetch = [&](const void* data, int64_t size) {
-    for (int64_t at = first; data && at < end; at += distance)
-      for (int64_t byte = 0; byte < kBlock * size; byte += 64)
-        __builtin_prefetch(static_cast<const char*>(data) + at * size + byte);
-  };
-  fetch(batch.mask, 1);
-  for (unsigned left = p.program->token_columns(p.first_segment, p.last_segment); left != 0;
-       left &= left - 1) {
-    const ColumnView& column = batch.column[__builtin_ctz(left)];
-    if (!column.per_row) fetch(column.data, size_of(column.dtype));
-  }
-}
-
 inline void program_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
   const BatchView& batch = *pass.batch;
   ProgramRows program(pass);
   TileReader reader(batch, pass.program.program->columns, true);
-  const cpu::Gathering* const gathering = pass.program.gathering;
-  if (gathering && gathering->sample > 0) fetch_sample(pass, chunk);
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
-    if (!takes_part(pass, row) || (gathering && !has_sample(*gathering, batch.layout, row))) continue;
+    if (!takes_part(pass, row)) continue;
     const WeightedRow weighted{batch.kind(row), static_cast<double>(batch.repeats_of(row)),
                                static_cast<double>(pass.row_tokens[row])};
     RowWeights weights;

@@ -3,12 +3,11 @@
 #pragma once
 
 #include "cpu/compiled_loops.h"
-#include "cpu/gatherer.h"
+#include "cpu/digits.h"
 #include "cpu/loops.h"
 #include "cpu/program_loops.h"
-#include "cpu/program_scans.h"
 #include "cpu/read_ahead.h"
-#include "cpu/row_rank.h"
+#include "cpu/scans.h"
 #include "cpu/target.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -132,7 +131,6 @@ class ProgramRows {
         pass_(pass.program),
         layout_(pass.batch->layout),
         values_(pass),
-        gatherer_(pass.program.gathering),
         reducing_(reductions_with_outputs(program_)),
         has_output_loop_(has_loop(program_.segments[program_.output_segment])),
         tile_size_(longest_tile(*pass.batch)) {
@@ -151,9 +149,8 @@ class ProgramRows {
     values_.row_input[program::kRowWeight] = weight;
     values_.row_input[program::kRowRepeats] = repeats;
     values_.row_input[program::kPlaceInPair] = static_cast<double>(row & 1);
-    values_.kept_begin = pass_.kept_per_row ? 0 : layout_.begin(row);
+    values_.kept_begin = program_.has_batch_segment ? layout_.begin(row) : 0;
     for (int k = 0; k < program_.kept; ++k) values_.row_rank[k].clear();
-    gatherer_.start_row(row);
     loop_.segment = nullptr;
     scanned_ = pass_.scanned;
     if (scanned_ && program_.has_several_passes) scanned_ += cpu::scanned_begin(layout_, row);
@@ -275,10 +272,7 @@ class ProgramRows {
     for (int s = first; s < last; ++s) {
       const Segment& segment = program_.segments[s];
       if (segment.kind == Op::k_row) values_.run(segment);
-      if (segment.kind == Op::k_tokens && gatherer_.samples(s))
-        sample_row(segment, reader, length);
-      else if (segment.kind == Op::k_tokens)
-        reduce_row(segment, reader, length);
+      if (segment.kind == Op::k_tokens) reduce_row(segment, reader, length);
     }
   }
 
@@ -372,27 +366,6 @@ class ProgramRows {
       const double decay = x.operands > 1 ? values_.get(x.operand[1]) : 0.0;
       scan(x.op, decay, reader.mask(0), reader.solid(), length, scanned_of(x.out));
     });
-  }
-
-  // Computes only the sampled tokens of a row, for what is gathered of the values that they keep, and for
-  // estimates of reductions.
-  void sample_row(const Segment& segment, TileReader& reader, int64_t length) {
-    Reduction* const reductions = reductions_of_segment_;
-    clear(segment.reductions, reductions);
-    loop_.segment = nullptr;
-    const cpu::Gathering& gathering = *pass_.gathering;
-    for (int64_t at = Gatherer::first_sample(gathering, layout_, values_.row_index); at < length;
-         at += gathering.sample) {
-      const int n = static_cast<int>(length - at < kBlock ? length - at : kBlock);
-      reader.tiles(at, n, MaskUse::kLanes, [&](const TileColumns& in, int padded, int64_t position, int) {
-        position_ = position;
-        reduce_tile(segment, in, padded, reductions);
-      });
-    }
-    if (gathering.reduces) take_sums(segment.reductions, reductions);
-    loop_.segment = nullptr;
-    if (!gathering.reduces) return;
-    write_results(segment, reductions);
   }
 
   // Calls visit(instruction) for the scans of a segment.
@@ -490,21 +463,15 @@ class ProgramRows {
   // Considers the operand of an extreme, or keeps it.
   void add_operand(const Instruction& x, const TokenOperand& operand, const TileColumns& in, int n,
                    Reduction* r) {
-    if (x.op == Op::k_row_keep) return keep_operand(x, operand, in, n, &r->kept);
+    if (x.op == Op::k_row_keep) {
+      r->kept += keep(operand, in.lanes, n, values_.kept_values(x.out) + r->kept);
+      return;
+    }
     const bool wants_position = program::is_position(x.op);
     if (program::is_largest(x.op))
       r->extreme.add<true>(operand, in.lanes, n, position_, wants_position);
     else
       r->extreme.add<false>(operand, in.lanes, n, position_, wants_position);
-  }
-
-  // Keeps an operand, unless it is only gathered.
-  void keep_operand(const Instruction& x, const TokenOperand& operand, const TileColumns& in, int n,
-                    int64_t* kept) {
-    if (gatherer_.takes(x.out)) gatherer_.add(operand, in.lanes, n, position_);
-    if (!pass_.kept) return;
-    float* const values = values_.kept_values(x.out);
-    *kept += keep(operand, in.lanes, n, values + *kept);
   }
 
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
@@ -545,7 +512,6 @@ class ProgramRows {
   const cpu::ProgramPass& pass_;
   const Layout& layout_;
   ProgramValues values_;
-  Gatherer gatherer_;
   int64_t position_ = 0;      // of the current tile's first token in the row
   float* scanned_ = nullptr;  // the first scanned values of the row
   RowLoop loop_;

@@ -39,7 +39,7 @@ class RowMemory {
   void give(TokenPass* pass, const Chunk& chunk) {
     ProgramPass& p = pass->program;
     if (!p.program) return;
-    const int64_t kept = p.kept_per_row ? p.program->kept : 0;
+    const int64_t kept = p.program->has_batch_segment ? 0 : p.program->kept;
     const int64_t scanned = p.program->has_several_passes ? 0 : p.program->scanned;
     if (kept + scanned == 0) return;
     int64_t longest = 0;

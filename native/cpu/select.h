@@ -1,69 +1,72 @@
-// The selections of programs (see program/program.h) among the kept values of all rows, on the CPU.
+// The selections of a program among the values that the tokens of all rows keep (see program/program.h).
 //
-// The kept values are not stored. A pass over the rows computes them tile by tile, and gathers only what the
-// search needs: the number and the sum of the values below some limit, the number of values that equal this
-// limit or another one, and the few values between the two, which are the candidates. A sample of the values
-// tells which limits probably enclose the result. If they do not, the pass runs again with wider ones. The
-// sums are added up row by row, and the rest are integers, so the result does not depend on the order in
-// which threads work.
+// A pass over the rows has stored the values before. The selections that follow it do not depend on each
+// other. Each further pass over the stored values finds one digit of the key of every selection's result (see
+// program/select.h). When few values begin with the digits found so far, a pass gathers them, and the other
+// digits are found among these. A last pass finds the row in which the place of a result is, if a place is
+// wanted. The results do not depend on the order in which threads work, because the sums are of integers.
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <mutex>
 #include <vector>
 
-#include "cpu/gathering.h"
 #include "cpu/target.h"
 #include "program/select.h"
 
 namespace policy_loss::cpu {
 
-// Runs the selections over all rows of one evaluation.
-class Selector {
+class Selections {
  public:
-  Selector();
-  ~Selector();
-
-  // Prepares a pass over the segments before a batch segment: has it gather what the selections will probably
-  // need. If takes_sample() is true then, `pass` takes a sample instead. It must be run, and end_sample()
-  // prepares the actual pass.
-  void prepare(TokenPass* pass);
-  bool takes_sample() const { return sampling_.selection != nullptr; }
-  void end_sample(TokenPass* pass);
-
-  // Runs the selections in the pass's segments, and writes their results to the batch values. Returns true if
-  // they need another pass. It must be run before the next call.
-  bool next(TokenPass* pass);
+  // Begin the selections in the pass's segments, and end a pass over the stored values. Return whether
+  // another pass is needed. Otherwise, the results are in the batch values.
+  bool begin(const TokenPass& pass);
+  bool next(const TokenPass& pass);
+  // Computes the rows of a chunk for the current pass. Several threads may call it at the same time.
+  void run(const TokenPass& pass, const Chunk& chunk);
 
  private:
-  using Instruction = program::Instruction;
+  // The key of a value, and how often the value counts.
+  struct CountedKey {
+    uint32_t key, count;
+  };
+  // A search for the value by which one or several selections are answered.
+  struct Searched {
+    int kept;  // the row value of row_keep
+    program::Operand by;
+    bool by_sum;
+    Search search;
+    std::vector<Bin> bins = std::vector<Bin>(kMaxBins);
+    bool gathers = false;            // whether the pass gathers keys instead of counting them
+    std::vector<CountedKey> keys{};  // what was gathered: all that begin with the digits of `narrowed`
+    Search narrowed = search;        // the search before it went on among the keys, or at its end
+    bool wants_place = false;
+    std::vector<uint64_t> ties{};  // per row, if a place is wanted: the values that equal the result
 
-  void start(const TokenPass& pass);
-  KeptValues& values_of(const TokenPass& pass, int kept);
-  bool is_known(const TokenPass& pass, const program::Operand& x, double* value) const;
-  void gather(TokenPass* pass, const Gathering& wanted);
-  bool run(TokenPass* pass, const Instruction& x);
-  bool find_rank(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result);
-  bool find_by_sum(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result);
-
-  // A sample that is taken for a selection, and the pass that it is for. If the sample also estimates what is
-  // selected by, its pass has row values and batch values of its own.
-  struct Sampling {
-    const Instruction* selection = nullptr;
-    ProgramPass pass{};
-    std::vector<double> row_values, batch_values;
+    void choose();
+    void finish();
+    bool turn_to_rank(double rank);
+  };
+  struct Answer {
+    int out;  // the batch value
+    bool is_place;
+    size_t searched;
   };
 
-  bool started_ = false;
-  int64_t first_row_ = -1;  // the first row that takes part, or -1
-  double total_ = 0;        // how many values each row_keep keeps
-  std::unique_ptr<KeptValues> values_[program::kMaxKept];
-  Sampling sampling_;
-  Gathering gathering_{};
-  // The selection that needs another pass, or -1, and the segments of the pass that it belongs to.
-  int at_ = -1;
-  int first_segment_ = 0, last_segment_ = 0;
-  int attempts_ = 0;  // of this selection
+  void add(const TokenPass& pass, const program::Instruction& x);
+  Searched start(const TokenPass& pass, const program::Instruction& x, bool by_sum) const;
+  bool needs_pass(const TokenPass& pass);
+  void count(const TokenPass& pass, const Chunk& chunk, Searched* searched);
+  void gather(const TokenPass& pass, const Chunk& chunk, Searched* searched);
+  double place_of(const TokenPass& pass, const Searched& searched) const;
+
+  // The searches, those of earlier selections first: a later selection often wants an earlier result, or the
+  // value next to it.
+  std::vector<Searched> searched_;
+  size_t first_ = 0;  // the first search of the current selections
+  std::vector<Answer> answers_;
+  bool counts_ties_ = false;
+  std::mutex mutex_;  // protects the bins and the keys while threads add to them
 };
 
 }  // namespace policy_loss::cpu

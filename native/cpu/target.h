@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-#include "cpu/gathering.h"
 #include "engine/advantages.h"
 #include "engine/exact_sums.h"
 #include "engine/function.h"
 #include "logits/softmax.h"
 #include "program/program.h"
+#include "program/select.h"
 
 namespace policy_loss::cpu {
 
@@ -35,17 +35,25 @@ struct ProgramPass {
   double* row_values;
   double* batch_values;
   double* batch_metrics;
-  // kept_stride numbers for each row_keep: the values that tokens keep for row_rank. Null if there is no
-  // row_rank. If kept_per_row is set, the rows of a chunk use the same memory one after another. Otherwise,
-  // the values of a row begin where the row begins in the batch.
+  // kept_stride numbers for each row_keep: the values that tokens keep for selections. If the program has a
+  // batch segment, the values of a row begin where the row begins in the batch. Otherwise, the rows of a
+  // chunk use the same memory one after another.
   float* kept;
   int64_t kept_stride;
-  bool kept_per_row;
   // scanned_stride numbers for each scanned value. If the program has several passes, the numbers of a row
   // begin at scanned_begin(). Otherwise, the rows of a chunk use the same memory one after another.
   float* scanned;
   int64_t scanned_stride;
-  const Gathering* gathering;  // what the pass gathers of the values that tokens keep; null for nothing
+};
+
+// The values that one row_keep keeps of the whole batch.
+struct KeptValues {
+  const float* values;
+  const int64_t* tokens;  // per row: the number of its values
+  const BatchView* batch;
+
+  // Returns the values of a row. They have no gaps for masked tokens.
+  PL_FN const float* of_row(int64_t row) const { return values + batch->layout.begin(row); }
 };
 
 // The numbers between the scanned values of two rows, so that the last tile of a row has room.
@@ -186,6 +194,14 @@ struct Target {
   // Ends a program pass or the token pass: computes the reductions over rows, and then runs the batch segment
   // that follows the pass's segments.
   void (*program_batch)(const TokenPass& pass);
+  // Adds the values of a chunk's rows to the bins of the next digit of a search. Each counts as often as its
+  // row does.
+  void (*count_digits)(const Digit& digit, const KeptValues& kept, const Chunk& chunk, Bin* bins);
+  // Writes the keys of those of n values that begin with the known digits to `keys`, at most `most` of them.
+  // Returns how many it has written.
+  int (*gather_keys)(const Digit& digit, const float* values, int64_t n, uint32_t* keys, int most);
+  // Returns how many values of a row have a key.
+  int64_t (*count_key)(uint32_t key, const KeptValues& kept, int64_t row);
   // If the chunk is a part of a row, writes the sum of its KL values and its count of unmasked tokens to
   // `part`.
   void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowPart* part);

@@ -78,10 +78,10 @@ __device__ __forceinline__ void add_to_bin(Bin* bin, uint64_t count, uint64_t si
 
 // Counts the values of a warp's lanes in the bins of a block. The lanes with the same bin add to it together,
 // because many values of a batch have the same first digit. All lanes of a warp must call this.
-__device__ __forceinline__ void count_values(const Search& search, bool is_kept, uint32_t key,
-                                             uint64_t repeats, Bin* bins) {
-  const bool counts = is_kept && search.includes(key);
-  const unsigned bin = counts ? search.bin_of(key) : ~0u;
+__device__ __forceinline__ void count_values(const Digit& digit, bool is_kept, uint32_t key, uint64_t repeats,
+                                             Bin* bins) {
+  const bool counts = is_kept && digit.includes(key);
+  const unsigned bin = counts ? digit.bin_of(key) : ~0u;
   const unsigned significand = counts ? significand_of(key) : 0;
   unsigned left = __ballot_sync(kAllLanes, counts);
   while (left != 0) {
@@ -103,13 +103,14 @@ static __global__ void __launch_bounds__(kThreads)
   Selection* const selection = pass.selection;
   const Search search = digit == 0 ? Search(x.op, 0) : selection->search;
   if (search.is_done()) return;
+  const Digit wanted = search.digit();
   for (int b = threadIdx.x; b < kMaxBins; b += kThreads) bins[b] = {0, 0};
   __syncthreads();
   for (int64_t row = first_warp(); row < pass.batch.layout.rows; row += all_warps()) {
     const uint64_t repeats = state_of_row(pass, row).repeats;
     if (repeats == 0) continue;
     for_kept<4>(pass, x.operand[0].index, row, [&](bool is_kept, int64_t, uint32_t key) {
-      count_values(search, is_kept, key, repeats, bins);
+      count_values(wanted, is_kept, key, repeats, bins);
     });
   }
   __syncthreads();

@@ -11,6 +11,27 @@
 
 #include "program/interpret.h"
 
+namespace policy_loss {
+
+// The digit of a key that a search wants next: `bins` possible digits, from the bit `shift` on. The higher
+// digits, which `mask` selects, are known.
+struct Digit {
+  uint32_t known, mask;
+  int shift;
+  uint32_t bins;
+
+  // Returns whether a key begins with the known digits.
+  PL_FN bool includes(uint32_t key) const { return ((key ^ known) & mask) == 0; }
+  PL_FN uint32_t bin_of(uint32_t key) const { return key >> shift & (bins - 1); }
+};
+
+// The values whose keys have the same digits: their number and the sum of their significands.
+struct Bin {
+  uint64_t count, significands;
+};
+
+}  // namespace policy_loss
+
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 // Returns the key of a value. Keys are in the order of the values; that of NaN is the largest.
@@ -35,11 +56,6 @@ PL_FN constexpr int digit_bins(int digit) {
   return digit == 0 ? 512 : digit == 3 ? 128 : 256;
 }
 
-// The values whose keys have the same digits: their number and the sum of their significands.
-struct Bin {
-  uint64_t count, significands;
-};
-
 // Returns a key's significand, the integer that value_of(key) is a power of two times.
 PL_FN uint32_t significand_of(uint32_t key) {
   const auto bits = static_cast<uint32_t>(float_bits(value_of(key)));
@@ -58,7 +74,7 @@ PL_FN double unit_of(uint32_t key) {
   return unit;
 }
 
-// Returns the rank among `total` values, of which there is at least one, that is nearest to the given number.
+// Returns the rank among `total` values that is nearest to the given number, or −1 if there are no values.
 PL_FN double existing_rank(double rank, double total) {
   const double whole = rank >= 0 ? round_down(rank) : 0.0;
   return whole > total - 1 ? total - 1 : whole;
@@ -69,61 +85,32 @@ class Search {
  public:
   PL_FN Search(Op op, double by) : op_(op), by_(by) {}
 
-  // Begins a search above a key: `count` of `total` values have a key up to this one, and their sum is given.
-  // The bins must then lack these values. Returns whether the result is above the key.
-  PL_FN bool start_above(uint32_t key, double count, double sum, double total) {
-    below_ = count;
-    sum_ = sum;
-    total_ = total;
-    return !is_fulfilled(count, sum, key);
-  }
-
-  // Returns whether the result is among the next values, of which there are `count` with a key up to `last`.
-  // Otherwise, leaves them out of what follows.
-  PL_FN bool is_among(uint32_t last, double count, double sum) {
-    if (is_fulfilled(below_ + count, sum_ + sum, last)) return true;
-    leave_out(count, sum);
-    return false;
-  }
-
-  // Leaves out the next values, which are known not to contain the result.
-  PL_FN void leave_out(double count, double sum) {
-    below_ += count;
-    sum_ += sum;
-  }
-
-  // Ends the search and returns true if the result is at a key, which `ties` of the next values have.
-  // Otherwise, leaves them out of what follows.
-  PL_FN bool ends_at(uint32_t key, double ties) {
-    if (!is_among(key, ties, ties * static_cast<double>(value_of(key)))) return false;
-    key_ = key;
-    ties_ = ties;
-    digit_ = kDigits;
-    return true;
-  }
-
   // Returns whether the key is found, or does not exist.
   PL_FN bool is_done() const { return digit_ == kDigits || is_missing_; }
-  PL_FN bool is_missing() const { return is_missing_; }
   // Returns the digits found so far, as a key whose other digits are 0.
   PL_FN uint32_t key() const { return key_; }
 
-  // Returns a mask of the bits of the digits found so far.
-  PL_FN uint32_t mask() const { return digit_ == 0 ? 0 : ~0u << digit_shift(digit_ - 1); }
-  // Returns how many values begin with the digits found so far, of which there is at least one.
+  // Returns how many values begin with the digits found so far, and how many are below them.
   PL_FN double found() const { return ties_; }
-  // The bin of a key is key >> shift() & bin_mask().
-  PL_FN int shift() const { return digit_shift(digit_); }
-  PL_FN uint32_t bin_mask() const { return static_cast<uint32_t>(digit_bins(digit_) - 1); }
-
-  // Returns whether a key begins with the digits found so far.
-  PL_FN bool includes(uint32_t key) const { return ((key ^ key_) & mask()) == 0; }
-  // Returns the bin of a key.
-  PL_FN uint32_t bin_of(uint32_t key) const { return key >> shift() & bin_mask(); }
+  PL_FN double below() const { return below_; }
+  // Replaces the selection by one of a rank. Returns false, and does nothing, if the value with this rank
+  // does not begin with the digits found so far.
+  PL_FN bool turn_to_rank(double by) {
+    const double rank = existing_rank(by, total_);
+    if (rank < below_ || rank >= below_ + ties_) return false;
+    op_ = Op::k_rows_rank;
+    by_ = rank;
+    return true;
+  }
+  // Returns the next digit of the key.
+  PL_FN Digit digit() const {
+    return {key_, digit_ == 0 ? 0 : ~0u << digit_shift(digit_ - 1), digit_shift(digit_),
+            static_cast<uint32_t>(digit_bins(digit_))};
+  }
 
   // Finds the next digit, given the bins of the values whose keys begin with the digits found so far.
   PL_FN void choose(const Bin* bins) {
-    if (digit_ == 0 && total_ == 0) begin(bins);
+    if (digit_ == 0) begin(bins);
     const int shift = digit_shift(digit_);
     const auto last = static_cast<uint32_t>(digit_bins(digit_) - 1);
     for (uint32_t b = 0;; ++b) {
@@ -153,7 +140,8 @@ class Search {
     if (op_ == Op::k_rows_under_fill) return below_;
     return static_cast<double>(value_of(key_));
   }
-  // Returns how many of the values that equal the one with the rank come before it.
+  // Returns how many of the values that equal the one with the rank come before it. Negative if there are no
+  // values.
   PL_FN double rank_among_ties() const { return by_ - below_; }
 
  private:

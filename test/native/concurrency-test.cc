@@ -208,7 +208,6 @@ class Counting : public cpu::Task {
   std::vector<std::atomic<int>> counts_;
 };
 
-// With so many threads, the pieces of a phase have several counters.
 void count_pieces() {
   cpu::Pool::shared().set_threads(64);
   std::vector<std::thread> callers;
@@ -254,7 +253,6 @@ int main() {
     for (int turn = 0; !ended; ++turn) {
       cpu::Pool::shared().set_threads(1 + turn % 5);
       __atomic_store_n(&aborting, turn % 2, __ATOMIC_RELAXED);
-      cpu::Pool::shared().help(std::chrono::microseconds(50));
       std::this_thread::yield();
     }
   });
