@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cpu/target.h"
-#include "cpu/tile.h"
+#include "cpu/tile_reader.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 

@@ -26,7 +26,6 @@ constexpr unsigned kLevel3Leaf1 = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | 
 constexpr unsigned kLevel3Leaf7 = bit_BMI | bit_AVX2 | bit_BMI2;
 constexpr unsigned kLevel4Leaf7 = bit_AVX512F | bit_AVX512DQ | bit_AVX512CD | bit_AVX512BW | bit_AVX512VL;
 constexpr unsigned kLevel3Extended = 1u << 5;  // LZCNT
-constexpr unsigned kBfloat16Leaf7 = 1u << 5;   // AVX512_BF16, in subleaf 1
 // The bits of the register XCR0 that must be set. They show that the operating system saves the SSE and AVX
 // registers, or (kAvx512State) also the AVX-512 registers.
 constexpr unsigned kAvxState = 0x06, kAvx512State = 0xe6;
@@ -57,18 +56,6 @@ bool runs_here([[maybe_unused]] const Target& target) {
 }
 
 }  // namespace
-
-bool has_avx512_bf16() {
-#if defined(__x86_64__)
-  static const bool has = [] {
-    unsigned eax, ebx, ecx, edx;
-    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kBfloat16Leaf7) != 0;
-  }();
-  return has;
-#else
-  return false;
-#endif
-}
 
 const Target* choose_target() {
   const char* wanted = std::getenv("POLICY_LOSS_ISA");

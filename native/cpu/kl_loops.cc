@@ -10,7 +10,6 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
   const Values ref = in.get<Values>(kRefLogprob);
   const Values old = in.get<Values>(kOldLogprob);
   const Lane* lanes = in.lanes;
-  OutputAhead output(in);
   float partial[kSumLanes];
   sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
@@ -19,7 +18,7 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
     if constexpr (!add) {
       fetch_ahead(logprob + at);
       if constexpr (K::reads_old_logprob) fetch_ahead(old + at);
-      if constexpr (with_grad) fetch_gradient<Values>(grad + at, &output);
+      if constexpr (with_grad) fetch_ahead<1>(grad + at);
     }
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
@@ -27,10 +26,10 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
       const KlTerm term = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f);
       const int32_t lane = masked ? lanes[i] : -1;
       if constexpr (with_grad) {
-        const float derivative = stored(term.derivative * weight, lane);
+        const float derivative = kept(term.derivative * weight, lane);
         grad[i] = add ? grad[i] + derivative : derivative;
       }
-      partial[l] += added(term.value, lane);
+      partial[l] += kept(term.value, lane);
     }
   }
   sum->load(partial);
@@ -85,12 +84,12 @@ void entropy_loop(const TileColumns& in, int n, float weight, float* grad, LaneS
     fetch_ahead(entropy + at);
     if (grad) fetch_ahead<1>(grad + at);
     PL_FOR_LANES
-    for (int l = 0; l < kSumLanes; ++l) partial[l] += added(entropy[at + l], masked ? lanes[at + l] : -1);
+    for (int l = 0; l < kSumLanes; ++l) partial[l] += kept(entropy[at + l], masked ? lanes[at + l] : -1);
   }
   sum->load(partial);
   if (grad) {
 #pragma omp simd
-    for (int i = 0; i < n; ++i) grad[i] = stored(weight, masked ? lanes[i] : -1);
+    for (int i = 0; i < n; ++i) grad[i] = kept(weight, masked ? lanes[i] : -1);
   }
 }
 

@@ -66,7 +66,6 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   const Values advantages = in.get<Values>(kAdvantages);
   const Lane* lanes = in.lanes;
   const float* weights = in.weights;
-  OutputAhead output(in);
   // Copies of the sums, which the compiler keeps in registers because no pointer can point to them.
   float value[kSumLanes], m0[kSumLanes], m1[kSumLanes], m2[kSumLanes], m3[kSumLanes];
   sums->loss.store(value);
@@ -86,7 +85,7 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   }
   for (int at = 0; at < n; at += kSumLanes) {
     PL_FETCH_COLUMNS(L::traits.token_columns(), at);
-    if constexpr (with_grad) fetch_gradient<Values>(grad + at, &output);
+    if constexpr (with_grad) fetch_ahead<1>(grad + at);
     [[maybe_unused]] const int next_at = at + kSumLanes < n ? at + kSumLanes : at;
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
@@ -102,12 +101,12 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
       }
       const int32_t lane = masked ? lanes[i] : -1;
       const float of_token = weighted ? weights[i] : 1.0f;
-      if constexpr (with_grad) grad[i] = stored(term.derivative * weight * of_token, lane);
-      value[l] += added(term.value * of_token, lane);
-      if constexpr (metrics > 0) m0[l] += added(term.metric0, lane);
-      if constexpr (metrics > 1) m1[l] += added(term.metric1, lane);
-      if constexpr (metrics > 2) m2[l] += added(term.metric2, lane);
-      if constexpr (metrics > 3) m3[l] += added(term.metric3, lane);
+      if constexpr (with_grad) grad[i] = kept(term.derivative * weight * of_token, lane);
+      value[l] += kept(term.value * of_token, lane);
+      if constexpr (metrics > 0) m0[l] += kept(term.metric0, lane);
+      if constexpr (metrics > 1) m1[l] += kept(term.metric1, lane);
+      if constexpr (metrics > 2) m2[l] += kept(term.metric2, lane);
+      if constexpr (metrics > 3) m3[l] += kept(term.metric3, lane);
     }
   }
   sums->loss.load(value);
@@ -138,14 +137,9 @@ void loss_tile(const void* object, const RowStatistics& row, const TileColumns& 
     in_simplest_form(loss, [&]<class Form>(const Form& form) {
       const auto row_values = row_of(form, row);
       in.with_type([&]<class Values>() {
-        // Few calls have float16 columns and want no gradient. They compute one, which saves code.
-        constexpr bool always_has_grad = std::is_same_v<Values, Float16s>;
-        alignas(64) float unwanted[always_has_grad ? kTile : 1];
-        if constexpr (!always_has_grad)
-          if (!grad) return loss_loop<Form, false, true, Values>(form, row_values, in, n, weight, grad, sums);
+        if (!grad) return loss_loop<Form, false, true, Values>(form, row_values, in, n, weight, grad, sums);
         in.with_mask([&]<bool masked>() {
-          loss_loop<Form, true, masked, Values>(form, row_values, in, n, weight, grad ? grad : unwanted,
-                                                sums);
+          loss_loop<Form, true, masked, Values>(form, row_values, in, n, weight, grad, sums);
         });
       });
     });

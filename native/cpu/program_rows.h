@@ -9,6 +9,7 @@
 #include "cpu/read_ahead.h"
 #include "cpu/scans.h"
 #include "cpu/target.h"
+#include "cpu/tile_reader.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 

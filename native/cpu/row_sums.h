@@ -4,6 +4,7 @@
 
 #include "cpu/loops.h"
 #include "cpu/target.h"
+#include "cpu/tile_reader.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 

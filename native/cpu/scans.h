@@ -1,6 +1,7 @@
 // Computes the scans of a program along a row (see program/program.h) on the CPU.
 #pragma once
 
+#include "cpu/mask.h"
 #include "cpu/tile.h"
 #include "program/program.h"
 

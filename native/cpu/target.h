@@ -226,10 +226,6 @@ struct Target {
                           int64_t first, int64_t last, const LogitsTerms& kept, void* out, DType out_dtype);
 };
 
-// Returns whether the processor has the instructions of AVX512_BF16, as those with AVX-512 have had since
-// Zen 4 and Sapphire Rapids.
-bool has_avx512_bf16();
-
 // Returns the table for the widest instruction set that the processor and the operating system support. If
 // the environment variable POLICY_LOSS_ISA names an instruction set, returns the table for that set instead,
 // or null if it cannot run here.

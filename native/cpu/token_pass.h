@@ -188,11 +188,9 @@ class TokenPassOfChunk {
   // Computes a piece of a tile. Only the first `real` of its `padded` tokens exist. If that is not all of
   // them, or if gradients are not float32, the gradients are written to buffers first. Then only those of the
   // real tokens are copied or converted.
-  void compute_piece(TileColumns in, int padded, int64_t position, int real) {
+  void compute_piece(const TileColumns& in, int padded, int64_t position, int real) {
     const bool direct = real == padded;
     const int64_t first = begin_ + position;
-    in.output = static_cast<const char*>(pass_.grad ? pass_.grad.at(first) : grad_buffer_);
-    in.output_size = pass_.grad ? size_of(pass_.grad.dtype) : 0;
     float* const g = floats_for(pass_.grad, first, direct, grad_buffer_);
     float* const h = floats_for(pass_.grad_entropy, first, direct, entropy_buffer_);
     if (padded <= part_) {

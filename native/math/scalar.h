@@ -102,15 +102,10 @@ PL_FN float clip_derivative(float x, float low, float high) {
   return clip(x, low, high) == x ? 1.0f : 0.0f;
 }
 
-// Returns what a token adds to the count of tokens that fulfil the condition: 1, or a zero. For the masks of
-// AVX-512, Clang turns an addition of this number into a single instruction if the zero is −0, which changes
-// no sum. Others must get 0, because GCC would branch around the addition and not vectorise the loop.
+// Returns what a token adds to the count of tokens that fulfil the condition. GCC would branch around an
+// addition that depends on the condition itself, and not vectorise the loop.
 PL_FN float indicator(bool condition) {
-#if defined(__clang__) && defined(__AVX512F__)
-  return condition ? 1.0f : -0.0f;
-#else
   return condition ? 1.0f : 0.0f;
-#endif
 }
 
 // Bounds of the arguments of exponentials. For GCC 12 they are members of a weak object, because it then does

@@ -15,7 +15,7 @@
 
 #include "cpu/advantages.h"
 #include "cpu/engine.h"
-#include "cpu/tile.h"
+#include "cpu/tile_reader.h"
 
 using namespace policy_loss;
 
