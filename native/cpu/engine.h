@@ -33,7 +33,7 @@ void run_here(Task& task) {
   task.done();
 }
 
-// The memory that an evaluation works with. A later evaluation can reuse it.
+// The memory that an evaluation works with.
 struct Workspace {
   std::vector<Chunk> chunks;
   std::vector<RowPart> parts;                 // the row-pass result of each chunk that is part of a row
@@ -55,17 +55,12 @@ bool is_small(const Layout& layout);
 class Evaluation : public Task {
  public:
   Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
-             const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
-             Workspace workspace = {});
-  // Returns the task's memory for reuse. The task must be done.
-  Workspace take_workspace() { return std::move(work_); }
+             const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs);
 
   const Outputs& outputs() const { return outputs_; }
   void done() override {}
 
   bool is_small() const { return cpu::is_small(batch_.layout); }
-  void set_quick(bool quick) { quick_ = quick; }
-  bool is_quick() const override { return quick_; }
 
   // Writes the gradients of the tokens [first, last), which may belong to several rows, to the outputs. Can
   // be called by several threads at once, as soon as next_phase() has begun the phase of tokens, for a
@@ -95,7 +90,6 @@ class Evaluation : public Task {
   Coefficients coefficients_;
   Normalizer normalizer_;
   Outputs outputs_;
-  bool quick_ = false;
 
   enum class Phase { kBegin, kRows, kProgram, kTokens, kMetrics };
   Phase phase_ = Phase::kBegin;

@@ -215,24 +215,6 @@ void Pool::run(std::shared_ptr<Task> task) {
   if (!tasks_.empty()) wake_.notify_one();
 }
 
-bool Pool::help(std::chrono::microseconds time) {
-  const auto end = std::chrono::steady_clock::now() + time;
-  std::unique_lock lock(mutex_);
-  const auto has_task = [this] { return !tasks_.empty() && tasks_.back()->is_quick(); };
-  if (working_ >= limit_) return has_task();
-  ++working_;
-  while (has_task() && std::chrono::steady_clock::now() < end) {
-    const std::shared_ptr<Task> task = tasks_.back();
-    tasks_.pop_back();
-    lock.unlock();
-    work(task);
-    lock.lock();
-  }
-  --working_;
-  if (!tasks_.empty()) wake_.notify_one();
-  return has_task();
-}
-
 bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
   const uint64_t phase = task->phase() + 1;
   const int64_t pieces = task->next_phase();

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -27,12 +26,10 @@ class Task {
   void run(int64_t piece);
   // Called once, after the last piece, by the thread that finished that piece.
   virtual void done() = 0;
-  // Whether all phases together are expected to take at most some 25 microseconds.
-  virtual bool is_quick() const { return false; }
 
   // Sets the flag that stops the task: it stops soon after *flag becomes non-zero.
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
-  virtual void abort() { aborted_.store(true, std::memory_order_relaxed); }
+  void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
   // Returns whether the task was aborted, after looking at the flag.
   bool check_abort();
@@ -99,9 +96,6 @@ class Pool {
 
   // Runs a task on the calling thread and on the pool's threads. Returns when the task is done.
   void run(std::shared_ptr<Task> task);
-
-  // Runs quick tasks that no thread has begun, until about `time` has passed. Returns whether some are left.
-  bool help(std::chrono::microseconds time);
 
   // Limits the number of threads that work at the same time. Threads that call run() count as well.
   void set_threads(int threads);

@@ -2,7 +2,6 @@
 // compute every function with Pool::run() and Pool::submit(). Meanwhile the number of threads changes, and
 // some calls are aborted. Results must have the same bits as on one thread.
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -254,7 +253,6 @@ int main() {
     for (int turn = 0; !ended; ++turn) {
       cpu::Pool::shared().set_threads(1 + turn % 5);
       __atomic_store_n(&aborting, turn % 2, __ATOMIC_RELAXED);
-      cpu::Pool::shared().help(std::chrono::microseconds(50));
       std::this_thread::yield();
     }
   });
