@@ -4,6 +4,32 @@
 // and lengths, and reports errors to users. native/ checks them again to protect memory, and throws a TypeError if they
 // are wrong.
 
+/**
+ * Computes what a descriptor asks for. Without `later`, the calling thread computes it, with the help of the pool's
+ * threads if it is large, and the function returns its value. With `later`, other threads compute it, and the function
+ * returns a promise of its value. Until the promise settles, the native module refers to the descriptor, which must not
+ * change. The memory of its arrays must be neither transferred nor resized.
+ */
+export interface NativeCompute<Call> {
+  /**
+   * `abort` has one element. If the caller sets it to a number other than 0, the call ends early and its promise resolves
+   * to -1.
+   */
+  (call: Call & { later: true; abort?: Int32Array | undefined }): Promise<number>;
+  (call: Call): number;
+}
+
+/** Where a call is computed. */
+export interface NativePlace {
+  /**
+   * The index of the CUDA device that computes a batch in host memory. Undefined for the CPU, and for a resident batch,
+   * which its own device computes.
+   */
+  device?: number | undefined;
+  /** Only on a device: a cudaStream_t. The call's work on the device waits for the work that is on the stream. */
+  stream?: bigint | undefined;
+}
+
 /** A function that is ready to evaluate batches: a policy loss, a KL estimator and an entropy loss, or some of them. */
 export interface NativeFunction {
   readonly __native: unique symbol;
@@ -52,21 +78,6 @@ export interface NativeResident {
 export interface NativeDeviceArray {
   readonly __deviceArray: unique symbol;
 }
-
-/** The tensor in a DLPack capsule, which is an external that native/addon/dlpack.h describes. */
-export type NativeTensor =
-  | { taken: true }
-  | {
-      taken: false;
-      /** The address of the first value. */
-      pointer: bigint;
-      dtype: 'float32' | 'float16' | 'bfloat16' | 'vectors' | 'other';
-      /** The index of the CUDA device, or -1 for memory elsewhere. */
-      device: number;
-      shape: number[];
-      /** Whether the values lie one after another, row after row. */
-      contiguous: boolean;
-    };
 
 /** A policy loss of native/engine/registry.h. */
 export interface NativeLossSpec {
@@ -192,11 +203,6 @@ export interface NativeBatch {
   handles?: (Uint8Array | undefined)[];
   /** Arrays of deviceArray() whose memory is in `pointers`. They are kept until the promise settles. */
   arrays?: (NativeDeviceArray | undefined)[];
-  /**
-   * DLPack capsules whose memory is in `pointers`. upload() and update() take their tensors, and call the deleters
-   * before the promise settles.
-   */
-  capsules?: unknown[];
   /** Numbers per row in the order of NativeRowColumns, undefined where they are not given. */
   rowData?: (Float64Array | undefined)[] | undefined;
   /** One byte per token, 0 if the token is masked (does not count). */
@@ -262,10 +268,13 @@ export interface NativeAdvantageBatch extends NativeBatch {
 }
 
 /**
- * The arguments of a call of an advantage function. Most are arrays that receive a result. Such an array is undefined
- * if the result is not wanted.
+ * A call of an advantage function. Most members are arrays that receive a result. Such an array is undefined if the
+ * result is not wanted.
  */
-export interface NativeAdvantageCall {
+export interface NativeAdvantageCall extends NativePlace {
+  fn: NativeAdvantage;
+  /** A resident batch has the inputs that were passed to upload(). */
+  batch: NativeAdvantageBatch | NativeResident;
   /** Receives the advantage of each token. */
   advantages: Float32Array | undefined;
   /** Receives the return of each token, if the function computes returns. */
@@ -285,10 +294,6 @@ export interface NativeAdvantageCall {
   notFiniteRow: Float64Array;
   /** The seed for the function's random choices. It must be an integer. */
   seed: number;
-  /** One element. If the caller sets it to a number other than 0, advantages() stops and resolves to -1. */
-  abort: Int32Array | undefined;
-  /** Only on a device: the same as in NativeCall. */
-  stream?: bigint | undefined;
 }
 
 /**
@@ -314,7 +319,10 @@ export type NativeCounts = [
   rowLength: number,
 ];
 
-export interface NativeCall {
+/** A call of a function. */
+export interface NativeCall extends NativePlace {
+  fn: NativeFunction;
+  batch: NativeBatch | NativeResident;
   /** Receives the loss and the metrics, in the order of valueNames(). */
   values: Float64Array;
   /**
@@ -363,14 +371,22 @@ export interface NativeCall {
    * memory of `logprob` and `entropy`.
    */
   logits?: NativeLogitsOfTokens | undefined;
-  /** One element. If the caller sets it to a number other than 0, evaluate() stops and resolves to -1. */
-  abort: Int32Array | undefined;
-  /** Only on a device: a cudaStream_t. The call's work on the device waits for the work that is on the stream. */
-  stream?: bigint | undefined;
+}
+
+/** A call that computes a KL estimate for every token. */
+export interface NativeKlCall extends NativePlace {
+  estimator: string;
+  batch: NativeBatch | NativeResident;
+  /**
+   * Receives the estimates. With `base`, receives base − scale·KL for unmasked tokens, and base for masked ones.
+   */
+  out: Float32Array;
+  base: Float32Array | undefined;
+  scale: number;
 }
 
 /** A call that computes from logits: log-probabilities or, if `out` is given, the gradient with respect to the logits. */
-export interface NativeLogits {
+export interface NativeLogits extends NativePlace {
   rows: number;
   /** The number of logits per row. */
   vocabulary: number;
@@ -407,8 +423,6 @@ export interface NativeLogits {
   /** Per row: the gradients with respect to the log-probability, which `out` needs, and to the entropy. */
   gradLogprob?: Float64Array | undefined;
   gradEntropy?: Float64Array | undefined;
-  /** The index of the CUDA device that computes the call. Undefined for the CPU. */
-  device?: number | undefined;
   /** As in NativeBatch.handles: the memory of another process that has the logits, and the gradient. */
   dataHandle?: Uint8Array | undefined;
   outHandle?: Uint8Array | undefined;
@@ -416,10 +430,6 @@ export interface NativeLogits {
   timing?: Float64Array | undefined;
   /** As in NativeBatch: what has the memory of the logits and of the gradient. */
   arrays?: NativeDeviceArray[];
-  capsules?: unknown[];
-  /** As in NativeCall. */
-  abort?: Int32Array | undefined;
-  stream?: bigint | undefined;
 }
 
 /** The logits of some consecutive tokens of a batch. Row i is the token firstToken + i. */
@@ -427,7 +437,8 @@ export interface NativeLogitsOfTokens extends NativeLogits {
   firstToken: number;
 }
 
-export interface NativeBinding {
+/** The calls of the native module. Those on CUDA devices are in {@link NativeDevices}. */
+export interface NativeBinding extends NativeDevices {
   /** The version of the package from whose source the module was built. */
   readonly version: string;
   /** The length of NativeCall.part. Its last number tells the terms: 1 policy loss + 2 KL loss + 4 entropy loss. */
@@ -446,21 +457,14 @@ export interface NativeBinding {
    */
   interpretedInstructions(fn: NativeFunction, withGrad: boolean): number;
   /**
-   * Evaluates a function on a batch. Bit i of the returned number is set if values[i] exists. A metric does not exist
-   * if it is about rows of a kind (usual or expert) that the batch lacks.
-   *
-   * A resident batch is evaluated on its device. A host batch is evaluated on the CUDA device with the index `device`.
-   * If `device` is undefined, the calling thread and the pool's threads evaluate it on the CPU.
+   * Evaluates a function on a batch. Bit i of the value is set if values[i] exists. A metric does not exist if it is
+   * about rows of a kind (usual or expert) that the batch lacks. For batches of at most 8192 tokens in at most 32 rows,
+   * lib/ does not set `later`, also in its asynchronous calls.
    */
-  evaluateSync(
-    fn: NativeFunction,
-    batch: NativeBatch | NativeResident,
-    call: NativeCall,
-    device?: number,
-  ): number;
+  evaluate: NativeCompute<NativeCall>;
   /**
    * Computes the values of a batch from NativeCall.part of each of its parts, of which there is at least one. Returns
-   * what evaluateSync() returns, or -1 if a part has other terms or coefficients than the first.
+   * what evaluate() returns, or -1 if a part has other terms or coefficients than the first.
    * @param counts of the whole batch, in the order of NativeCounts.
    */
   merge(
@@ -470,111 +474,25 @@ export interface NativeBinding {
     values: Float64Array,
   ): number;
   /**
-   * A faster form of evaluateSync() for small host batches that have a mask and no column `weights`. It runs on the CPU. Its arguments are
-   * separate, because looking up properties by name takes longer than computing a small batch. `dtypes` holds the
-   * numbers of NativeBatch.dtypes, with 3 bits for each column and the first column in the lowest bits. The next bits hold
-   * NativeCall.gradDtypes.
+   * Computes a KL estimate for every token. The value is 0 without `base`. With `base`, it is the mean KL: the mean over
+   * the unmasked tokens of each row, averaged over all rows.
    */
-  evaluateHost(
-    fn: NativeFunction,
-    rows: number,
-    rowLength: number,
-    offsets: Int32Array | undefined,
-    dtypes: number,
-    logprob: Float32Array | Uint16Array | undefined,
-    oldLogprob: Float32Array | Uint16Array | undefined,
-    refLogprob: Float32Array | Uint16Array | undefined,
-    advantages: Float32Array | Uint16Array | undefined,
-    entropy: Float32Array | Uint16Array | undefined,
-    rolloutLogprob: Float32Array | Uint16Array | undefined,
-    proxLogprob: Float32Array | Uint16Array | undefined,
-    teacherLogprob: Float32Array | Uint16Array | undefined,
-    oldEntropy: Float32Array | Uint16Array | undefined,
-    clipCovKeys: Float32Array | Uint16Array | undefined,
-    mask: Uint8Array,
-    expert: Uint8Array | undefined,
-    values: Float64Array,
-    grad: Float32Array | Uint16Array | undefined,
-    gradEntropy: Float32Array | Uint16Array | undefined,
-    mu: number | undefined,
-    klCoef: number | undefined,
-    entropyCoef: number | undefined,
-  ): number;
-  /**
-   * Does the same as evaluateHost() on other threads. Resolves to -1 if the call is aborted. `quick` allows help() to compute
-   * the batch.
-   */
-  evaluateHostLater(
-    ...given: [...Parameters<NativeBinding['evaluateHost']>, abort: Int32Array | undefined, quick: boolean]
-  ): Promise<number>;
-  /** Does the same as evaluateSync() on other threads. Resolves to -1 if the call is aborted. */
-  evaluate(
-    fn: NativeFunction,
-    batch: NativeBatch | NativeResident,
-    call: NativeCall,
-    device?: number,
-  ): Promise<number>;
-  /**
-   * Does the same as evaluate() for several calls on the CPU, as one task: what they read of the same batch is read from
-   * memory once. Resolves to what evaluate() returns for each call. Rejects if one of them runs out of memory.
-   */
-  evaluateTogether(
-    calls: readonly [fn: NativeFunction, batch: NativeBatch, call: NativeCall][],
-  ): Promise<number[]>;
-  /**
-   * Computes a KL estimate for every token. Without `base`, writes the estimates to `out` and returns 0. With `base`,
-   * writes base − scale·KL to `out` for unmasked tokens, and base for masked ones. It then returns the mean KL: the
-   * mean over the unmasked tokens of each row, averaged over all rows.
-   */
-  klSync(
-    estimator: string,
-    batch: NativeBatch | NativeResident,
-    out: Float32Array,
-    base: Float32Array | undefined,
-    scale: number,
-    device?: number,
-  ): number;
-  kl(
-    estimator: string,
-    batch: NativeBatch | NativeResident,
-    out: Float32Array,
-    base: Float32Array | undefined,
-    scale: number,
-    device?: number,
-    stream?: bigint,
-  ): Promise<number>;
+  kl: NativeCompute<NativeKlCall>;
   createAdvantage(spec: NativeAdvantageSpec): NativeAdvantage;
   advantageValueNames(fn: NativeAdvantage): string[];
   /**
-   * Computes advantages. The device is chosen as in evaluateSync(). For a resident batch, the function reads the inputs
-   * that were passed to upload().
-   *
-   * Returns 0 on success. If an input value is not finite, the results are meaningless, and notFiniteRow receives the
-   * index of the value's row. The returned number then says which input it is: 1 rewards, 2 token-level rewards, 3
-   * values, 4 baselines.
+   * Computes advantages. The value is 0 on success. If an input value is not finite, the results are meaningless,
+   * notFiniteRow receives the index of the value's row, and the value says which input it is: 1 rewards, 2 token-level
+   * rewards, 3 values, 4 baselines.
    */
-  advantagesSync(
-    fn: NativeAdvantage,
-    batch: NativeAdvantageBatch | NativeResident,
-    call: NativeAdvantageCall,
-    device?: number,
-  ): number;
-  /** Does the same as advantagesSync() on other threads. Resolves to -1 if the call is aborted. */
-  advantages(
-    fn: NativeAdvantage,
-    batch: NativeAdvantageBatch | NativeResident,
-    call: NativeAdvantageCall,
-    device?: number,
-  ): Promise<number>;
+  advantages: NativeCompute<NativeAdvantageCall>;
   /**
    * Adds a NativeSpread of each row to that in `total`. The rows of a batch must be added in order, the first one to
    * zeros: an evaluation of the whole batch adds them in this way, so that the sum has the same bits.
    */
   addSpreads(spreads: Float64Array, total: Float64Array): void;
-  /** Computes a call from logits, and returns 0. */
-  logitsSync(call: NativeLogits): number;
-  /** Does the same as logitsSync() on other threads. Resolves to -1 if the call is aborted. */
-  logits(call: NativeLogits): Promise<number>;
+  /** Computes a call from logits. The value is 0. */
+  logits: NativeCompute<NativeLogits>;
   /**
    * Computes SAPO's soft gate for each ratio and its advantage, and writes the gates to `out`. `tauPos` is the gate's
    * temperature for positive advantages, and `tauNeg` the one for all others.
@@ -588,38 +506,35 @@ export interface NativeBinding {
   ): void;
   /** Limits the number of threads that compute, or copy to and from devices, at the same time. */
   setThreads(threads: number): void;
-  /**
-   * Computes quick batches of evaluateHostLater() that wait for a thread, for about so many microseconds. Returns whether some are
-   * still waiting.
-   */
-  help(microseconds: number): boolean;
   cpu(): { cores: number; threads: number; isa: string };
-  cudaDevices(): NativeCudaDevices;
+}
+
+/** A batch that is copied to a device, or columns that replace those of a resident batch. */
+export interface NativeUpload {
+  /** Its float columns may be in memory of the device. */
+  batch: NativeBatch;
   /**
-   * Copies a batch to a CUDA device. Resolves to -1 if the call is aborted. `inputs` holds the inputs of advantage
-   * functions, and must have the same shape as `batch`. Its mask and old log-probabilities are not copied, because
-   * advantage functions use those of `batch`. The copies wait for the work that is on `stream`, a cudaStream_t.
+   * The inputs of advantage functions, of the same shape. Their mask and old log-probabilities are not copied, because
+   * advantage functions use those of the batch.
    */
-  upload(
-    device: number,
-    batch: NativeBatch,
-    abort: Int32Array | undefined,
-    inputs?: NativeAdvantageBatch,
-    stream?: bigint,
-  ): Promise<NativeResident | -1>;
+  inputs?: NativeAdvantageBatch | undefined;
+  /** As in NativeCompute. */
+  abort?: Int32Array | undefined;
+  /** The copies wait for the work that is on this cudaStream_t. */
+  stream?: bigint | undefined;
+}
+
+/** The CUDA devices, and what is in their memory. */
+export interface NativeDevices {
+  cudaDevices(): NativeCudaDevices;
+  /** Copies a batch to the CUDA device with the index `device`. Resolves to -1 if the call is aborted. */
+  upload(call: NativeUpload & { device: number }): Promise<NativeResident | -1>;
   /**
    * Makes another resident batch, in which the given columns replace those of `resident`. `resident` does not change,
-   * so calls that read it may be in progress. The two share the memory of everything else. `columns` and `inputs` must
-   * have the shape of `resident`; only their float columns are copied, as upload() copies them. Resolves to -1 if the
-   * call is aborted.
+   * so calls that read it may be in progress. The two share the memory of everything else. Only float columns are copied,
+   * and they must have the shape of `resident`. Resolves to -1 if the call is aborted.
    */
-  update(
-    resident: NativeResident,
-    columns: NativeBatch,
-    abort: Int32Array | undefined,
-    inputs?: NativeAdvantageBatch,
-    stream?: bigint,
-  ): Promise<NativeResident | -1>;
+  update(call: NativeUpload & { resident: NativeResident }): Promise<NativeResident | -1>;
   /**
    * Gives device memory that no batch or array occupies, and pinned memory of the host, back to the driver, after the
    * calls in progress on the device. Resolves to 0. Does nothing if no call has used the device.
@@ -637,13 +552,6 @@ export interface NativeBinding {
   readDeviceArray(array: NativeDeviceArray, out: Float32Array): Promise<number>;
   /** Frees the array's memory as soon as no call uses it. Does not wait for that. */
   releaseDeviceArray(array: NativeDeviceArray): void;
-  /** Describes the tensor in a DLPack capsule. Returns undefined for any other value. */
-  dlpackTensor(value: unknown): NativeTensor | undefined;
-  /**
-   * Returns a DLPack capsule with a tensor on an array that a call has written. The tensor keeps the array's memory until
-   * its deleter is called.
-   */
-  deviceArrayToDlpack(array: NativeDeviceArray, shape: readonly number[]): unknown;
   /**
    * Allocates page-locked memory on the host while `device` is current, and returns a promise of it. `bytes` must be
    * positive. The memory is freed when the ArrayBuffer was collected or detached and no call uses it.
@@ -651,12 +559,4 @@ export interface NativeBinding {
   allocPinned(device: number, bytes: number): Promise<ArrayBuffer>;
   /** Detaches an ArrayBuffer that allocPinned() made. Returns false, and does nothing, if another function made it. */
   freePinned(buffer: ArrayBuffer): boolean;
-  // Only Linux has the following functions.
-  /**
-   * Returns an ArrayBuffer with any content, on memory that an earlier one had if possible. Returns undefined if much
-   * such memory is in use, if the size is too small or too large, or if this process allows no such ArrayBuffers.
-   */
-  takeRecycled?(bytes: number): ArrayBuffer | undefined;
-  /** Frees the memory of takeRecycled() that is not in use. */
-  clearRecycled?(): void;
 }

@@ -39,7 +39,6 @@ import { drawLogits, drawSpeed } from './lib/picture.js';
 import { find, type Report, save } from './lib/report.js';
 import { summaryTable } from './lib/summary.js';
 import { printer } from './lib/tables.js';
-import { timeTogether, togetherTable } from './lib/together.js';
 import {
   dtypesTable,
   layoutsTable,
@@ -251,9 +250,6 @@ async function timeForms(): Promise<void> {
   report.dtypes = await timeDtypes(works, LARGE, rounds);
   print(dtypesTable(report.dtypes, LARGE));
   save(report, results);
-
-  report.together = await timeTogether(works, LARGE, rounds);
-  if (report.together.length > 0) print(togetherTable(report.together, LARGE));
 
   const advantages = await timeAdvantages(only, LARGE, rounds);
   if (Object.keys(advantages).length > 0) {

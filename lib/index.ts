@@ -93,7 +93,7 @@ export {
   setThreads,
 } from './core/device.js';
 export { DeviceBatch } from './core/device-batch.js';
-export type { DeviceColumn, DLPackCapsule, IpcColumn, OnDevice } from './core/device-column.js';
+export type { DeviceColumn, IpcColumn, OnDevice } from './core/device-column.js';
 export { DeviceGradient } from './core/device-gradient.js';
 export { LossError, type LossErrorCode, type LossErrorDetails, type MessageText } from './core/errors.js';
 export { KeyMapper } from './core/key-mapper.js';
@@ -114,7 +114,6 @@ export type {
 } from './core/options.js';
 export { allocPinned, freePinned } from './core/pinned.js';
 export { type RegisteredClass, Registry } from './core/registry.js';
-export { computeTogether, type Together } from './core/together.js';
 export { trimDevice } from './core/trim.js';
 export type { ColumnUpdate, UpdateOptions } from './core/update.js';
 export { type UploadBatch, type UploadOptions, upload } from './core/upload.js';

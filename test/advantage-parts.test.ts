@@ -4,8 +4,9 @@
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import type { NativeAdvantageBatch, NativeAdvantageCall } from '../binding.js';
+import type { NativeAdvantage, NativeAdvantageBatch, NativeAdvantageCall } from '../binding.js';
 import { native } from '../lib/core/native.js';
+import { takeLater, takeNow } from '../lib/core/steps.js';
 import { SPREAD_LENGTH } from '../lib/functions/advantage/part.js';
 import { type RewardedBatch, rowsOf, unmaskedPositions } from './reference/advantage.js';
 import { referenceAdvantages } from './reference/advantages.js';
@@ -63,7 +64,7 @@ function assertSpread(spread: Float64Array, numbers: readonly number[], what: st
 async function assertParts(name: string, spec: RewardSpec, cuts: readonly number[]): Promise<void> {
   const batch = makeRewarded(spec);
   const fn = create(name);
-  const spreads = await fn.spreadsOf(layOut(batch));
+  const spreads = takeNow(fn.spreadsOf(layOut(batch)));
   const { returns } = referenceAdvantages[name]!({}, batch);
   // The reference of the returns is not whitened, and GAE adds the values to them.
   const gae = fn.definition.inputs.includes('values');
@@ -84,8 +85,8 @@ async function assertParts(name: string, spec: RewardSpec, cuts: readonly number
   const ofParts: number[] = [];
   for (const [i, first] of ends.slice(0, -1).entries()) {
     const part = layOut(rowsOfBatch(batch, first, ends[i + 1]!));
-    ofParts.push(...(await fn.spreadsOf(part)));
-    const { computed } = await fn.computeFor(part, undefined, true, undefined, { spread });
+    ofParts.push(...(await takeLater(fn.spreadsOf(part))));
+    const { computed } = await takeLater(fn.computeFor(part, undefined, true, undefined, { spread }));
     parts.push(...computed.column);
   }
   assertSameArray(parts, whole, `${name}: advantages of parts`);
@@ -112,17 +113,15 @@ describe('advantages of parts', () => {
           const fn = create(name);
           const whole = fn.computeSync(layOut(batch)).advantages;
           const counts = rowsOf(batch).map((b) => unmaskedPositions(batch, b).length);
-          const { computed } = await fn.computeFor(
-            {
-              shape: [batch.rows, 1],
-              actionMask: counts.map((n) => Number(n > 0)),
-              rewards: Array.from(batch.rewards!),
-              groupIds: Array.from(batch.groupIds!),
-            },
-            undefined,
-            false,
-            undefined,
-            { rowTokens: Float64Array.from(counts) },
+          const ofRows = {
+            shape: [batch.rows, 1] as const,
+            actionMask: counts.map((n) => Number(n > 0)),
+            rewards: Array.from(batch.rewards!),
+            groupIds: Array.from(batch.groupIds!),
+          };
+          const rowTokens = Float64Array.from(counts);
+          const { computed } = await takeLater(
+            fn.computeFor(ofRows, undefined, false, undefined, { rowTokens }),
           );
           for (const b of rowsOf(batch))
             for (const at of unmaskedPositions(batch, b))
@@ -151,7 +150,13 @@ describe('native calls for parts', () => {
     runs: undefined,
     ...over,
   });
-  const call = (over: object = {}): NativeAdvantageCall => ({
+  const call = (
+    fn: NativeAdvantage,
+    batch: NativeAdvantageBatch,
+    over: object = {},
+  ): NativeAdvantageCall => ({
+    fn,
+    batch,
     advantages: new Float32Array(6),
     returns: undefined,
     scores: undefined,
@@ -159,7 +164,6 @@ describe('native calls for parts', () => {
     values: new Float64Array(0),
     notFiniteRow: new Float64Array(1),
     seed: 0,
-    abort: undefined,
     ...over,
   });
   const spreads = () => new Float64Array(SPREAD_LENGTH * rows);
@@ -167,8 +171,8 @@ describe('native calls for parts', () => {
   it('refuse arrays of another type or length', () => {
     for (const wrong of [new Float64Array(8), new Float32Array(9), [0, 0], null, 'spread', {}]) {
       for (const over of [{ spread: wrong }, { rowTokens: wrong }])
-        assert.throws(() => native.advantagesSync(gae, batch(over), call()), TypeError);
-      assert.throws(() => native.advantagesSync(gae, batch(), call({ spreads: wrong })), TypeError);
+        assert.throws(() => native.advantages(call(gae, batch(over))), TypeError);
+      assert.throws(() => native.advantages(call(gae, batch(), { spreads: wrong })), TypeError);
       assert.throws(() => native.addSpreads(spreads(), wrong as never), TypeError);
       const unread = wrong instanceof Float64Array ? wrong.subarray(1, 5) : wrong;
       assert.throws(() => native.addSpreads(unread as never, new Float64Array(SPREAD_LENGTH)));
@@ -179,11 +183,11 @@ describe('native calls for parts', () => {
 
   it('refuse calls that have neither advantages nor what can replace them', () => {
     const without = { advantages: undefined };
-    assert.throws(() => native.advantagesSync(gae, batch(), call(without)), TypeError);
+    assert.throws(() => native.advantages(call(gae, batch(), without)), TypeError);
     const wanted = { ...without, spreads: spreads() };
-    assert.throws(() => native.advantagesSync(groups, batch(), call(wanted)), TypeError);
+    assert.throws(() => native.advantages(call(groups, batch(), wanted)), TypeError);
     const scores = { ...without, scores: new Float32Array(rows) };
-    assert.throws(() => native.advantagesSync(gae, batch(), call(scores)), TypeError);
+    assert.throws(() => native.advantages(call(gae, batch(), scores)), TypeError);
   });
 
   it('refuse devices', () => {
@@ -192,16 +196,16 @@ describe('native calls for parts', () => {
       [{ rowTokens: new Float64Array(rows) }, {}],
       [{}, { spreads: spreads() }],
     ])
-      assert.throws(() => native.advantagesSync(gae, batch(given), call(wanted), 0), TypeError);
+      assert.throws(() => native.advantages(call(gae, batch(given), { ...wanted, device: 0 })), TypeError);
   });
 
   it('leave spreads alone that no function fills', () => {
     const ofRemax = spreads();
     const wanted = { advantages: undefined, spreads: ofRemax };
-    assert.equal(native.advantagesSync(remax, batch(), call(wanted)), 0);
-    assert.equal(native.advantagesSync(remax, batch(), call({ spreads: ofRemax })), 0);
+    assert.equal(native.advantages(call(remax, batch(), wanted)), 0);
+    assert.equal(native.advantages(call(remax, batch(), { spreads: ofRemax })), 0);
     const given = { spread: total(spreads()) };
-    assert.equal(native.advantagesSync(gae, batch(given), call(wanted)), 0);
+    assert.equal(native.advantages(call(gae, batch(given), wanted)), 0);
     assert.deepEqual(ofRemax, spreads());
   });
 
@@ -210,22 +214,22 @@ describe('native calls for parts', () => {
     for (const x of odd)
       for (const y of odd) {
         const spread = total(Float64Array.of(x, y, x, y, x, y));
-        assert.equal(native.advantagesSync(gae, batch({ spread }), call()), 0);
+        assert.equal(native.advantages(call(gae, batch({ spread }))), 0);
         const rowTokens = Float64Array.of(x, y, 1);
-        assert.equal(native.advantagesSync(groups, batch({ rowTokens }), call()), 0);
-        assert.equal(native.advantagesSync(gae, batch(), call({ spreads: spreads().fill(x) })), 0);
+        assert.equal(native.advantages(call(groups, batch({ rowTokens }))), 0);
+        assert.equal(native.advantages(call(gae, batch(), { spreads: spreads().fill(x) })), 0);
       }
     assert.deepEqual(total(new Float64Array(0)), new Float64Array(SPREAD_LENGTH));
   });
 
   it('say which row is not finite', () => {
     const rewards = Float64Array.of(1, NaN, 1);
-    const wanted = call({ advantages: undefined, spreads: spreads() });
-    assert.equal(native.advantagesSync(gae, batch({ rewards }), wanted), 1);
+    const wanted = call(gae, batch({ rewards }), { advantages: undefined, spreads: spreads() });
+    assert.equal(native.advantages(wanted), 1);
     assert.equal(wanted.notFiniteRow[0], 1);
-    const whitened = call();
     const spread = new Float64Array(SPREAD_LENGTH);
-    assert.equal(native.advantagesSync(gae, batch({ rewards, spread }), whitened), 1);
+    const whitened = call(gae, batch({ rewards, spread }));
+    assert.equal(native.advantages(whitened), 1);
     assert.equal(whitened.notFiniteRow[0], 1);
   });
 });

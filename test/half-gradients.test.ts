@@ -4,7 +4,6 @@
  */
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
-import { native } from '../lib/core/native.js';
 import {
   type Batch,
   type GradientRequest,
@@ -28,6 +27,7 @@ import {
 } from './support/draw.js';
 import { assertRounded, fromHalf, type Half, toHalf } from './support/half.js';
 import { isLossError } from './support/loss-error.js';
+import { inMemoryOf } from './support/result-memory.js';
 import { packedBatch, paddedBatch } from './support/subject.js';
 
 const HALVES = ['bfloat16', 'float16'] as const;
@@ -46,19 +46,6 @@ const SPECS: readonly BatchSpec[] = [
   },
 ];
 
-const { takeRecycled } = native;
-
-/** Calls `compute` with results in memory that is full of ones. */
-async function inUsedMemory<T>(compute: () => T | Promise<T>): Promise<T> {
-  native.takeRecycled = (bytes) => new Uint8Array(bytes).fill(255).buffer;
-  try {
-    return await compute();
-  } finally {
-    if (takeRecycled) native.takeRecycled = takeRecycled;
-    else delete native.takeRecycled;
-  }
-}
-
 /** Asserts that the gradients of all calls on a batch are the rounded ones of a call in float32. */
 async function assertAllRounded(on: Countable, batch: Batch, what: string): Promise<void> {
   setThreads(1);
@@ -67,8 +54,8 @@ async function assertAllRounded(on: Countable, batch: Batch, what: string): Prom
     const wanted = { grad: { dtype } };
     const results = [on.sync(batch, undefined, wanted)];
     setThreads(3);
-    results.push(await inUsedMemory(() => on.sync(batch, undefined, wanted)));
-    results.push(await inUsedMemory(() => on.async(batch, undefined, wanted)));
+    results.push(await inMemoryOf(255, () => on.sync(batch, undefined, wanted)));
+    results.push(await inMemoryOf(255, () => on.async(batch, undefined, wanted)));
     setThreads(1);
     for (const { loss, metrics, grad, gradEntropy, halfGrad, halfGradEntropy } of results) {
       assert.deepEqual({ loss, metrics }, { loss: full.loss, metrics: full.metrics }, what);

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import type { NativeBatch } from '../binding.js';
+import type { NativeBatch, NativeCall } from '../binding.js';
 import { native } from '../lib/core/native.js';
 import { toHalf } from './support/half.js';
 
@@ -25,15 +25,22 @@ function batch(tokens: number, over: Partial<Record<keyof NativeBatch, unknown>>
   } as NativeBatch;
 }
 
-const call = (tokens: number) => ({
+const call = (tokens: number, given: NativeBatch = batch(tokens, {})) => ({
+  fn,
+  batch: given,
   values: new Float64Array(2),
   grad: new Float32Array(tokens),
   gradEntropy: undefined,
   mu: 0,
   klCoef: 0,
   entropyCoef: 0,
-  abort: undefined,
 });
+
+/** Asserts that native code refuses a call before it begins, also if other threads would compute it. */
+function refuses(given: NativeCall, error: RegExp | typeof TypeError = TypeError): void {
+  assert.throws(() => native.evaluate(given), error);
+  assert.throws(() => native.evaluate({ ...given, later: true }), error);
+}
 
 describe('native calls', () => {
   const cases: Record<string, NativeBatch> = {
@@ -50,10 +57,7 @@ describe('native calls', () => {
   };
   for (const [what, bad] of Object.entries(cases))
     it(`refuses ${what}`, () => {
-      const tokens = bad.mask!.length;
-      assert.throws(() => native.evaluateSync(fn, bad, call(tokens)), TypeError);
-      const good = [fn, batch(6, {}), call(6)] as const;
-      assert.throws(() => native.evaluateTogether([[...good], [fn, bad, call(tokens)]]), TypeError);
+      refuses(call(bad.mask!.length, bad));
     });
 
   for (const [what, bad] of Object.entries({
@@ -69,48 +73,19 @@ describe('native calls', () => {
     'dtypes that are NaN': { gradDtypes: NaN },
   }))
     it(`refuses ${what}`, () => {
-      const given = { ...call(6), ...bad } as never;
-      assert.throws(() => native.evaluateSync(fn, batch(6, {}), given), TypeError);
+      refuses({ ...call(6), ...bad } as NativeCall);
     });
 
-  // The codes of the columns take 30 bits, those of gradients the next 6.
-  for (const [what, dtypes, grad] of [
-    ['a 16-bit gradient that is too short', 2 * 2 ** 30, new Uint16Array(5)],
-    ['a 16-bit gradient in an array of float32', 2 * 2 ** 30, new Float32Array(6)],
-    ['a float32 gradient in an array of 16 bits', 0, new Uint16Array(6)],
-    ['a gradient of an unknown dtype', 3 * 2 ** 30, new Uint16Array(6)],
-    ['more dtypes than gradients', 64 * 2 ** 30, new Float32Array(6)],
-    ['more dtypes than gradients by far', 2 ** 62, new Float32Array(6)],
-    ['negative dtypes', -64 * 2 ** 30, new Float32Array(6)],
-    ['dtypes that no integer holds', 1e300, new Float32Array(6)],
-    ['dtypes that are a text', '0', new Float32Array(6)],
-  ] as const)
-    it(`refuses ${what} in its fastest calls`, async () => {
-      const { rows, rowLength, data, mask } = batch(6, { data: [] });
-      const columns = Array.from({ length: 10 }, (_, i) =>
-        i === 0 || i === 3 ? new Float32Array(6) : data[i],
-      );
-      const values = new Float64Array(2);
-      const given = [fn, rows, rowLength, undefined, dtypes, ...columns, mask, undefined, values, grad];
-      const whole = [...given, undefined, 0, 0, 0] as unknown as Parameters<typeof native.evaluateHost>;
-      assert.throws(() => native.evaluateHost(...whole), Error);
-      assert.throws(() => native.evaluateHostLater(...whole, undefined, false), Error);
-    });
-
-  it('computes the fastest calls with the dtypes of the gradients', () => {
-    const { rows, rowLength, mask } = batch(6, {});
+  it('writes gradients in the dtypes that the call names', () => {
     const column = Float32Array.of(-1, -2, -3, -4, -5, -6);
-    const columns = Array.from({ length: 10 }, (_, i) => (i === 0 || i === 3 ? column : undefined));
-    const before = [fn, rows, rowLength, undefined];
-    const compute = (dtypes: number, grad: Float32Array | Uint16Array) => {
-      const values = new Float64Array(2);
-      const given = [...before, dtypes, ...columns, mask, undefined, values, grad, undefined, 0, 0, 0];
-      native.evaluateHost(...(given as unknown as Parameters<typeof native.evaluateHost>));
+    const given = batch(6, { data: [column, undefined, undefined, column] });
+    const compute = <G extends Float32Array | Uint16Array>(gradDtypes: number, grad: G): G => {
+      native.evaluate({ ...call(6, given), gradDtypes, grad });
       return grad;
     };
-    const full = compute(0, new Float32Array(6)) as Float32Array;
+    const full = compute(0, new Float32Array(6));
     assert.notEqual(full[0], 0);
-    const half = compute(2 * 2 ** 30, new Uint16Array(6));
+    const half = compute(2, new Uint16Array(6));
     assert.deepEqual(
       Array.from(half),
       Array.from(full, (x) => toHalf(x, 'bfloat16')),
@@ -149,8 +124,7 @@ describe('native calls', () => {
     'logits on a device': logits({ data: 4096n }),
   }))
     it(`refuses ${what}`, () => {
-      const given = { ...call(6), logits: bad as never };
-      assert.throws(() => native.evaluateSync(fn, batch(6, {}), given), TypeError);
+      refuses({ ...call(6), logits: bad as never });
     });
 
   it('refuses 16-bit gradients from which that of logits is computed', () => {
@@ -158,8 +132,7 @@ describe('native calls', () => {
       { grad: new Uint16Array(6), gradDtypes: 2 },
       { gradEntropy: new Uint16Array(6), gradDtypes: 16 },
     ]) {
-      const given = { ...call(6), ...bad, logits: logits({}) } as never;
-      assert.throws(() => native.evaluateSync(fn, batch(6, {}), given), /not in float32/);
+      refuses({ ...call(6), ...bad, logits: logits({}) } as never, /not in float32/);
     }
   });
 
@@ -173,37 +146,42 @@ describe('native calls', () => {
       data: [new Float32Array(6), undefined, new Float32Array(6)],
     } as NativeBatch;
     const values = new Float64Array(native.valueNames(pairs).length);
-    const bad = { ...call(6), values, logits: logits({}) as never };
-    assert.throws(() => native.evaluateSync(pairs, given, bad), /no gradients per token/);
+    refuses({ ...call(6, given), fn: pairs, values, logits: logits({}) as never }, /no gradients per token/);
   });
 
-  it('computes two calls if a getter of one makes the other', async () => {
+  it('keeps the arrays of a call until its promise settles, and computes a call that a getter makes', async () => {
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc') as () => void;
-    const tokens = 4096;
+    const tokens = 2 ** 20;
     const inners = [
-      () => native.evaluateSync(fn, batch(tokens, {}), call(tokens)),
-      () => native.evaluate(fn, batch(tokens, {}), call(tokens)),
+      () => native.evaluate(call(tokens)),
+      () => native.evaluate({ ...call(tokens), later: true }),
     ];
     for (const inner of inners)
       for (let time = 0; time < 5; time++) {
         let made: unknown;
-        const outer = {
+        const values = new Float64Array(2);
+        const promise = native.evaluate({
           ...call(tokens),
-          get repeats() {
+          values,
+          later: true,
+          get gradLogZ() {
             made = inner();
-            collect();
             return undefined;
           },
-        };
-        const input = batch(tokens, {});
-        const promise = native.evaluate(fn, input, outer);
-        for (const { buffer } of [input.data[0], input.data[3], outer.grad] as Float32Array<ArrayBuffer>[])
-          structuredClone(buffer, { transfer: [buffer] });
+        });
+        // Now nothing but the running call refers to its arrays.
         collect();
         await promise;
         await made;
-        assert.equal(outer.values[0], 0);
+        assert.equal(values[0], 0);
       }
+  });
+
+  it('returns -1 for a call that is aborted before it begins', async () => {
+    const abort = Int32Array.of(1);
+    assert.equal(await native.evaluate({ ...call(6), later: true, abort }), -1);
+    const wrong = Int32Array.of(0, 0);
+    assert.throws(() => native.evaluate({ ...call(6), later: true, abort: wrong }), TypeError);
   });
 });

@@ -1,6 +1,7 @@
 /** Tests objectives that compute advantages from rewards, including advantage functions that drop or repeat rows. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { takeNow } from '../lib/core/steps.js';
 import type { ExpressionLossDeclaration } from '../lib/functions/policy-loss/expression-loss.js';
 import { ADVANTAGE_FN, POLICY_LOSS_FN } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
@@ -180,7 +181,7 @@ describe('objectives that compute advantages', () => {
             const batch = {
               ...bare,
               advantages: isOfRows
-                ? fn.computeForSync(laid, options, false).computed.column
+                ? takeNow(fn.computeFor(laid, options, false)).computed.column
                 : bare.rowLengths
                   ? unpack(bare, advantages)
                   : advantages,

@@ -1,12 +1,13 @@
 /**
- * Tests asynchronous calls on small batches, which the JavaScript thread may compute itself: they let timers and I/O run,
+ * Tests asynchronous calls on small batches, which the JavaScript thread computes itself: they let timers and I/O run,
  * have the results of computeSync(), and end with an error as other calls do.
  */
 import assert from 'node:assert/strict';
 import { getEventListeners } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { setImmediate } from 'node:timers/promises';
-import { CallCost } from '../lib/core/turn-budget.js';
+import type { NativeCall } from '../binding.js';
+import { native } from '../lib/core/native.js';
 import { ALGORITHM_TYPE, lossFromExpression, POLICY_LOSS_FN } from '../lib/index.js';
 import { oneOfEach } from './support/countable.js';
 import { type BatchSpec, EDGE_LENGTHS, fitting, layOut, makeBatch, makeRewarded } from './support/draw.js';
@@ -114,60 +115,60 @@ describe('small asynchronous calls', () => {
   });
 });
 
-describe('the time of calls that are computed at once', () => {
-  const busy = (milliseconds: number) => () => {
-    const end = performance.now() + milliseconds;
-    while (performance.now() < end);
-  };
-
-  const quick = () => {};
-
-  it('is limited in each turn of the event loop, for all functions together', async () => {
-    const [one, other] = [new CallCost(0), new CallCost(0)];
-    await setImmediate();
-    assert.ok(one.fits(1000) && other.fits(1000));
-    one.run(1000, busy(0.06));
-    assert.ok(!one.fits(10) && !other.fits(10));
-    await Promise.resolve();
-    assert.ok(!other.fits(10));
-    await setImmediate();
-    assert.ok(other.fits(1000));
+describe('asynchronous calls that are computed at once', () => {
+  const { evaluate } = native;
+  /** For each native call in the order in which they began: whether other threads compute it. */
+  let calls: boolean[];
+  beforeEach(async () => {
+    // Until here, calls of earlier tests may take turns of the event loop.
+    for (let turn = 0; turn < 10; turn++) await setImmediate();
+    calls = [];
+    native.evaluate = ((call: NativeCall & { later?: boolean }) => {
+      calls.push(call.later === true);
+      return evaluate(call);
+    }) as typeof evaluate;
+  });
+  afterEach(() => {
+    native.evaluate = evaluate;
   });
 
-  it('is learned, so that slow functions run elsewhere, and tried again', async () => {
-    const cost = new CallCost(0);
-    for (let i = 0; i < 16; i++) cost.run(2000, busy(0.06));
-    await setImmediate();
-    assert.ok(!cost.fits(2000) && !cost.isSmall(2000));
-    // A call that is tried may be interrupted, too. The first one is, for long.
-    for (let tries = 0; !cost.isSmall(2000); tries++) {
-      assert.ok(tries < 8);
-      let skipped = 0;
-      while (!cost.fits(2000)) assert.ok(++skipped < 100 * 2 ** tries);
-      assert.ok(skipped > 50, String(skipped));
-      cost.run(2000, tries === 0 ? busy(0.2) : quick);
+  const columns = (rows: number, length: number) => ({
+    shape: [rows, length] as const,
+    logprob: new Float32Array(rows * length).fill(-1),
+    oldLogprob: new Float32Array(rows * length).fill(-1.1),
+    advantages: new Float32Array(rows * length).fill(1),
+    actionMask: new Uint8Array(rows * length).fill(1),
+  });
+
+  for (const [rows, length, isSmall] of [
+    [0, 0, true],
+    [1, 8192, true],
+    [8, 512, true],
+    [32, 256, true],
+    [1, 8193, false],
+    [33, 1, false],
+    [33, 0, false],
+  ] as const)
+    it(`${isSmall ? 'include' : 'do not include'} those on ${rows} rows of ${length} tokens`, async () => {
+      const given = columns(rows, length);
+      const promise = ppo.compute(given, { grad: true });
+      assert.deepEqual(calls, [!isSmall]);
+      const { loss, grad } = await promise;
+      const expected = ppo.computeSync(given, { grad: true });
+      assert.ok(Object.is(loss, expected.loss));
+      assertSameArray(grad!, expected.grad!, 'grad');
+    });
+
+  it('are one in a turn of the event loop, even if many begin in it', async () => {
+    const given = columns(8, 512);
+    const promises = Array.from({ length: IN_FLIGHT }, () => ppo.compute(given));
+    for (let turn = 0; turn < IN_FLIGHT; turn++) {
+      // Two calls share a turn if the second one had to wait for it and the first one begins in it.
+      assert.ok(calls.length <= 2 * (turn + 1), `${calls.length} calls after ${turn} turns`);
       await setImmediate();
     }
-  });
-
-  it('does not depend on some slow calls, such as the first ones', async () => {
-    const cost = new CallCost(0);
-    for (let i = 0; i < 40; i++) cost.run(2000, i % 8 === 7 ? quick : busy(0.06));
-    assert.ok(cost.isSmall(2000));
-  });
-
-  it('of small batches says nothing about larger ones', () => {
-    const cost = new CallCost(0);
-    for (let i = 0; i < 16; i++) cost.run(1, quick);
-    assert.ok(cost.isSmall(4096));
-  });
-
-  it('is expected to be long for long programs and large batches', async () => {
-    await setImmediate();
-    assert.ok(!new CallCost(1000).fits(1000));
-    const fast = new CallCost(0);
-    for (let i = 0; i < 100; i++) fast.run(1e9, quick);
-    await setImmediate();
-    assert.ok(fast.fits(16_384) && !fast.fits(16_385));
+    await Promise.all(promises);
+    assert.equal(calls.length, IN_FLIGHT);
+    assert.ok(calls.every((later) => !later));
   });
 });

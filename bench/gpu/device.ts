@@ -61,7 +61,7 @@ export async function uploadInputs(inputs: Inputs, list: readonly Work[]): Promi
   const columns = [...new Set(list.flatMap((work) => work.columns))];
   const rowColumns = [...new Set(list.flatMap((work) => work.rowColumns))];
   const batch = nativeBatch(inputs, { columns, rowColumns, expertMask: true });
-  const resident = await benchNative.upload(DEVICE, batch, undefined);
+  const resident = await benchNative.upload({ device: DEVICE, batch });
   if (resident === -1) throw new Error('the upload was aborted');
   return resident;
 }
@@ -92,13 +92,13 @@ export function deviceContender(
 ): Contender {
   const fn = benchNative.createFunction(work.spec);
   const timing = new Float64Array(2);
-  const call = callFor({}, benchNative.valueNames(fn).length);
+  const call = { ...callFor(benchNative, fn, resident, {}), timing };
   const index = part === 'all passes' ? 0 : 1;
   return {
     name,
     time: (calls) =>
       Array.from({ length: calls }, () => {
-        benchNative.evaluateOnDevice(fn, resident, call, timing);
+        benchNative.evaluateOnDevice(call);
         return timing[index]!;
       }),
   };

@@ -31,11 +31,11 @@ export async function timeHostBatch(
   const bytes = tokens * (4 * work.columns.length + 1);
   const fn = native.createFunction(work.spec);
   const evaluate = (grad: Float32Array | undefined) => {
-    const call = callFor(grad ? { grad } : {}, native.valueNames(fn).length);
-    return () => native.evaluateSync(fn, batch, call, DEVICE);
+    const call = { ...callFor(native, fn, batch, grad ? { grad } : {}), device: DEVICE };
+    return () => native.evaluate(call);
   };
   const uploadAndRelease = async () => {
-    const resident = await native.upload(DEVICE, batch, undefined);
+    const resident = await native.upload({ device: DEVICE, batch });
     if (resident !== -1) native.release(resident);
   };
   const contenders: Contender[] = [

@@ -24,7 +24,7 @@ function logitsContender(name: string, call: NativeLogits): Contender {
     name,
     time: (calls) =>
       Array.from({ length: calls }, () => {
-        benchNative.logitsSync({ ...call, timing });
+        benchNative.logits({ ...call, timing });
         return timing[0]!;
       }),
   };

@@ -23,11 +23,9 @@ export async function timeSmallCalls(
   using batch = await upload(inputs, `cuda:${DEVICE}`);
   const grad = new Float32Array(shape[0] * shape[1]);
   const fn = benchNative.createFunction(work.spec);
-  const call = callFor({}, benchNative.valueNames(fn).length);
+  const call = callFor(benchNative, fn, resident, {});
   const ours: Contender[] = [
-    syncContender('native call, gradient stays on the device', () =>
-      benchNative.evaluateOnDevice(fn, resident, call, undefined),
-    ),
+    syncContender('native call, gradient stays on the device', () => benchNative.evaluateOnDevice(call)),
     syncContender('computeSync(), no gradient', () => work.computeSync(batch)),
     syncContender('computeSync(), gradient to the host', () => work.computeSync(batch, { grad })),
     contender('compute(), no gradient', () => work.compute(batch)),

@@ -3,7 +3,7 @@
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
 import { KeyMapper } from '../../lib/core/key-mapper.js';
-import { finish } from '../../lib/core/slices.js';
+import { takeNow } from '../../lib/core/steps.js';
 import type { Batch, HalfColumn, PolicyLossFn } from '../../lib/index.js';
 import { generator } from '../../test/support/random.js';
 
@@ -214,7 +214,7 @@ export type NativeReads = Readonly<Pick<PolicyLossFn['reads'], 'columns' | 'rowC
 export function nativeBatch(batch: Batch, { columns, rowColumns, expertMask }: NativeReads): NativeBatch {
   const masks: InputName[] = expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
   const reader = new BatchReader(TRINITY, { inputs: [...columns, ...rowColumns, ...masks] });
-  return finish(reader.readHost(batch)).native;
+  return takeNow(reader.readHost(batch)).native;
 }
 
 /**
@@ -222,5 +222,5 @@ export function nativeBatch(batch: Batch, { columns, rowColumns, expertMask }: N
  */
 export function nativeAdvantageBatch(batch: Batch, inputs: readonly InputName[]): NativeAdvantageBatch {
   const reader = new BatchReader(TRINITY, { inputs: [...inputs, 'action_mask'], order: 'advantage' });
-  return finish(reader.readHost(batch)).native as NativeAdvantageBatch;
+  return takeNow(reader.readHost(batch)).native as NativeAdvantageBatch;
 }

@@ -19,6 +19,10 @@ import { ADVANTAGE_FN, type HalfColumn } from '../../lib/index.js';
 import { callFor } from './native-calls.js';
 import type { Gradients } from './works.js';
 
+/** A build of the time before calls had descriptors. */
+type OlderBuild = NativeBinding &
+  Partial<Record<'evaluateSync' | 'advantagesSync', (fn: object, batch: object, call: object) => number>>;
+
 /** A call to a native function whose arguments are already prepared. */
 export type PreparedCall = () => unknown;
 
@@ -50,8 +54,9 @@ export function lossCall(
   gradients: Gradients<Float32Array | HalfColumn>,
 ): PreparedCall {
   const fn = build.createFunction(spec);
-  const call = callFor(gradients, build.valueNames(fn).length);
-  return () => build.evaluateSync(fn, batch, call);
+  const call = callFor(build, fn, batch, gradients);
+  const { evaluateSync } = build as OlderBuild;
+  return evaluateSync ? () => evaluateSync(fn, batch, call) : () => build.evaluate(call);
 }
 
 /**
@@ -82,6 +87,8 @@ export function advantageCall(
 ): PreparedCall {
   const fn = build.createAdvantage(spec);
   const call = {
+    fn,
+    batch,
     advantages,
     returns: undefined,
     scores: undefined,
@@ -89,7 +96,7 @@ export function advantageCall(
     values: new Float64Array(build.advantageValueNames(fn).length),
     notFiniteRow: new Float64Array(1),
     seed: 0,
-    abort: undefined,
   };
-  return () => build.advantagesSync(fn, batch, call);
+  const { advantagesSync } = build as OlderBuild;
+  return advantagesSync ? () => advantagesSync(fn, batch, call) : () => build.advantages(call);
 }

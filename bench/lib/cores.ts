@@ -20,9 +20,10 @@ const PREPARE = `(native) => {
   const batch = { rows, rowLength: columns, offsets: undefined, data, dtypes: [0, 0, 0, 0, 0], mask, expert: undefined };
   const options = { clip_range_low: 0.2, clip_range_high: 0.2, clip_ratio_c: 3 };
   const fn = native.createFunction({ policyLoss: { name: 'ppo', options, aggregation: 'token-mean' } });
-  const call = { values: new Float64Array(native.valueNames(fn).length), grad: new Float32Array(rows * columns) };
+  const [values, grad] = [new Float64Array(native.valueNames(fn).length), new Float32Array(rows * columns)];
+  const call = { fn, batch, values, grad };
   return () => {
-    for (let i = 0; i < ${CALLS}; i++) native.evaluateSync(fn, batch, call);
+    for (let i = 0; i < ${CALLS}; i++) native.evaluate(call);
   };
 }`;
 const [IDLE, ASKED] = [0, 1];

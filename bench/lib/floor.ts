@@ -9,6 +9,6 @@ import type { Gradients, Work } from './works.js';
 
 /** Returns a contender that runs a function's traffic floor. */
 export function floor(work: Work, batch: Batch, gradients: Gradients<Float32Array | HalfColumn>): Contender {
-  const { fn, input, call } = prepare(benchNative, work, batch, gradients);
-  return contender('floor', () => benchNative.traffic(fn, input, call));
+  const call = { ...prepare(benchNative, work, batch, gradients), later: true } as const;
+  return contender('floor', () => benchNative.traffic(call));
 }

@@ -62,8 +62,8 @@ async function timeOne(
   // The gradients replace the logits, so later calls read them. No step takes longer for other numbers.
   return race(
     [
-      contender(READ, () => benchNative.memoryTraffic(data, false)),
-      contender(REWRITE, () => benchNative.memoryTraffic(data, true)),
+      contender(READ, () => benchNative.memoryTraffic({ array: data, writes: false, later: true })),
+      contender(REWRITE, () => benchNative.memoryTraffic({ array: data, writes: true, later: true })),
       contender(FORWARD, () => logprobs(logits, { ...options, entropy: true })),
       contender(BACKWARD, () => logprobsBackward(logits, { ...backward, out: logits })),
       contender(FUSED, () => objective.fromLogits(batch, { gradLogits: logits })),

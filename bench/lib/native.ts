@@ -3,13 +3,7 @@
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
-import type {
-  NativeBatch,
-  NativeBinding,
-  NativeCall,
-  NativeFunction,
-  NativeResident,
-} from '../../binding.js';
+import type { NativeBinding, NativeCall, NativeCompute } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
 
 /** The interface of the bench build: the addon's own functions and those for benchmarks. */
@@ -17,25 +11,20 @@ export interface NativeBenchBinding extends NativeBinding {
   /**
    * Reads the columns of a host batch that evaluate() would read, and writes to the call's gradients, but computes
    * nothing. It uses the same threads, chunks and tiles, so its time is the cost of the memory traffic alone. The
-   * number that it resolves to has no meaning.
+   * value has no meaning.
    */
-  traffic(fn: NativeFunction, batch: NativeBatch, call: NativeCall): Promise<number>;
+  traffic: NativeCompute<NativeCall>;
   /**
-   * Reads an array and, if `writes` is set, writes the same numbers back, on the threads of the pool. The number that it
-   * resolves to has no meaning.
+   * Reads an array and, if `writes` is set, writes the same numbers back, on the threads of the pool. Its value
+   * has no meaning.
    */
-  memoryTraffic(array: Float32Array | Uint16Array, writes: boolean): Promise<number>;
+  memoryTraffic: NativeCompute<{ array: Float32Array | Uint16Array; writes: boolean }>;
   /**
    * Evaluates a batch that is on a device, and leaves the gradient on the device. `timing`, if given, receives two
    * times in milliseconds, which the device measures: the time of all passes (kernels), and the time of the token pass
    * alone.
    */
-  evaluateOnDevice(
-    fn: NativeFunction,
-    batch: NativeResident,
-    call: NativeCall,
-    timing: Float64Array | undefined,
-  ): number;
+  evaluateOnDevice: NativeCompute<NativeCall & { timing?: Float64Array }>;
   /**
    * Returns the speed of copies within a device's memory, in bytes per second. Each copied byte counts twice, because
    * it is read and written.

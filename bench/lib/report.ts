@@ -5,7 +5,6 @@ import type { Shape } from './batch.js';
 import type { PpoTimes } from './expressions.js';
 import type { Machine } from './machine.js';
 import type { Sample } from './race.js';
-import type { TogetherTimes } from './together.js';
 
 /** The name under which this package appears among the contenders. */
 export const OURS = 'policy-loss';
@@ -66,8 +65,6 @@ export interface Report {
   layouts?: Record<string, Times>;
   /** The times by function, and then by dtype. */
   dtypes?: Record<string, Times>;
-  /** Several losses of one batch, one after another and together. */
-  together?: TogetherTimes[];
   /** For each function, the largest number of bytes by which the process grew during compute(). */
   memory?: Record<string, number>;
   /** How long compute() blocked the event loop. The keys say into which array the gradient is written. */

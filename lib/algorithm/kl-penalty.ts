@@ -6,8 +6,8 @@ import { readMask, readRowNumbers } from '../core/columns.js';
 import { allocate } from '../core/errors.js';
 import type { KeyMapper } from '../core/key-mapper.js';
 import { type Layout, readLayout } from '../core/layout.js';
-import { finish, finishInTurns, SLICE, type Sliced } from '../core/slices.js';
-import type { KLFn, KlPenaltyResult } from '../functions/kl/kl-fn.js';
+import { SLICE, type Steps } from '../core/steps.js';
+import type { KLFn } from '../functions/kl/kl-fn.js';
 
 /** A batch after the KL penalty was subtracted from its token-level rewards, and the metrics of the penalty. */
 export interface PenalisedBatch {
@@ -31,22 +31,19 @@ export class KlPenalty {
   }
 
   /** Returns the batch with the KL penalty subtracted from its token-level rewards. */
-  async apply(batch: Batch): Promise<PenalisedBatch> {
+  *apply(batch: Batch): Steps<PenalisedBatch> {
     if (this.isNone) return { batch, metrics: {} };
-    return finishInTurns(this.#withScores(batch), undefined, async (scored) =>
-      penalised(batch, await this.#fn.applyKlPenaltyToReward(scored)),
-    );
-  }
-
-  /** Synchronous version of apply(). */
-  applySync(batch: Batch): PenalisedBatch {
-    if (this.isNone) return { batch, metrics: {} };
-    return penalised(batch, this.#fn.applyKlPenaltyToRewardSync(finish(this.#withScores(batch))));
+    const scored = yield* this.#withScores(batch);
+    const { tokenLevelRewards, metrics } = yield* this.#fn.penalise(scored);
+    return {
+      batch: { ...batch, tokenLevelRewards },
+      metrics: { 'kl_penalty/kl': metrics.kl!, 'kl_penalty/kl_coef': metrics.kl_coef! },
+    };
   }
 
   // The penalty is subtracted from token-level scores. If the batch has none, this makes them from the rewards of the
   // rows: the last unmasked token of a row gets the row's reward, and all other tokens get 0.
-  *#withScores(batch: Batch): Sliced<Batch> {
+  *#withScores(batch: Batch): Steps<Batch> {
     if (find(batch, this.#mapper.keys('token_level_scores'))) return batch;
     const rewards = find(batch, this.#mapper.keys('rewards'));
     if (!rewards) throw missingInput(this.#mapper, 'token_level_scores', 'a score per token, or rewards');
@@ -58,14 +55,7 @@ export class KlPenalty {
   }
 }
 
-function penalised(batch: Batch, { tokenLevelRewards, metrics }: KlPenaltyResult): PenalisedBatch {
-  return {
-    batch: { ...batch, tokenLevelRewards },
-    metrics: { 'kl_penalty/kl': metrics.kl!, 'kl_penalty/kl_coef': metrics.kl_coef! },
-  };
-}
-
-function* onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Sliced<Float32Array> {
+function* onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Steps<Float32Array> {
   const scores = allocate(`scores of ${layout.tokens} tokens`, () => new Float32Array(layout.tokens));
   let inSlice = 0;
   for (let row = 0; row < layout.rows; row++) {

@@ -5,11 +5,8 @@ import type { Metrics } from '../core/calls.js';
 import type { ComputedAdvantages, FusedAdvantage } from '../core/computed-advantages.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { LossError } from '../core/errors.js';
-import type {
-  AdvantageComputeOptions,
-  AdvantageComputeSyncOptions,
-  AdvantageFn,
-} from '../functions/advantage/advantage-fn.js';
+import type { Steps } from '../core/steps.js';
+import type { AdvantageComputeSyncOptions, AdvantageFn } from '../functions/advantage/advantage-fn.js';
 import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import type { KlPenalty } from './kl-penalty.js';
 
@@ -65,50 +62,22 @@ export class ObjectiveAdvantages {
    * Returns the advantages of a batch that has none. Those of a batch on a device are computed together with the loss, so
    * there is nothing to wait for, and the loss can read the batch before it is updated.
    */
-  compute(
+  *compute(
     batch: Batch | DeviceBatch,
-    options: AdvantageComputeOptions,
+    { seed }: AdvantageComputeSyncOptions,
     conversions?: Conversions,
-  ): CallAdvantages | Promise<CallAdvantages> {
-    if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
-    return this.#computeOnHost(batch, options, conversions).then(({ computed, metrics }) => ({
-      computed,
-      metrics: () => metrics,
-    }));
-  }
-
-  async #computeOnHost(
-    batch: Batch,
-    options: AdvantageComputeOptions,
-    conversions?: Conversions,
-  ): Promise<MadeAdvantages> {
+  ): Steps<CallAdvantages> {
+    const seeded = seed === undefined ? {} : { seed };
+    if (batch instanceof DeviceBatch) return this.#fuse(batch, seeded);
     const { advantageFn, policyLossFn, klPenalty } = this.#parts;
-    const penalised = await klPenalty.apply(batch);
-    const made = await advantageFn!.computeFor(
+    const penalised = yield* klPenalty.apply(batch);
+    const { computed, metrics } = yield* advantageFn!.computeFor(
       penalised.batch,
-      ofAdvantages(options),
+      seeded,
       policyLossFn.readsMaskedAdvantages,
       conversions,
     );
-    return { ...made, metrics: { ...made.metrics, ...penalised.metrics } };
-  }
-
-  /** Synchronous version of {@link compute}. */
-  computeSync(
-    batch: Batch | DeviceBatch,
-    options: AdvantageComputeSyncOptions,
-    conversions?: Conversions,
-  ): CallAdvantages {
-    if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
-    const { advantageFn, policyLossFn, klPenalty } = this.#parts;
-    const penalised = klPenalty.applySync(batch);
-    const made = advantageFn!.computeForSync(
-      penalised.batch,
-      ofAdvantages(options),
-      policyLossFn.readsMaskedAdvantages,
-      conversions,
-    );
-    return { computed: made.computed, metrics: () => ({ ...made.metrics, ...penalised.metrics }) };
+    return { computed, metrics: () => ({ ...metrics, ...penalised.metrics }) };
   }
 
   #fuse(batch: DeviceBatch, options: AdvantageComputeSyncOptions): CallAdvantages {
@@ -128,8 +97,4 @@ export class ObjectiveAdvantages {
     const { metrics, ...fused } = advantageFn!.fuse(batch, options);
     return { fused, metrics };
   }
-}
-
-function ofAdvantages({ seed, signal }: AdvantageComputeOptions): AdvantageComputeOptions {
-  return { ...(seed !== undefined && { seed }), ...(signal !== undefined && { signal }) };
 }

@@ -11,10 +11,10 @@ import {
 } from '../core/batch-reader.js';
 import type { GradientRequest, LossComputeOptions, LossComputeSyncOptions, Result } from '../core/calls.js';
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
-import { countBatch, countBatchSync } from '../core/count-batch.js';
+import { countBatch } from '../core/count-batch.js';
 import type { Counts, Normalizer } from '../core/counts.js';
 import type { DeviceBatch } from '../core/device-batch.js';
-import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
+import { describeValue, guarded, LossError } from '../core/errors.js';
 import { type CoefficientsOf, Evaluator, type ReadLoss } from '../core/evaluator.js';
 import {
   type Gradients,
@@ -27,7 +27,7 @@ import { KeyMapper } from '../core/key-mapper.js';
 import type { ColumnName } from '../core/native-batch.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
 import { termsOfPart } from '../core/part-sums.js';
-import { finish, finishInTurns } from '../core/slices.js';
+import { type Steps, takeLater, takeNow } from '../core/steps.js';
 import type { AdvantageFn } from '../functions/advantage/advantage-fn.js';
 import { ADVANTAGE_FN } from '../functions/advantage/index.js';
 import type { EntropyLossFn } from '../functions/entropy/entropy-loss-fn.js';
@@ -190,12 +190,17 @@ export class Objective {
    * of an advantage function.
    */
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
-    return guardedAsync(() => this.#read(batch, withHeldRequests(given ?? {}), (loss) => loss.compute()));
+    return takeLater(this.#compute(batch, given), given);
   }
 
   /** Synchronous version of compute(). Both return exactly the same numbers. */
   computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
-    return guarded(() => this.#readSync(batch, withHeldRequests(given ?? {})).computeSync());
+    return takeNow(this.#compute(batch, given));
+  }
+
+  *#compute(batch: Batch | DeviceBatch, given: ObjectiveComputeOptions | undefined): Steps<ObjectiveResult> {
+    const loss = yield* this.#read(batch, withHeldRequests(given ?? {}));
+    return yield* loss.compute();
   }
 
   /**
@@ -228,8 +233,7 @@ export class Objective {
       needsLogprobFirst: (batch) =>
         this.lossFn.correction !== undefined ||
         (!this.#klPenalty.isNone && this.#advantages.areMissing(batch)),
-      read: (batch, options) => this.#read(batch, options, (loss) => loss),
-      readSync: (batch, options) => this.#readSync(batch, options),
+      read: (batch, options) => this.#read(batch, options),
     };
   }
 
@@ -256,25 +260,20 @@ export class Objective {
    * are computed within groups.
    */
   count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
-    return guardedAsync(async () => {
-      const drops = this.#advantages.mayDrop(batch);
-      const held = drops ? this.#held(batch) : batch;
-      const found = drops ? this.#advantages.compute(held, options ?? {}) : undefined;
-      const { computed, fused } = (found instanceof Promise ? await found : found) ?? {};
-      const { correction } = this.lossFn;
-      return countBatch(this.#counter, held, { repeats: computed?.repeats, fused, correction });
-    });
+    return takeLater(this.#count(batch, options));
   }
 
   /** Synchronous version of count(). */
   countSync(batch: Batch | DeviceBatch, options?: { seed?: number }): Counts {
-    return guarded(() => {
-      const { computed, fused } = this.#advantages.mayDrop(batch)
-        ? this.#advantages.computeSync(batch, options ?? {})
-        : {};
-      const { correction } = this.lossFn;
-      return countBatchSync(this.#counter, batch, { repeats: computed?.repeats, fused, correction });
-    });
+    return takeNow(this.#count(batch, options));
+  }
+
+  *#count(batch: Batch | DeviceBatch, options: { seed?: number } | undefined): Steps<Counts> {
+    const { correction } = this.lossFn;
+    if (!this.#advantages.mayDrop(batch)) return yield* countBatch(this.#counter, batch, { correction });
+    const held = this.#held(batch);
+    const { computed, fused } = yield* this.#advantages.compute(held, options ?? {});
+    return yield* countBatch(this.#counter, held, { repeats: computed?.repeats, fused, correction });
   }
 
   /**
@@ -288,7 +287,16 @@ export class Objective {
     computed: ComputedAdvantages | undefined,
     options: ObjectiveComputeOptions,
   ): Promise<ObjectiveResult> {
-    return this.#readWith(batch, options, computed && { computed }, (loss) => loss.compute());
+    return takeLater(this.#computeWith(batch, computed, options), options);
+  }
+
+  *#computeWith(
+    batch: Batch,
+    computed: ComputedAdvantages | undefined,
+    options: ObjectiveComputeOptions,
+  ): Steps<ObjectiveResult> {
+    const loss = yield* this.#readWith(batch, options, computed && { computed });
+    return yield* loss.compute();
   }
 
   // Whether the loss that is evaluated contains the KL loss and the entropy loss.
@@ -337,57 +345,33 @@ export class Objective {
   }
 
   // Reads a batch, and computes its advantages if they are missing. The options must not change during the call.
-  async #read<R>(
-    batch: Batch | DeviceBatch,
-    options: ObjectiveComputeOptions,
-    use: (loss: ReadLoss<ObjectiveResult>) => R | Promise<R>,
-  ): Promise<R> {
-    if (!this.#advantages.areMissing(batch)) return this.#readWith(batch, options, undefined, use);
+  *#read(batch: Batch | DeviceBatch, options: ObjectiveComputeOptions): Steps<ReadLoss<ObjectiveResult>> {
+    if (!this.#advantages.areMissing(batch)) return yield* this.#readWith(batch, options, undefined);
     const conversions: Conversions = new Map();
     const held = this.#held(batch);
-    const found = this.#advantages.compute(held, options, conversions);
-    return this.#readWith(held, options, found instanceof Promise ? await found : found, use, conversions);
+    const found = yield* this.#advantages.compute(held, options, conversions);
+    return yield* this.#readWith(held, options, found, conversions);
   }
 
-  #readSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions): ReadLoss<ObjectiveResult> {
-    const conversions: Conversions = new Map();
-    const found = this.#advantages.areMissing(batch)
-      ? this.#advantages.computeSync(batch, options, conversions)
-      : undefined;
-    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = finish(evaluator.read(batch, undefined, found?.computed, conversions));
-    const gradients = this.#gradients(input, options, batch);
-    return evaluator.prepare(
-      input,
-      gradients,
-      options,
-      coefficients(input, options.normalizer),
-      (result) => toResult(result, gradients, options.gradEntropy !== false, input.layout, found),
-      found?.fused,
-    );
-  }
-
-  async #readWith<R>(
+  *#readWith(
     batch: Batch | DeviceBatch,
     options: ObjectiveComputeOptions,
     found: CallAdvantages | undefined,
-    use: (loss: ReadLoss<ObjectiveResult>) => R | Promise<R>,
     conversions?: Conversions,
-  ): Promise<R> {
+  ): Steps<ReadLoss<ObjectiveResult>> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const reading = evaluator.read(batch, options.device, found?.computed, conversions);
-    return finishInTurns(reading, options.signal, (input) => {
-      const gradients = this.#gradients(input, options, batch);
-      const loss = evaluator.prepare(
-        input,
-        gradients,
-        options,
-        coefficients(input, options.normalizer),
-        (result) => toResult(result, gradients, options.gradEntropy !== false, input.layout, found),
-        found?.fused,
-      );
-      return use(loss);
-    });
+    const input = yield* evaluator.read(batch, options.device, found?.computed, conversions);
+    const gradients = this.#gradients(input, options, batch);
+    const call = {
+      input,
+      gradients,
+      options,
+      coefficients: coefficients(input, options.normalizer),
+      fused: found?.fused,
+    };
+    return evaluator.prepare(call, (result) =>
+      toResult(result, gradients, options.gradEntropy !== false, input.layout, found),
+    );
   }
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {

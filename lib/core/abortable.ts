@@ -19,27 +19,18 @@ export interface AbortSignalLike {
 
 /**
  * Runs native work that an AbortSignal can end.
- * @param start starts the work. It receives a flag that becomes non-zero when the signal aborts, and gives it to native
- * code, which polls it. The promise must resolve to -1 if the work ended because of the flag.
- * @returns a promise of the result. It rejects with LossError `ERR_ABORTED` if the signal ended the work.
- * @throws the error that `start` throws. With a signal, the promise rejects with it instead.
+ * @param start starts the work, before this function returns. It receives a flag that becomes non-zero when the signal
+ * aborts, and gives it to native code, which polls it. The promise must resolve to -1 if the work ended because of the flag.
+ * @returns a promise of the result. It rejects with LossError `ERR_ABORTED` if the signal ended the work, and as {@link
+ * fromNative} says if the work failed.
  */
-export function abortable<T>(
+export async function abortable<T>(
   signal: AbortSignalLike | undefined,
   start: (flag: Int32Array | undefined) => Promise<T>,
 ): Promise<Exclude<T, -1>> {
-  if (signal !== undefined) return withFlag(signal, start);
-  // An asynchronous function would take more time than this, and small batches are computed within microseconds.
-  return callNative(() => start(undefined)).catch(throwFromNative) as Promise<Exclude<T, -1>>;
-}
-
-async function withFlag<T>(
-  signal: AbortSignalLike,
-  start: (flag: Int32Array) => Promise<T>,
-): Promise<Exclude<T, -1>> {
   checkSignal(signal);
-  const flag = new Int32Array(1);
-  const ignore = whenAborted(signal, () => Atomics.store(flag, 0, 1));
+  const flag = signal && new Int32Array(1);
+  const ignore = signal && whenAborted(signal, () => Atomics.store(flag!, 0, 1));
   try {
     const result = await start(flag);
     if (result === -1) throw aborted(signal);
@@ -47,7 +38,7 @@ async function withFlag<T>(
   } catch (error) {
     throw fromNative(error);
   } finally {
-    ignore();
+    ignore?.();
   }
 }
 
@@ -79,8 +70,8 @@ function aborted(signal: AbortSignalLike | undefined): LossError {
   return new LossError('ERR_ABORTED', 'the call was aborted', { cause: signal?.reason });
 }
 
-/** Calls `act` once if a signal is aborted. Returns a function that undoes this. */
-export function whenAborted(signal: AbortSignalLike, act: () => void): () => void {
+// Calls `act` once if a signal is aborted. Returns a function that undoes this.
+function whenAborted(signal: AbortSignalLike, act: () => void): () => void {
   const watch = Watch.of(signal);
   watch.add(act);
   return () => watch.delete(act);
@@ -119,19 +110,6 @@ class Watch {
     this.#acts.delete(act);
     if (this.#acts.size === 0) this.#signal.removeEventListener('abort', this.#abort);
   }
-}
-
-/** Calls native code, and converts its errors as {@link fromNative} does. */
-export function callNative<T>(call: () => T): T {
-  try {
-    return call();
-  } catch (error) {
-    throw fromNative(error);
-  }
-}
-
-function throwFromNative(error: unknown): never {
-  throw fromNative(error);
 }
 
 const NATIVE_CODES: readonly unknown[] = [

@@ -21,7 +21,7 @@ import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import { CU_SEQLENS, type Layout, readLayout } from './layout.js';
 import { ADVANTAGE_COLUMNS, COLUMNS, emptyAdvantageBatch, emptyBatch, ROW_DATA } from './native-batch.js';
-import { finish, inSlices, type Sliced } from './slices.js';
+import { inSlices, type Steps, takeNow } from './steps.js';
 
 // Describes what each input holds. The error for a missing input quotes it.
 const EXPECTED = {
@@ -113,11 +113,9 @@ export interface Input {
   replaced?: ReplacedColumns | undefined;
 }
 
-/**
- * Calls `use`, which makes several native calls for an input. Keeps the input on its device until the promise settles.
- */
-export function whileKept<T>({ resident }: Input, use: () => Promise<T>): Promise<T> {
-  return resident ? resident.keptWhile(use) : use();
+/** Takes steps, among which are several native calls for an input. Keeps the input on its device until the last one. */
+export function whileKept<T>({ resident }: Input, steps: Steps<T>): Steps<T> {
+  return resident ? resident.keptWhile(steps) : steps;
 }
 
 /** A batch from host memory that was checked and converted for native calls. */
@@ -195,7 +193,7 @@ export class BatchReader {
    * @throws LossError if a value is missing or invalid. The message names the key, what was expected and what was
    * given.
    */
-  *read(batch: Batch | DeviceBatch, device?: string, conversions?: Conversions): Sliced<Input> {
+  *read(batch: Batch | DeviceBatch, device?: string, conversions?: Conversions): Steps<Input> {
     if (batch instanceof DeviceBatch) return this.#readResident(batch, device);
     const index = cudaIndex(device);
     const { native, layout, step } = yield* this.readHost(batch, conversions);
@@ -216,7 +214,7 @@ export class BatchReader {
    * @throws LossError if a value is missing or invalid. The message names the key, what was expected and what was
    * given.
    */
-  *readHost(batch: Batch, conversions?: Conversions): Sliced<HostInput> {
+  *readHost(batch: Batch, conversions?: Conversions): Steps<HostInput> {
     if (batch === null || typeof batch !== 'object')
       throw new LossError('ERR_INVALID_INPUT', {
         at: 'batch',
@@ -305,7 +303,7 @@ function* convert(
   { key, value }: FoundInput,
   layout: Layout,
   conversions: Conversions | undefined,
-): Sliced<void> {
+): Steps<void> {
   let converted = conversions?.get(entry.name);
   if (converted === undefined) {
     converted = yield* convertedInput(entry, key, value, layout);
@@ -325,7 +323,7 @@ function* convert(
 }
 
 // Returns the index of the next row of each row's group. After the last row of a group comes its first.
-function* nextInGroups(ids: Int32Array): Sliced<Float64Array> {
+function* nextInGroups(ids: Int32Array): Steps<Float64Array> {
   const next = new Float64Array(ids.length);
   const last = new Map<number, number>();
   yield* inSlices(ids.length, (begin, end) => {
@@ -360,7 +358,7 @@ function convertedInput(
   key: string,
   value: unknown,
   layout: Layout,
-): Sliced<Converted> {
+): Steps<Converted> {
   switch (name) {
     case 'action_mask':
       return readMask(key, value, layout, 'token');
@@ -418,7 +416,7 @@ export function readTokenFloats(
   mapper: KeyMapper,
   name: InputName,
   layout: Layout,
-): Sliced<Float32Array> {
+): Steps<Float32Array> {
   const { key, value } = findInput(batch, mapper, name);
   return readFloat32(key, value, layout);
 }
@@ -431,10 +429,10 @@ export function readTokenFloats(
  */
 export function readStep(batch: object, mapper: KeyMapper, rows: number): number {
   const { key, value } = findInput(batch, mapper, 'step');
-  return finish(checkSteps(key, value, rows));
+  return takeNow(checkSteps(key, value, rows));
 }
 
-function* checkSteps(key: string, value: unknown, rows: number): Sliced<number> {
+function* checkSteps(key: string, value: unknown, rows: number): Steps<number> {
   if (typeof value === 'number') return checkStep(key, value);
   if (!Array.isArray(value) && !ArrayBuffer.isView(value))
     throw new LossError('ERR_INVALID_INPUT', {

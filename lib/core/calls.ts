@@ -4,7 +4,6 @@ import type { Float16ArrayLike } from './arrays.js';
 import type { HalfColumn } from './batch.js';
 import type { Normalizer } from './counts.js';
 import type { DeviceGradient } from './device-gradient.js';
-import type { Together } from './together.js';
 
 /** Requests a gradient in 16 bits: each float32 value, rounded to the nearest number of the dtype. */
 export interface HalfGradientRequest extends Pick<HalfColumn, 'dtype'> {
@@ -25,10 +24,9 @@ export type GradientRequest =
 /** Options of a call that computes a loss synchronously. */
 export interface ComputeSyncOptions {
   /**
-   * true requests the gradient, ∂loss/∂logprob, in an array of its own. On Linux, the memory of a large array is recycled
-   * after nothing refers to it any more. To receive it in an existing array, pass a Float32Array
-   * with B×T elements. `{ dtype: 'bfloat16' }` or `{ dtype: 'float16' }` requests 16 bits per value, which are returned as
-   * `halfGrad`; `data`, or a Float16Array instead of the object, receives them in an existing array.
+   * true requests the gradient, ∂loss/∂logprob, in an array of its own. To receive it in an existing array, pass a
+   * Float32Array with B×T elements. `{ dtype: 'bfloat16' }` or `{ dtype: 'float16' }` requests 16 bits per value, which
+   * are returned as `halfGrad`; `data`, or a Float16Array instead of the object, receives them in an existing array.
    * `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`. `'shareable'` does so
    * in memory that other processes can open, which takes at least 2 MiB. To overwrite the `deviceGrad` of an earlier call,
    * pass it.
@@ -70,8 +68,6 @@ export interface ComputeOptions extends ComputeSyncOptions, DeviceCallOptions {
    * was passed as `grad` may be partly written.
    */
   signal?: AbortSignalLike;
-  /** Computes the call together with others; see {@link computeTogether}. */
-  together?: Together;
 }
 
 /** Options of a synchronous call that computes a policy loss. */
@@ -122,15 +118,9 @@ export interface LossResult<M = Metrics> extends Result<M> {
   gradLogZ?: Float32Array;
 }
 
-/** The options of an asynchronous call after its batch was read. */
-export interface AsyncOptions {
-  signal?: AbortSignalLike | undefined;
-  stream?: bigint | undefined;
-  together?: Together | undefined;
-}
-
-/** The options of a call that concern a part of a batch; see ComputeSyncOptions. */
+/** The options of a call after its batch was read. */
 export interface CallOptions {
   normalizer?: Normalizer | undefined;
   part?: boolean | undefined;
+  stream?: bigint | undefined;
 }

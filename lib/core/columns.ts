@@ -6,7 +6,7 @@ import { checkAttached, fixedLength } from './arrays.js';
 import { type FoundInput, find } from './batch.js';
 import { allocate, describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
-import { inSlices, SLICE, type Sliced } from './slices.js';
+import { inSlices, SLICE, type Steps } from './steps.js';
 
 /** The codes of the dtypes; see NativeBatch.dtypes in binding.d.ts. */
 export const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;
@@ -30,7 +30,7 @@ export function* readFloats(
   value: unknown,
   layout: Layout,
   mayBePerRow: boolean,
-): Sliced<NativeColumn> {
+): Steps<NativeColumn> {
   const { data, dtype } = yield* floatData(key, value, layout, mayBePerRow);
   checkAttached(key, data);
   checkLength(key, data.length, layout, mayBePerRow);
@@ -45,7 +45,7 @@ export function* readFloats(
  * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
  * wrong.
  */
-export function* readFloat32(key: string, value: unknown, layout: Layout): Sliced<Float32Array> {
+export function* readFloat32(key: string, value: unknown, layout: Layout): Steps<Float32Array> {
   const { data } = yield* floatData(key, value, layout, false);
   checkAttached(key, data);
   if (!types.isFloat32Array(data))
@@ -67,16 +67,13 @@ function checkLength(key: string, length: number, layout: Layout, mayBePerRow: b
   });
 }
 
-function* floatData(key: string, value: unknown, layout: Layout, mayBePerRow: boolean): Sliced<TaggedFloats> {
+function* floatData(key: string, value: unknown, layout: Layout, mayBePerRow: boolean): Steps<TaggedFloats> {
   if (types.isFloat32Array(value)) return { data: value, dtype: 'float32' };
   if (types.isFloat64Array(value) || Array.isArray(value))
     return { data: yield* toFloat32(key, value, layout, mayBePerRow), dtype: 'float32' };
   const tagged = taggedFloats(key, value);
   if (tagged) return tagged;
-  const isOnDevice =
-    value !== null &&
-    typeof value === 'object' &&
-    (types.isExternal(value) || 'pointer' in value || 'ipc' in value);
+  const isOnDevice = value !== null && typeof value === 'object' && ('pointer' in value || 'ipc' in value);
   throw new LossError('ERR_INVALID_INPUT', {
     key,
     expected: 'dtype float32 (Float32Array), { data, dtype }, Float64Array or numbers',
@@ -131,7 +128,7 @@ function* toFloat32(
   value: Float64Array | readonly unknown[],
   layout: Layout,
   mayBePerRow: boolean,
-): Sliced<Float32Array> {
+): Steps<Float32Array> {
   if (Array.isArray(value) && Array.isArray(value[0])) {
     yield* checkRowLengths(key, value, layout);
     const data = newArray(key, layout.tokens, () => new Float32Array(layout.tokens));
@@ -221,7 +218,7 @@ function copyList<S, T extends ArrayLike<unknown>>(
   values: S,
   out: T,
   copy: Copy<S, T>,
-): Sliced<void> {
+): Steps<void> {
   return inSlices(out.length, (begin, end) => copy(key, values, begin, out, begin, end - begin));
 }
 
@@ -232,7 +229,7 @@ function* copyRows<T>(
   layout: Layout,
   out: T,
   copy: Copy<readonly unknown[], T>,
-): Sliced<void> {
+): Steps<void> {
   let at = 0;
   let inSlice = 0;
   for (let b = 0; b < layout.rows; b++) {
@@ -257,7 +254,7 @@ function* copyRows<T>(
 
 // Checks the lengths of a nested array's rows. This comes before an array for all rows is allocated, because the layout
 // can claim any number of tokens.
-function* checkRowLengths(key: string, value: readonly unknown[], layout: Layout): Sliced<void> {
+function* checkRowLengths(key: string, value: readonly unknown[], layout: Layout): Steps<void> {
   if (value.length !== layout.rows)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key,
@@ -292,7 +289,7 @@ export function* readMask(
   value: unknown,
   layout: Layout,
   per: 'token' | 'row',
-): Sliced<Uint8Array> {
+): Steps<Uint8Array> {
   const length = per === 'token' ? layout.tokens : layout.rows;
   const checkMaskLength = (received: number) => {
     if (received === length) return;
@@ -323,7 +320,7 @@ export function* readMask(
  * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
  * wrong.
  */
-export function* readRowNumbers(key: string, value: unknown, rows: number): Sliced<Float64Array> {
+export function* readRowNumbers(key: string, value: unknown, rows: number): Steps<Float64Array> {
   const isFloat64 = types.isFloat64Array(value);
   const isTyped = isFloat64 || types.isFloat32Array(value);
   if (isTyped) checkAttached(key, value);
@@ -345,7 +342,7 @@ export function* readRowNumbers(key: string, value: unknown, rows: number): Slic
  * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
  * wrong.
  */
-export function* readRowIds(key: string, value: unknown, rows: number): Sliced<Int32Array> {
+export function* readRowIds(key: string, value: unknown, rows: number): Steps<Int32Array> {
   if (types.isInt32Array(value)) {
     checkAttached(key, value);
     checkRows(key, value.length, rows);

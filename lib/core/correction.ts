@@ -2,18 +2,17 @@
 import { types } from 'node:util';
 import type { NativeBatch } from '../../binding.js';
 import type { Input, ReplacedColumns } from './batch-reader.js';
-import type { AsyncOptions, CallOptions, Metrics, Result } from './calls.js';
+import type { CallOptions, Metrics, Result } from './calls.js';
 import { WEIGHTS_COLUMN } from './native-batch.js';
+import type { Steps } from './steps.js';
 
 /** Computes which tokens of a batch a loss keeps and how it weights them. It runs before the loss, in the same call. */
 export interface Correction {
   /** Whether the correction reduces over all rows of a batch, so that the batch cannot be computed in parts. */
   readonly readsWholeBatch: boolean;
-  apply(input: Input, options: AsyncOptions): Promise<Corrected>;
-  applySync(input: Input): Corrected;
+  apply(input: Input, stream: bigint | undefined): Steps<Corrected>;
   /** Returns only the mask of the tokens that are kept, or undefined if all are. */
-  mask(input: Input): Promise<Uint8Array | undefined>;
-  maskSync(input: Input): Uint8Array | undefined;
+  mask(input: Input): Steps<Uint8Array | undefined>;
 }
 
 /** What a correction computes. */

@@ -1,15 +1,13 @@
 // Counts the tokens and rows of a batch.
-import type { NativeBatch, NativeCall, NativeFunction } from '../../binding.js';
-import { abortable, fromNative } from './abortable.js';
+import type { NativeBatch, NativeFunction } from '../../binding.js';
 import type { Batch } from './batch.js';
 import { type BatchReader, type Input, whileKept } from './batch-reader.js';
 import { checkFinite, type FusedAdvantage } from './computed-advantages.js';
 import { type Correction, withColumns } from './correction.js';
 import { type Counts, fromNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
-import { guarded, guardedAsync } from './errors.js';
 import { native } from './native.js';
-import { finish, finishInTurns } from './slices.js';
+import { type Steps, takeCall } from './steps.js';
 
 // A native function without any loss. Evaluating it only counts the tokens and rows of a batch.
 const counter: NativeFunction = native.createFunction({});
@@ -31,61 +29,34 @@ export interface RowsThatCount {
  * Counts a batch's tokens and rows. Add up the counts of all micro-batches and pass the sum to compute() as
  * `normalizer`.
  */
-export async function countBatch(
+export function* countBatch(
   reader: BatchReader,
   batch: Batch | DeviceBatch,
   rows: RowsThatCount = {},
-): Promise<Counts> {
-  return guardedAsync(() =>
-    finishInTurns(reader.read(batch), undefined, (whole) =>
-      whileKept(whole, async () => {
-        const mask = await rows.correction?.mask(whole);
-        const input = mask ? withColumns(whole, { mask }) : whole;
-        const call = countingCall(input, rows);
-        const present = await abortable(undefined, () =>
-          native.evaluate(counter, input.native, call, input.device),
-        );
-        checkFinite(present, rows.fused);
-        return fromNativeCounts(call.counts, reader.separatesExperts);
-      }),
-    ),
-  );
+): Steps<Counts> {
+  const input = yield* reader.read(batch);
+  const counts = yield* whileKept(input, countInput(input, rows));
+  return fromNativeCounts(counts, reader.separatesExperts);
 }
 
-/** Synchronous version of {@link countBatch}. */
-export function countBatchSync(
-  reader: BatchReader,
-  batch: Batch | DeviceBatch,
-  rows: RowsThatCount = {},
-): Counts {
-  const input = guarded(() => {
-    const whole = finish(reader.read(batch));
-    const mask = rows.correction?.maskSync(whole);
-    return mask ? withColumns(whole, { mask }) : whole;
-  });
-  const call = countingCall(input, rows);
-  let present: number;
-  try {
-    present = native.evaluateSync(counter, input.native, call, input.device);
-  } catch (error) {
-    throw fromNative(error);
-  }
-  checkFinite(present, rows.fused);
-  return fromNativeCounts(call.counts, reader.separatesExperts);
-}
-
-function countingCall(input: Input, { repeats, fused }: RowsThatCount) {
+function* countInput(whole: Input, { repeats, fused, correction }: RowsThatCount): Steps<Float64Array> {
+  const mask = correction && (yield* correction.mask(whole));
+  const input = mask ? withColumns(whole, { mask }) : whole;
   if (repeats) (input.native as NativeBatch).repeats = repeats;
-  return {
+  const counts = new Float64Array(5);
+  const present = yield* takeCall(native.evaluate, {
+    fn: counter,
+    batch: input.native,
     values: new Float64Array(1),
     grad: undefined,
     gradEntropy: undefined,
     mu: undefined,
     klCoef: undefined,
     entropyCoef: undefined,
-    counts: new Float64Array(5),
+    counts,
     advantage: fused?.advantage,
-    abort: undefined,
     ...input.replaced,
-  } satisfies NativeCall;
+  });
+  checkFinite(present, fused);
+  return counts;
 }

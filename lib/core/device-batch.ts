@@ -4,13 +4,12 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 
 import type { NativeResident } from '../../binding.js';
-import { abortable } from './abortable.js';
 import { cudaIndex } from './device.js';
-import { describeValue, guardedAsync, LossError } from './errors.js';
+import { describeValue, LossError } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
-import { finishInTurns } from './slices.js';
+import { type Steps, takeLater, takeNative } from './steps.js';
 import { checkStream } from './stream.js';
 import { type ColumnUpdate, type ConvertedUpdate, readUpdate, type UpdateOptions } from './update.js';
 
@@ -43,11 +42,11 @@ export class ResidentValues {
     this.perRow = perRow;
   }
 
-  /** Calls `use` and keeps the values on the device until its promise settles, even if they are dropped meanwhile. */
-  async keptWhile<T>(use: () => Promise<T>): Promise<T> {
+  /** Takes steps and keeps the values on the device until the last one, even if they are dropped meanwhile. */
+  *keptWhile<T>(steps: Steps<T>): Steps<T> {
     this.#users++;
     try {
-      return await use();
+      return yield* steps;
     } finally {
       this.#users--;
       if (this.#isDropped) this.drop();
@@ -119,37 +118,30 @@ export class DeviceBatch implements Disposable {
    * `ERR_OUT_OF_MEMORY`, `ERR_DEVICE_UNAVAILABLE` or `ERR_ABORTED`.
    */
   update(columns: ColumnUpdate, options?: UpdateOptions): Promise<void> {
-    return guardedAsync(async () => {
-      const { backend = 'verl', signal, stream } = options ?? {};
-      const mapper = KeyMapper.get(backend);
-      const { values, layout } = this.resident(undefined);
-      checkStream(stream, values.device);
-      this.#isUpdating = true;
-      try {
-        const reading = readUpdate(columns, layout, mapper, values.device);
-        await finishInTurns(reading, signal, (read) => this.#replace(read, signal, stream));
-      } finally {
-        this.#isUpdating = false;
-      }
-    });
+    return takeLater(this.#update(columns, options), options);
   }
 
-  async #replace(
-    { loss, advantage, perRow }: ConvertedUpdate,
-    signal: UpdateOptions['signal'],
-    stream: bigint | undefined,
-  ): Promise<void> {
-    const before = this.#held();
-    const made = await abortable(signal, (flag) =>
-      native.update(before.native, loss, flag, advantage, stream),
-    );
-    const after = before.with(made, { loss, advantage, perRow });
-    if (this.#values !== before) {
-      after.drop();
-      throw this.#disposedError();
+  *#update(columns: ColumnUpdate, options: UpdateOptions | undefined): Steps<void> {
+    const { backend = 'verl', stream } = options ?? {};
+    const mapper = KeyMapper.get(backend);
+    const { values: before, layout } = this.resident(undefined);
+    checkStream(stream, before.device);
+    this.#isUpdating = true;
+    try {
+      const read = yield* readUpdate(columns, layout, mapper, before.device);
+      const resident = this.#held().native; // throws if the batch was disposed of in the meantime
+      const call = { resident, batch: read.loss, inputs: read.advantage, stream };
+      const made = yield* takeNative((abort) => native.update({ ...call, abort }));
+      const after = before.with(made, read);
+      if (this.#values !== before) {
+        after.drop();
+        throw this.#disposedError();
+      }
+      before.drop();
+      this.#values = after;
+    } finally {
+      this.#isUpdating = false;
     }
-    before.drop();
-    this.#values = after;
   }
 
   /**

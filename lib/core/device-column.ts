@@ -1,12 +1,11 @@
 // Columns that already are in the memory of a CUDA device.
 import { types } from 'node:util';
-import type { NativeBatch, NativeDeviceArray, NativeTensor } from '../../binding.js';
+import type { NativeBatch, NativeDeviceArray } from '../../binding.js';
 import { DTYPE_CODES, PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
 import { DeviceGradient } from './device-gradient.js';
 import { describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
-import { native } from './native.js';
 
 /**
  * A float column in the memory of a CUDA device, which upload() and DeviceBatch.update() accept instead of a host array.
@@ -26,18 +25,6 @@ export interface DeviceColumn {
 }
 
 /**
- * A DLPack tensor in the memory of a CUDA device, which upload() and DeviceBatch.update() accept instead of a host array.
- * It is a Node-API external that another addon made, or {@link DeviceGradient.toDLPack}; docs/training-loops.md describes
- * it for the authors of addons. The tensor has dtype float32, float16 or bfloat16, is contiguous, is on the device of the
- * batch, and has the shape of a {@link DeviceColumn}. Only one call can take the tensor of a capsule. A call that rejects
- * the column before it copies anything does not take it.
- */
-export interface DLPackCapsule {
-  /** Marks the type. Capsules have no members. */
-  readonly __dltensor: true;
-}
-
-/**
  * A float column in memory that another process has exported, which upload() and DeviceBatch.update() accept instead of a
  * host array. They open the memory, copy the column on the device, and close the memory. All writes must have ended
  * before the call, and the other process must keep the memory until the promise settles. CUDA does not open memory of
@@ -52,14 +39,14 @@ export interface IpcColumn extends Omit<DeviceColumn, 'pointer'> {
 }
 
 /** A float column in the memory of a CUDA device. */
-export type OnDevice = DeviceColumn | IpcColumn | DLPackCapsule;
+export type OnDevice = DeviceColumn | IpcColumn;
 
 const IPC_BYTES = 64;
 
 /** Returns whether a value of a batch is meant as a column on a device. */
 export function isDeviceColumn(value: unknown): value is OnDevice {
   if (value === null || typeof value !== 'object') return false;
-  return types.isExternal(value) || 'pointer' in value || 'ipc' in value;
+  return 'pointer' in value || 'ipc' in value;
 }
 
 /** A column on a device that was checked. */
@@ -73,7 +60,6 @@ export interface DeviceMemory {
   handle?: Uint8Array | undefined;
   /** What has the memory, if the caller could otherwise free it. */
   array?: NativeDeviceArray | undefined;
-  capsule?: DLPackCapsule | undefined;
 }
 
 /**
@@ -93,14 +79,11 @@ export function readDeviceMemory(
   const refuse = (expected: string, received: string): never => {
     throw new LossError('ERR_INVALID_INPUT', { key, expected, received });
   };
-  const isCapsule = types.isExternal(column);
-  const handle = !isCapsule && 'ipc' in column ? checkedHandle(column, refuse) : undefined;
+  const handle = 'ipc' in column ? checkedHandle(column, refuse) : undefined;
   const gradient = handle ? DeviceGradient.withHandle(handle) : column;
-  const { pointer, dtype, device, shape } = isCapsule
-    ? columnOf(native.dlpackTensor(column), refuse)
-    : handle
-      ? exportedColumn(column as IpcColumn, gradient as DeviceGradient | undefined)
-      : (column as DeviceColumn);
+  const { pointer, dtype, device, shape } = handle
+    ? exportedColumn(column as IpcColumn, gradient as DeviceGradient | undefined)
+    : (column as DeviceColumn);
   if (!Object.hasOwn(DTYPE_CODES, dtype))
     refuse('dtype float32, float16 or bfloat16', `dtype ${describeValue(dtype)}`);
   if (typeof device !== 'string' || device === 'cpu' || cudaIndex(device) !== index)
@@ -119,13 +102,11 @@ export function readDeviceMemory(
     shape,
     handle: isOffset ? handle : undefined,
     array: gradient instanceof DeviceGradient ? gradient.array() : undefined,
-    capsule: isCapsule ? (column as DLPackCapsule) : undefined,
   };
 }
 
 /**
- * Checks a column on a device and stores its address and its dtype code in a native batch. Stores the capsule of a DLPack
- * tensor too; native code takes the tensor.
+ * Checks a column on a device and stores its address and its dtype code in a native batch.
  * @param slot the index of the column in NativeBatch.data.
  * @param index the index of the device of the batch.
  * @throws LossError `ERR_INVALID_INPUT` if the pointer, the dtype or the device is wrong, `ERR_SHAPE_MISMATCH` if the
@@ -153,15 +134,6 @@ export function setDeviceColumn(
     batch.arrays ??= [];
     batch.arrays[slot] = memory.array;
   }
-  if (!memory.capsule) return;
-  batch.capsules ??= [];
-  if (batch.capsules.includes(column))
-    throw new LossError('ERR_INVALID_INPUT', {
-      key,
-      expected: 'a capsule of its own',
-      received: 'the capsule of another column',
-    });
-  batch.capsules[slot] = column;
 }
 
 // Returns a copy of the handle of a column.
@@ -183,23 +155,6 @@ function exportedColumn(
   gradient: DeviceGradient | undefined,
 ): DeviceColumn {
   return { pointer: (gradient?.pointer ?? 0n) + BigInt(offset), dtype, device, shape };
-}
-
-// Returns the tensor of a capsule as a column.
-function columnOf(
-  tensor: NativeTensor | undefined,
-  refuse: (expected: string, received: string) => never,
-): DeviceColumn {
-  if (tensor === undefined) return refuse('a DLPack capsule', 'another external');
-  if (tensor.taken) return refuse('a capsule with its tensor', 'one whose tensor was taken before');
-  if (!tensor.contiguous) return refuse('a contiguous tensor', 'one with strides');
-  const { pointer, dtype, device, shape } = tensor;
-  return {
-    pointer,
-    dtype: dtype as DeviceColumn['dtype'],
-    device: device < 0 ? 'cpu' : `cuda:${device}`,
-    shape,
-  };
 }
 
 function isPerRow(key: string, shape: readonly number[], layout: Layout, mayBePerRow: boolean): boolean {

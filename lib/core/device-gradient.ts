@@ -5,7 +5,6 @@
 
 import type { NativeDeviceArray } from '../../binding.js';
 import { fromNative } from './abortable.js';
-import type { DLPackCapsule } from './device-column.js';
 import { guardedAsync, LossError } from './errors.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
@@ -120,18 +119,6 @@ export class DeviceGradient implements Disposable {
   /** @internal Returns the gradient of this thread whose memory has this handle and was not disposed of. */
   static withHandle(handle: Uint8Array): DeviceGradient | undefined {
     return exported.get(digits(handle))?.deref();
-  }
-
-  /**
-   * Returns the gradient as a DLPack tensor, for another addon of the same process. The tensor reads the same memory, so
-   * later calls that overwrite the gradient change it too. It keeps the memory until the addon calls its deleter, even if
-   * the gradient was disposed of or collected. If no one takes the tensor, the memory is freed when JavaScript collects
-   * the capsule.
-   * @returns a Node-API external; docs/training-loops.md describes it.
-   * @throws LossError `ERR_INVALID_INPUT` if the gradient was disposed of.
-   */
-  toDLPack(): DLPackCapsule {
-    return native.deviceArrayToDlpack(this.#held(), this.shape) as DLPackCapsule;
   }
 
   /**

@@ -1,24 +1,15 @@
 // Calls native code to compute one function on batches. compute() and computeSync() of every loss are built on this.
 import type { NativeBatch, NativeCall, NativeFunctionSpec, NativeLogitsOfTokens } from '../../binding.js';
-import { type AbortSignalLike, abortable, callNative, checkSignal, fromNative } from './abortable.js';
 import type { Batch } from './batch.js';
 import { type BatchReader, type Conversions, type Input, whileKept } from './batch-reader.js';
-import type {
-  AsyncOptions,
-  CallOptions,
-  LossComputeOptions,
-  LossComputeSyncOptions,
-  LossResult,
-  Metrics,
-  Result,
-} from './calls.js';
+import type { CallOptions, LossComputeOptions, LossResult, Metrics, Result } from './calls.js';
 import { PER_ROW } from './columns.js';
 import { type ComputedAdvantages, checkFinite, type FusedAdvantage } from './computed-advantages.js';
 import { addCorrection, type Corrected, type Correction, withColumns } from './correction.js';
 import { checkPart, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
 import { DeviceGradient } from './device-gradient.js';
-import { guarded, LossError, unreadable } from './errors.js';
+import { guarded, LossError } from './errors.js';
 import { type Forms, type NativeForm, NativeForms } from './forms.js';
 import {
   addGradient,
@@ -30,15 +21,18 @@ import {
   type WantedGradients,
   withHeldRequests,
 } from './gradients.js';
-import { hostArguments, plainHostBatch } from './host-call.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
 import { COLUMNS } from './native-batch.js';
 import { checkParts, markForm, takeForm } from './part-sums.js';
-import { finish, finishInLaterTurns, type Sliced } from './slices.js';
+import { type Steps, takeCall } from './steps.js';
 import { checkStream } from './stream.js';
-import { checkTogether } from './together.js';
-import { handedOver } from './turn-budget.js';
+
+/**
+ * The size of a batch up to which the JavaScript thread computes an asynchronous call itself, because waking another
+ * thread and being woken by it takes longer.
+ */
+const SMALL = { tokens: 8192, rows: 32 };
 
 /** The coefficients that native code takes with each call, because they may change from call to call. */
 export interface Coefficients {
@@ -54,9 +48,15 @@ export type CoefficientsOf = (input: Input, normalizer: Normalizer | undefined) 
  * Computes the log-probabilities of some consecutive tokens from their logits, the gradients of a loss with respect to
  * them, and the gradient with respect to the logits, while these are in the cache.
  */
-export interface LogitsGradients {
-  writeSync(logits: NativeLogitsOfTokens): void;
-  write(logits: NativeLogitsOfTokens, signal: AbortSignalLike | undefined): Promise<void>;
+export type LogitsGradients = (logits: NativeLogitsOfTokens) => Steps<unknown>;
+
+/** A call whose batch and options were read. */
+export interface ReadCall {
+  readonly input: Input;
+  readonly gradients: Gradients;
+  readonly options: CallOptions;
+  readonly coefficients: Coefficients;
+  readonly fused?: FusedAdvantage | undefined;
 }
 
 /** The computation of a batch that was read. */
@@ -64,8 +64,7 @@ export interface ReadLoss<R> {
   readonly gradients: Gradients;
   /** Returns undefined if the gradient of a token depends on other tokens. */
   logitsGradients(): LogitsGradients | undefined;
-  compute(): Promise<R>;
-  computeSync(): R;
+  compute(): Steps<R>;
 }
 
 /** Computes one native function on batches. */
@@ -80,7 +79,7 @@ export class Evaluator {
   /**
    * @param gradKey the gradient that the option `grad` requests: `grad` is with respect to logprob, `gradEntropy` with
    * respect to entropy.
-   * @param correction computes the mask and the weights with which compute() and computeSync() compute the function.
+   * @param correction computes the mask and the weights with which compute() computes the function.
    */
   constructor(
     spec: NativeFunctionSpec | Forms,
@@ -95,39 +94,25 @@ export class Evaluator {
     this.readsWholeBatch = this.#forms.first.readsWholeBatch || correction?.readsWholeBatch === true;
   }
 
-  computeSync<M>(
+  /** Reads a batch and computes the function on it. */
+  *compute<M>(
     batch: Batch | DeviceBatch,
-    options: LossComputeSyncOptions | undefined,
+    given: LossComputeOptions | undefined,
     coefficients: CoefficientsOf,
-  ): LossResult<M> {
-    return guarded(() => {
-      const input = finish(this.#reader.read(batch));
-      const gradients = this.#gradients(input, options ?? {});
-      return this.evaluateSync(input, gradients, options ?? {}, coefficients(input, options?.normalizer));
+  ): Steps<LossResult<M>> {
+    // Holds the options before the first wait, because the caller may change them afterwards.
+    const options = withHeldRequests(given ?? {});
+    const input = yield* this.#reader.read(batch, options.device);
+    return yield* this.evaluate({
+      input,
+      gradients: this.#gradients(input, options),
+      options,
+      coefficients: coefficients(input, options.normalizer),
     });
   }
 
-  // A small batch is computed in less time than several promises take, so there are few asynchronous functions here.
-  async compute<M>(
-    batch: Batch | DeviceBatch,
-    options: LossComputeOptions | undefined,
-    coefficients: CoefficientsOf,
-  ): Promise<LossResult<M>> {
-    try {
-      // Holds the options before the first wait, because the caller may change them afterwards.
-      const held = withHeldRequests(options ?? {});
-      const reading = this.#reader.read(batch, held.device);
-      const first = reading.next();
-      const input = first.done ? first.value : await finishInLaterTurns(reading, held.signal);
-      const gradients = this.#gradients(input, held);
-      return await this.evaluate<M>(input, gradients, held, coefficients(input, held.normalizer));
-    } catch (error) {
-      throw unreadable(error);
-    }
-  }
-
   /**
-   * Reads a batch, which may be in host memory or on a device, in slices.
+   * Reads a batch, which may be in host memory or on a device.
    * @param device the device that is to compute a host batch.
    * @param computed advantages to use instead of the column `advantages`. The evaluator's reader must be one that does
    * not read this column.
@@ -138,7 +123,7 @@ export class Evaluator {
     device?: string,
     computed?: ComputedAdvantages,
     conversions?: Conversions,
-  ): Sliced<Input> {
+  ): Steps<Input> {
     const input = yield* this.#reader.read(batch, device, conversions);
     if (computed) {
       const view = input.native as NativeBatch;
@@ -150,117 +135,37 @@ export class Evaluator {
     return input;
   }
 
-  /** Evaluates the function on a batch, under its correction if it has one. */
-  evaluateSync<M>(
-    input: Input,
-    gradients: Gradients,
-    options: CallOptions,
-    coefficients: Coefficients,
-    fused?: FusedAdvantage,
-  ): LossResult<M> {
+  /** Computes the function on a batch that was read, under its correction if it has one. */
+  *evaluate<M>(call: ReadCall): Steps<LossResult<M>> {
+    const { input, options } = call;
     this.#checkWhole(options);
-    const corrected = this.#correction?.applySync(input);
-    if (!corrected) return this.#evaluateSync(input, gradients, options, coefficients, fused);
-    checkChanged(corrected, gradients);
-    const replaced = withColumns(input, corrected.columns);
-    const result = this.#evaluateSync<M>(replaced, gradients, options, coefficients, fused);
-    addCorrection(result as Result<Metrics>, corrected, options);
+    checkStream(options.stream, input.resident?.device ?? input.device);
+    const correction = this.#correction;
+    return yield* correction
+      ? whileKept(input, this.#corrected<M>(correction, call))
+      : this.#evaluate<M>(call);
+  }
+
+  *#corrected<M>(correction: Correction, call: ReadCall): Steps<LossResult<M>> {
+    const corrected = yield* correction.apply(call.input, call.options.stream);
+    checkChanged(corrected, call.gradients);
+    const input = withColumns(call.input, corrected.columns);
+    const result = yield* this.#evaluate<M>({ ...call, input });
+    addCorrection(result as Result<Metrics>, corrected, call.options);
     return result;
   }
 
-  #evaluateSync<M>(
-    input: Input,
-    gradients: Gradients,
-    options: CallOptions,
-    coefficients: Coefficients,
-    fused?: FusedAdvantage,
-  ): LossResult<M> {
+  *#evaluate<M>(call: ReadCall): Steps<LossResult<M>> {
+    const { input, gradients, fused } = call;
     const form = this.#forms.of(input, fused);
-    const part = partArray(options);
-    let present: number;
-    let call: NativeCall | undefined;
-    try {
-      const plain = plainHostBatch(input, options, gradients);
-      if (plain) {
-        present = native.evaluateHost(...hostArguments(form.fn, plain, form.values, gradients, coefficients));
-      } else {
-        call = this.#call(input, gradients, options.normalizer, coefficients, form.values);
-        call.part = part;
-        call.advantage = fused?.advantage;
-        present = native.evaluateSync(form.fn, input.native, call);
-      }
-    } catch (error) {
-      throw fromNative(error);
-    }
+    const made = this.#call(form, call);
+    const present = yield* takeCall(native.evaluate, made, isSmall(input));
     checkFinite(present, fused);
-    this.#checkNormalizer(call);
-    return this.#result(form, form.values, gradients, present, part);
-  }
-
-  /** Asynchronous version of {@link evaluateSync}. */
-  evaluate<M>(
-    input: Input,
-    gradients: Gradients,
-    options: CallOptions & AsyncOptions,
-    coefficients: Coefficients,
-    fused?: FusedAdvantage,
-  ): Promise<LossResult<M>> {
-    const correction = this.#correction;
-    if (!correction) return this.#evaluate(input, gradients, options, coefficients, fused);
-    return whileKept(input, async () => {
-      this.#checkOptions(input, options);
-      const corrected = await correction.apply(input, options);
-      checkChanged(corrected, gradients);
-      const replaced = withColumns(input, corrected.columns);
-      const result = await this.#evaluate<M>(replaced, gradients, options, coefficients, fused);
-      addCorrection(result as Result<Metrics>, corrected, options);
-      return result;
-    });
-  }
-
-  async #evaluate<M>(
-    input: Input,
-    gradients: Gradients,
-    options: CallOptions & AsyncOptions,
-    coefficients: Coefficients,
-    fused?: FusedAdvantage,
-  ): Promise<LossResult<M>> {
-    this.#checkOptions(input, options);
-    const form = this.#forms.of(input, fused);
-    const { tokens } = input.layout;
-    const isOnDevice = input.resident !== undefined || input.device !== undefined;
-    const fits = !isOnDevice && form.cost.fits(tokens);
-    if (isOnDevice || fits) options.together?.leave();
-    if (fits) {
-      checkSignal(options.signal);
-      return form.cost.run(tokens, () =>
-        this.#evaluateSync<M>(input, gradients, options, coefficients, fused),
-      );
-    }
-    const values = form.takeValues();
-    const part = partArray(options);
-    const together = isOnDevice ? undefined : options.together;
-    const plain = together ? undefined : plainHostBatch(input, options, gradients);
-    const isQuick = plain !== undefined && form.cost.isSmall(tokens);
-    if (isQuick) handedOver();
-    let call: NativeCall | undefined;
-    const present = await abortable(options.signal, (flag) => {
-      if (plain) {
-        const given = hostArguments(form.fn, plain, values, gradients, coefficients);
-        return native.evaluateHostLater(...given, flag, isQuick);
-      }
-      call = this.#call(input, gradients, options.normalizer, coefficients, values);
-      call.part = part;
-      call.stream = options.stream;
-      call.advantage = fused?.advantage;
-      call.abort = flag;
-      if (together) return together.evaluate([form.fn, input.native as NativeBatch, call], options.signal);
-      return native.evaluate(form.fn, input.native, call, input.device);
-    });
-    checkFinite(present, fused);
-    this.#checkNormalizer(call);
-    const result = this.#result<M>(form, values, gradients, present, part);
-    form.returnValues(values);
+    // Native code counts the tokens of the batch while it computes the loss, so this check comes afterwards.
+    if (made.normalizer && made.counts)
+      checkPart(made.normalizer, made.counts, this.#reader.separatesExperts);
+    const result = this.#result<M>(form, made.values, gradients, present, made.part);
+    form.unused.push(made.values);
     return result;
   }
 
@@ -268,41 +173,24 @@ export class Evaluator {
    * Returns the computation of a batch that was read.
    * @param use makes the caller's result of the evaluator's.
    */
-  prepare<R>(
-    input: Input,
-    gradients: Gradients,
-    options: CallOptions & AsyncOptions,
-    coefficients: Coefficients,
-    use: (result: LossResult<Metrics>) => R,
-    fused?: FusedAdvantage,
-  ): ReadLoss<R> {
+  prepare<R>(call: ReadCall, use: (result: LossResult<Metrics>) => R): ReadLoss<R> {
+    const evaluate = () => this.evaluate<Metrics>(call);
     return {
-      gradients,
-      logitsGradients: () => this.#logitsGradients(input, gradients, options, coefficients),
-      compute: async () => use(await this.evaluate(input, gradients, options, coefficients, fused)),
-      computeSync: () => use(this.evaluateSync(input, gradients, options, coefficients, fused)),
+      gradients: call.gradients,
+      logitsGradients: () => this.#logitsGradients(call),
+      *compute() {
+        return use(yield* evaluate());
+      },
     };
   }
 
-  #logitsGradients(
-    input: Input,
-    gradients: Gradients,
-    { normalizer }: CallOptions,
-    coefficients: Coefficients,
-  ): LogitsGradients | undefined {
-    const form = this.#forms.of(input, undefined);
-    if (this.#correction || gradients.grad === undefined || !form.gradientIsPerToken) return undefined;
-    const call = this.#call(input, gradients, normalizer, coefficients, form.values);
-    return {
-      writeSync: (logits) => {
-        callNative(() => native.evaluateSync(form.fn, input.native, { ...call, logits }));
-      },
-      write: async (logits, signal) => {
-        await abortable(signal, (abort) =>
-          native.evaluate(form.fn, input.native, { ...call, logits, abort }, undefined),
-        );
-      },
-    };
+  #logitsGradients(call: ReadCall): LogitsGradients | undefined {
+    const form = this.#forms.of(call.input, undefined);
+    const hasGradient = call.gradients.grad !== undefined;
+    if (this.#correction || !hasGradient || !form.gradientIsPerToken) return undefined;
+    const options = { ...call.options, part: false };
+    const made = this.#call(form, { ...call, options });
+    return (logits) => takeCall(native.evaluate, { ...made, logits });
   }
 
   /**
@@ -318,7 +206,8 @@ export class Evaluator {
       const checked = checkParts(parts);
       const number = takeForm(checked, this.#forms.bits);
       const form = this.#forms.numbered(number ?? 0);
-      const present = number === undefined ? -1 : native.merge(form.fn, checked, counts, form.values);
+      const values = new Float64Array(form.names.length);
+      const present = number === undefined ? -1 : native.merge(form.fn, checked, counts, values);
       if (present < 0)
         throw new LossError('ERR_INVALID_INPUT', {
           key: 'parts',
@@ -326,14 +215,8 @@ export class Evaluator {
             'parts that were computed by this function with the same coefficients and the same columns',
           received: 'others',
         });
-      return this.#result(form, form.values, {}, present, undefined);
+      return this.#result(form, values, {}, present, undefined);
     });
-  }
-
-  #checkOptions(input: Input, options: CallOptions & AsyncOptions): void {
-    this.#checkWhole(options);
-    checkStream(options.stream, input.resident?.device ?? input.device);
-    checkTogether(options.together);
   }
 
   // Throws if the call computes a part of a batch although the function reads the whole batch.
@@ -346,40 +229,35 @@ export class Evaluator {
     });
   }
 
-  // Native code counts the tokens of the batch while it computes the loss, so this check comes afterwards.
-  #checkNormalizer(call: NativeCall | undefined): void {
-    if (call?.normalizer && call.counts)
-      checkPart(call.normalizer, call.counts, this.#reader.separatesExperts);
-  }
-
   #gradients(input: Input, options: WantedGradients): Gradients {
     if (this.#gradKey === 'grad') return gradientsOf(input, options);
     return { gradEntropy: gradientArray(input, options.grad, 'grad') };
   }
 
-  #call(
-    { layout, replaced }: Input,
-    gradients: Gradients,
-    normalizer: Normalizer | undefined,
-    coefficients: Coefficients,
-    values: Float64Array,
-  ): NativeCall {
+  #call(form: NativeForm, { input, gradients, options, coefficients, fused }: ReadCall): NativeCall {
+    const { normalizer, part, stream } = options;
+    const { mu, klCoef, entropyCoef } = coefficients;
+    const isPart = normalizer !== undefined;
     return {
-      values,
+      fn: form.fn,
+      batch: input.native,
+      device: input.device,
+      stream,
+      values: form.unused.pop() ?? new Float64Array(form.names.length),
       grad: nativeArray(gradients.grad),
       gradEntropy: nativeArray(gradients.gradEntropy),
       gradDtypes: nativeDtypes(gradients),
       gradLogZ: gradients.gradLogZ,
-      mu: coefficients.mu,
-      klCoef: coefficients.klCoef,
-      entropyCoef: coefficients.entropyCoef,
-      normalizer:
-        normalizer === undefined
-          ? undefined
-          : toNativeCounts(normalizer, layout, this.#reader.separatesExperts),
-      counts: normalizer === undefined ? undefined : new Float64Array(5),
-      abort: undefined,
-      ...replaced,
+      mu,
+      klCoef,
+      entropyCoef,
+      normalizer: isPart
+        ? toNativeCounts(normalizer, input.layout, this.#reader.separatesExperts)
+        : undefined,
+      counts: isPart ? new Float64Array(5) : undefined,
+      part: part ? new Float64Array(native.partLength) : undefined,
+      advantage: fused?.advantage,
+      ...input.replaced,
     };
   }
 
@@ -426,6 +304,7 @@ function checkChanged({ passing }: Corrected, { grad }: Gradients): void {
 // The layout of a batch that only its counts describe.
 const NO_LAYOUT: Layout = { rows: 0, rowLength: 0, tokens: 0, offsets: undefined };
 
-function partArray({ part }: CallOptions): Float64Array | undefined {
-  return part ? new Float64Array(native.partLength) : undefined;
+function isSmall({ layout, device, resident }: Input): boolean {
+  const isOnHost = device === undefined && resident === undefined;
+  return isOnHost && layout.tokens <= SMALL.tokens && layout.rows <= SMALL.rows;
 }

@@ -6,7 +6,6 @@ import type { FusedAdvantage } from './computed-advantages.js';
 import { guarded } from './errors.js';
 import { native } from './native.js';
 import { COLUMNS, type ColumnName } from './native-batch.js';
-import { CallCost } from './turn-budget.js';
 
 /**
  * The properties of a batch on which the form of a function depends: bit i of a form's number is set if the batch has
@@ -25,9 +24,6 @@ export interface Forms extends FormColumns {
   spec(form: number): NativeFunctionSpec;
 }
 
-// The number of arrays that a form keeps for later calls.
-const MOST_SPARE = 64;
-
 /** One form of a function, in native code. */
 export class NativeForm {
   readonly fn: NativeFunction;
@@ -40,12 +36,12 @@ export class NativeForm {
   readonly readsWholeBatch: boolean;
   /** Whether the gradients of a token do not depend on the columns of other tokens, apart from the mask. */
   readonly gradientIsPerToken: boolean;
-  /** Receives the results of synchronous calls. One array is enough, because these calls cannot overlap. */
-  readonly values: Float64Array;
   readonly number: number;
-  readonly cost: CallCost;
-  // Arrays for the results of asynchronous calls. Node-API moves the memory of each new one out of V8's heap.
-  readonly #spare: Float64Array[] = [];
+  /**
+   * Arrays for the values of calls, which no call is using. Native code moves the memory of a new array out of V8's heap.
+   * That can make V8 collect garbage, for milliseconds.
+   */
+  readonly unused: Float64Array[] = [];
 
   constructor(spec: NativeFunctionSpec, number: number) {
     const made = guarded(
@@ -57,35 +53,20 @@ export class NativeForm {
     this.gradientIsPerToken = native.gradientIsPerToken(this.fn);
     this.names = native.valueNames(this.fn);
     this.isOfBatch = this.names.map((name) => made.batchMetrics.has(name));
-    this.values = new Float64Array(this.names.length);
     this.number = number;
-    this.cost = new CallCost(made.programWords);
-  }
-
-  /** Returns an array for the results of an asynchronous call, which no other call uses. */
-  takeValues(): Float64Array {
-    return this.#spare.pop() ?? new Float64Array(this.names.length);
-  }
-
-  /** Takes back the array of a call that has ended. */
-  returnValues(values: Float64Array): void {
-    if (this.#spare.length < MOST_SPARE) this.#spare.push(values);
   }
 }
 
 function programFacts({ policyLoss }: NativeFunctionSpec): {
   readsWholeBatch: boolean;
   batchMetrics: Set<string>;
-  programWords: number;
 } {
-  if (!policyLoss || !('program' in policyLoss))
-    return { readsWholeBatch: false, batchMetrics: new Set(), programWords: 0 };
+  if (!policyLoss || !('program' in policyLoss)) return { readsWholeBatch: false, batchMetrics: new Set() };
   const { program, metrics } = policyLoss;
   const ofBatch = metrics.filter(({ per }) => per === 'batch');
   return {
     readsWholeBatch: program.readsWholeBatch,
     batchMetrics: new Set(ofBatch.map(({ name }) => name)),
-    programWords: program.withGrad.code.length,
   };
 }
 

@@ -2,7 +2,7 @@
 import { types } from 'node:util';
 import { checkAttached } from './arrays.js';
 import { allocate, describeValue, LossError } from './errors.js';
-import { inSlices, type Sliced } from './slices.js';
+import { inSlices, type Steps } from './steps.js';
 
 /**
  * Copies an array of whole numbers, so that they do not change after they were checked.
@@ -10,7 +10,7 @@ import { inSlices, type Sliced } from './slices.js';
  * @throws LossError `ERR_INVALID_INPUT` if the array is detached, or has an element that is not a whole number from
  * `least` to 2³¹ − 1.
  */
-export function* copyIntegers(key: string, value: unknown, least: number): Sliced<Int32Array> {
+export function* copyIntegers(key: string, value: unknown, least: number): Steps<Int32Array> {
   if (types.isInt32Array(value)) {
     checkAttached(key, value);
     return allocate(key, () => new Int32Array(value));

@@ -2,7 +2,7 @@
 import { type Batch, find } from './batch.js';
 import { describeValue, LossError } from './errors.js';
 import { copyIntegers, decreasingOffset } from './integers.js';
-import { inSlices, type Sliced } from './slices.js';
+import { inSlices, type Steps } from './steps.js';
 
 /** The layout of a batch's rows, which are padded to one length or packed without padding. */
 export interface Layout {
@@ -31,7 +31,7 @@ const MAX_EMPTY_ROWS = 2 ** 24;
  * @param nested one of the batch's columns. It determines the layout only if it is a nested array (an array of rows).
  * @throws LossError `ERR_MISSING_INPUT`, `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
  */
-export function* readLayout(batch: Batch, nested?: unknown): Sliced<Layout> {
+export function* readLayout(batch: Batch, nested?: unknown): Steps<Layout> {
   const shape = batch.shape ?? undefined;
   const cuSeqlens = find(batch, CU_SEQLENS)?.value;
   if (shape !== undefined && cuSeqlens !== undefined)
@@ -78,7 +78,7 @@ function describeList(value: unknown): string {
   return `[${Array.from(value, (n: unknown) => (typeof n === 'number' ? n : describeValue(n))).join(', ')}]`;
 }
 
-function* packedLayout(value: unknown): Sliced<Layout> {
+function* packedLayout(value: unknown): Steps<Layout> {
   // A copy, because native code computes memory addresses from the offsets.
   const offsets = yield* copyIntegers('cuSeqlens', value, 0);
   if (offsets.length === 0 || offsets[0] !== 0)

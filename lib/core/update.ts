@@ -8,13 +8,13 @@ import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import type { Layout } from './layout.js';
 import { ADVANTAGE_COLUMNS, COLUMNS, emptyAdvantageBatch, emptyBatch } from './native-batch.js';
-import type { Sliced } from './slices.js';
+import type { Steps } from './steps.js';
 
 /**
  * New values for float columns of a {@link DeviceBatch}, under the same keys as in a {@link Batch}. Each has the shape
  * [B, T] of the batch, or as many values as tokens if the rows are packed. `advantages` and the other columns that
  * upload() accepts with one value per row may have the shape [B]. A column may be in memory of the batch's device: a {@link
- * DeviceColumn} or a {@link DLPackCapsule}.
+ * DeviceColumn} or an {@link IpcColumn}.
  */
 export type ColumnUpdate = {
   [K in keyof Batch as FloatColumn extends NonNullable<Batch[K]>
@@ -66,7 +66,7 @@ export function* readUpdate(
   layout: Layout,
   mapper: KeyMapper,
   device: number,
-): Sliced<ConvertedUpdate> {
+): Steps<ConvertedUpdate> {
   if (
     columns === null ||
     typeof columns !== 'object' ||

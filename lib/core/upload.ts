@@ -1,6 +1,6 @@
 // Copies a batch from host memory to a CUDA device.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
-import { type AbortSignalLike, abortable } from './abortable.js';
+import type { AbortSignalLike } from './abortable.js';
 import { type Batch, type FloatColumn, find } from './batch.js';
 import {
   type AdvantageInput,
@@ -14,11 +14,10 @@ import { PER_ROW } from './columns.js';
 import { requireCuda } from './device.js';
 import { DeviceBatch, ResidentValues } from './device-batch.js';
 import type { OnDevice } from './device-column.js';
-import { guardedAsync } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import { native } from './native.js';
 import { COLUMNS, ROW_DATA } from './native-batch.js';
-import { finishInTurns, type Sliced } from './slices.js';
+import { type Steps, takeLater, takeNative } from './steps.js';
 import { checkStream } from './stream.js';
 
 /** A batch in host memory, some of whose float columns may already be on the device to which it is uploaded. */
@@ -56,34 +55,28 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
 
 /**
  * Copies a batch from host memory to a CUDA device, with every column that losses read. If the batch has an action
- * mask, the inputs of advantage functions are copied too. A float column may already be in memory
- * of the device: a {@link DeviceColumn} or a {@link DLPackCapsule}. It is then copied from there.
+ * mask, the inputs of advantage functions are copied too. A float column may already be in memory of the device: a
+ * {@link DeviceColumn} or an {@link IpcColumn}. It is then copied from there.
  *
  * @param device the name of the device: 'cuda', 'cuda:0', ….
  * @returns a promise of the batch on the device. It rejects with LossError `ERR_DEVICE_UNAVAILABLE`,
  * `ERR_OUT_OF_MEMORY` or `ERR_ABORTED`, or with the same LossErrors as compute() if the batch is invalid.
  */
 export function upload(batch: UploadBatch, device: string, options?: UploadOptions): Promise<DeviceBatch> {
-  return guardedAsync(() => copy(batch, device, options));
+  return takeLater(copy(batch, device, options), options);
 }
 
-async function copy(
-  batch: UploadBatch,
-  device: string,
-  options: UploadOptions | undefined,
-): Promise<DeviceBatch> {
+function* copy(batch: UploadBatch, device: string, options: UploadOptions | undefined): Steps<DeviceBatch> {
   const index = requireCuda('upload', device, 'The CPU computes host batches without an upload');
-  const { backend = 'verl', signal, stream } = options ?? {};
+  const { backend = 'verl', stream } = options ?? {};
   checkStream(stream, index);
-  const mapper = KeyMapper.get(backend);
-  return finishInTurns(readAll(batch, mapper, index), signal, async ({ columns, loss, advantage, step }) => {
-    const resident = await abortable(signal, (flag) =>
-      native.upload(index, loss.native, flag, advantage as NativeAdvantageBatch | undefined, stream),
-    );
-    const perRow = COLUMNS.filter((_, i) => (loss.native.dtypes[i]! & PER_ROW) !== 0);
-    const values = new ResidentValues(index, resident, columns, new Set(perRow));
-    return new DeviceBatch(loss.layout, values, step);
-  });
+  const { columns, loss, advantage, step } = yield* readAll(batch, KeyMapper.get(backend), index);
+  const inputs = advantage as NativeAdvantageBatch | undefined;
+  const call = { device: index, batch: loss.native, inputs, stream };
+  const resident = yield* takeNative((abort) => native.upload({ ...call, abort }));
+  const perRow = COLUMNS.filter((_, i) => (loss.native.dtypes[i]! & PER_ROW) !== 0);
+  const values = new ResidentValues(index, resident, columns, new Set(perRow));
+  return new DeviceBatch(loss.layout, values, step);
 }
 
 // The inputs of a batch that are uploaded.
@@ -94,7 +87,7 @@ interface Uploaded {
   step: unknown;
 }
 
-function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Sliced<Uploaded> {
+function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Steps<Uploaded> {
   const batch = heldBatch(given, mapper);
   const isPresent = (name: InputName) =>
     batch !== null && typeof batch === 'object' && find(batch, mapper.keys(name)) !== undefined;

@@ -8,7 +8,7 @@ import { sumCounts } from '../core/counts.js';
 import { describeValue, guardedAsync, LossError } from '../core/errors.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import { COLUMNS, type ColumnName, ROW_DATA } from '../core/native-batch.js';
-import { finish } from '../core/slices.js';
+import { takeNow } from '../core/steps.js';
 import { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import { drawRows, packed, padded, type Rows, slice, withPoison } from './check-rows.js';
 import { type Comparison, differenceQuotients } from './finite-differences.js';
@@ -103,7 +103,7 @@ function readRows(fn: AnyLoss, batch: Batch): Rows {
   const inputs: InputName[] = [...columns, ...rowColumns, 'action_mask'];
   if (expertMask) inputs.push('expert_mask');
   if (readsStep) inputs.push('step');
-  const { native, layout, step } = finish(
+  const { native, layout, step } = takeNow(
     new BatchReader(KeyMapper.get(fn.backend), { inputs }).readHost(batch),
   );
   const { rows, rowLength } = layout;

@@ -1,9 +1,8 @@
 // The logits of a batch: one array, or blocks of rows that come one after another.
-import { types } from 'node:util';
 import { isDeviceColumn } from '../core/device-column.js';
 import { describeValue, LossError, type LossErrorCode } from '../core/errors.js';
+import { type Steps, take, takeForCaller } from '../core/steps.js';
 import { floatsOf, type Logits, type NativeMatrix, readMatrix, readStride } from './inputs.js';
-import { ignored, perform, performForCaller, type Steps } from './steps.js';
 
 /** Logits in blocks of whole rows, one after another. */
 export type LogitsBlocks = Iterable<Logits> | (() => Iterable<Logits>);
@@ -70,13 +69,6 @@ function wholeSource(
   device: number | undefined,
 ): LogitsSource {
   const onDevice = isDeviceColumn(logits);
-  if (types.isExternal(logits))
-    throw new LossError('ERR_INVALID_INPUT', {
-      key: 'logits',
-      expected:
-        'memory of a device as a pointer, because a DLPack tensor can be taken only once and the logits are read twice',
-      received: 'a DLPack capsule',
-    });
   const vocabulary =
     given === undefined && !onDevice
       ? vocabularyOf(logits, rows, rowStride)
@@ -137,10 +129,9 @@ function* eachBlock(open: () => unknown, shape: Shape, use: (block: Block) => St
   let isOpen = false;
   try {
     for (;;) {
-      const next = yield* performForCaller('the next block of logits could not be read', {
-        now: () => nextNow(iterator),
-        later: () => iterator.next(),
-      });
+      const next = yield* takeForCaller('the next block of logits could not be read', ({ later }) =>
+        later ? iterator.next() : nextNow(iterator),
+      );
       if (isDone(next)) break;
       isOpen = true;
       const block = blockOf(next.value, first, shape);
@@ -167,11 +158,18 @@ function isDone(next: unknown): next is IteratorReturnResult<unknown> {
 // Closes an iterator after an error. An error of its own does not replace that one.
 function* close(iterator: AnyIterator): Steps<void> {
   try {
-    yield* perform({
-      now: () => void ignored(iterator.return?.()),
-      later: async () => void (await iterator.return?.()),
+    yield* take<unknown>(({ later }) => {
+      const closed = iterator.return?.();
+      return later ? Promise.resolve(closed) : ignored(closed);
     });
   } catch {}
+}
+
+/** Returns whether a value is a promise. If it is, nobody will wait for it, so its rejection is ignored. */
+export function ignored(value: unknown): boolean {
+  const isPromise = typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
+  if (isPromise) Promise.resolve(value).catch(() => {});
+  return isPromise;
 }
 
 type AnyIterator = Iterator<unknown> | AsyncIterator<unknown>;

@@ -7,11 +7,11 @@ import { describeValue, LossError } from '../core/errors.js';
 type Size = Pick<NativeLogits, 'rows' | 'vocabulary'>;
 
 /** Logits in the memory of a device, for native code. */
-export type NativeDeviceLogits = Pick<NativeLogits, 'data' | 'dtype' | 'dataHandle' | 'arrays' | 'capsules'>;
+export type NativeDeviceLogits = Pick<NativeLogits, 'data' | 'dtype' | 'dataHandle' | 'arrays'>;
 
 /** The memory of a device that receives a gradient, for native code. */
 export type NativeDeviceOut = Required<Pick<NativeLogits, 'outDtype' | 'outStride'>> &
-  Pick<NativeLogits, 'outHandle' | 'arrays' | 'capsules'> & { out: bigint };
+  Pick<NativeLogits, 'outHandle' | 'arrays'> & { out: bigint };
 
 /**
  * Reads logits in the memory of a device.
@@ -32,7 +32,6 @@ export function readDeviceLogits(
     dtype: DTYPE_CODES[memory.dtype],
     dataHandle: memory.handle,
     arrays: memory.array ? [memory.array] : [],
-    capsules: memory.capsule ? [memory.capsule] : [],
   };
 }
 
@@ -47,7 +46,7 @@ export function readDeviceOut(
   out: OnDevice,
   input: NativeDeviceLogits & Pick<NativeLogits, 'rows' | 'vocabulary' | 'rowStride' | 'device'>,
 ): NativeDeviceOut {
-  const { rows, vocabulary, rowStride, dtype, arrays = [], capsules = [] } = input;
+  const { rows, vocabulary, rowStride, dtype, arrays = [] } = input;
   const memory = read(key, out, input, input.device);
   const outDtype = DTYPE_CODES[memory.dtype];
   const wrong = (expected: string, received: string) =>
@@ -66,15 +65,12 @@ export function readDeviceOut(
     );
   const outStride = isApart ? vocabulary : rowStride;
   checkShape(key, memory.shape, rows, outStride);
-  if (isApart && memory.capsule && capsules.includes(memory.capsule))
-    throw wrong('a capsule of its own', 'the capsule of the logits');
   return {
     out: memory.pointer,
     outDtype,
     outStride,
     outHandle: memory.handle,
     arrays: memory.array ? [...arrays, memory.array] : arrays,
-    capsules: isApart && memory.capsule ? [...capsules, memory.capsule] : capsules,
   };
 }
 

@@ -1,6 +1,5 @@
 // From logits to a loss and, if wanted, back to the gradient with respect to the logits, in one call.
 import type { NativeLogits } from '../../binding.js';
-import { abortable, callNative } from '../core/abortable.js';
 import { bitsOfFloat16Array, checkApart } from '../core/arrays.js';
 import { type Batch, find } from '../core/batch.js';
 import { findInput } from '../core/batch-reader.js';
@@ -13,18 +12,19 @@ import type {
 import { heldColumn, readMask } from '../core/columns.js';
 import { cudaIndex } from '../core/device.js';
 import { DeviceBatch } from '../core/device-batch.js';
-import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
+import { allocate, describeValue, guarded, LossError } from '../core/errors.js';
 import type { ReadLoss } from '../core/evaluator.js';
 import { withHeldRequests } from '../core/gradients.js';
 import { copyIntegers } from '../core/integers.js';
 import type { KeyMapper } from '../core/key-mapper.js';
 import { readLayout } from '../core/layout.js';
 import { native } from '../core/native.js';
-import { finish, finishInTurns, inSlices, type Sliced } from '../core/slices.js';
+import { inSlices, type Steps, takeCall, takeForCaller, takeLater, takeNow } from '../core/steps.js';
 import { checkStream } from '../core/stream.js';
 import {
   type AsyncLogitsBlocks,
   type Block,
+  ignored,
   type LogitsBlocks,
   type LogitsSource,
   readSource,
@@ -41,7 +41,6 @@ import {
   readRows,
   refuseDevice,
 } from './inputs.js';
-import { ignored, perform, performForCaller, type Step, type Steps, takeLater, takeNow } from './steps.js';
 
 /** The logits of a batch, which replace its log-probabilities and entropies. Each token has one row of logits. */
 export interface LogitsColumns<Source>
@@ -106,8 +105,7 @@ export interface LossOfLogits<R> {
   readonly requestsGradEntropy: boolean;
   /** Returns whether something is computed from the log-probabilities of all tokens before the loss itself. */
   needsLogprobFirst(batch: Batch): boolean;
-  read(batch: Batch, options: LossComputeOptions): Promise<ReadLoss<R>>;
-  readSync(batch: Batch, options: LossComputeSyncOptions): ReadLoss<R>;
+  read(batch: Batch, options: LossComputeOptions): Steps<ReadLoss<R>>;
 }
 
 /** @internal Implements fromLogits() of losses and objectives. */
@@ -116,11 +114,7 @@ export function fromLogits<R extends LossResult<unknown>>(
   batch: LogitsBatch,
   options: FromLogitsOptions | undefined,
 ): Promise<R & LogitsResult> {
-  return guardedAsync(async () => {
-    const signal = options?.signal;
-    const call = await finishInTurns(read(loss, batch, options ?? {}), signal, (found) => found);
-    return takeLater(compute(loss, call));
-  });
+  return takeLater(evaluate(loss, batch, options), options);
 }
 
 /** @internal Implements fromLogitsSync() of losses and objectives. */
@@ -131,7 +125,7 @@ export function fromLogitsSync<R extends LossResult<unknown>>(
 ): R & LogitsResult {
   return guarded(() => {
     refuseDevice((options as FromLogitsOptions | undefined)?.device);
-    return takeNow(compute(loss, finish(read(loss, batch, options ?? {}))));
+    return takeNow(evaluate(loss, batch, options));
   });
 }
 
@@ -158,7 +152,7 @@ type Out =
 
 // Reads the properties of all arguments before it first yields, because the caller may put others in their place
 // afterwards.
-function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogitsOptions): Sliced<Call> {
+function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogitsOptions): Steps<Call> {
   const { gradLogits, entropy: wantsEntropy, device, signal, stream, ...wanted } = withHeldRequests(options);
   const index = cudaIndex(device);
   checkStream(stream, index);
@@ -248,7 +242,7 @@ function checkAbsent(batch: object, keys: readonly string[]): void {
 }
 
 // Makes the masked tokens ignored rows, and checks the targets of the others.
-function* ignoreMasked(targets: Int32Array, mask: Uint8Array, vocabulary: number): Sliced<void> {
+function* ignoreMasked(targets: Int32Array, mask: Uint8Array, vocabulary: number): Steps<void> {
   if (targets.length !== mask.length)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'targets',
@@ -301,42 +295,36 @@ function arraysOf(inputs: Record<string, unknown>): Record<string, ArrayBufferVi
 
 // Computes a call. If the gradient of a token depends on its own logits only, it is written while these are in the
 // cache. Otherwise the logits are read twice.
-function* compute<R extends LossResult<unknown>>(loss: LossOfLogits<R>, call: Call): Steps<R & LogitsResult> {
+function* evaluate<R extends LossResult<unknown>>(
+  loss: LossOfLogits<R>,
+  given: LogitsBatch,
+  options: FromLogitsOptions | undefined,
+): Steps<R & LogitsResult> {
+  const call = yield* read(loss, given, options ?? {});
   const { batch, logprob, entropy, source, out, lossOptions, returns } = call;
-  const read: Step<ReadLoss<R>> = {
-    now: () => loss.readSync(batch, lossOptions),
-    later: () => loss.read(batch, lossOptions),
-  };
   const isFused = out && source.device === undefined && !loss.needsLogprobFirst(batch);
-  const early = isFused ? yield* perform(read) : undefined;
+  const early = isFused ? yield* loss.read(batch, lossOptions) : undefined;
   const direct = early?.logitsGradients();
   if (out && !direct && !source.canRepeat) throw mustRepeat(source);
   const logsumexp = out && !direct ? float64(logprob.length) : undefined;
   yield* source.each(function* (block) {
     const outputs = partsOf({ logprob, logsumexp, entropy }, block);
     const logits = { ...block.matrix, ...rowsOf(call.rows, block), ...outputs };
-    if (!direct) return yield* run(call, logits);
-    const written = { ...logits, ...outOf(call, block), firstToken: block.first };
-    yield* perform({
-      now: () => direct.writeSync(written),
-      later: () => direct.write(written, lossOptions.signal),
-    });
+    if (!direct) return void (yield* run(call, logits));
+    yield* direct({ ...logits, ...outOf(call, block), firstToken: block.first });
     if (out) yield* pass(out, block);
   });
-  const { gradients, computeSync, compute } = early ?? (yield* perform(read));
-  const result: LossResult<unknown> = yield* perform({ now: computeSync, later: compute });
+  const computation = early ?? (yield* loss.read(batch, lossOptions));
+  const result: LossResult<unknown> = yield* computation.compute();
   if (out && !direct) {
+    const { grad, gradEntropy } = computation.gradients as Partial<Record<string, Float32Array>>;
     yield* source.each(function* (block) {
-      const inputs = partsOf({ logsumexp, entropy }, block);
-      const gradLogprob = widened(gradients.grad as Float32Array, block);
-      const gradEntropy =
-        entropy && gradients.gradEntropy && widened(gradients.gradEntropy as Float32Array, block);
       yield* run(call, {
         ...block.matrix,
         ...rowsOf(call.rows, block),
-        ...inputs,
-        gradLogprob,
-        gradEntropy,
+        ...partsOf({ logsumexp, entropy }, block),
+        gradLogprob: widened(grad!, block),
+        gradEntropy: entropy && gradEntropy && widened(gradEntropy, block),
         ...outOf(call, block),
       });
       yield* pass(out, block);
@@ -406,25 +394,20 @@ function outOf(
   return own;
 }
 
-function* run({ lossOptions: { signal, stream } }: Call, logits: NativeLogits): Steps<void> {
-  yield* perform({
-    now: () => void callNative(() => native.logitsSync(logits)),
-    later: async () => void (await abortable(signal, (abort) => native.logits({ ...logits, abort, stream }))),
-  });
+function run({ lossOptions: { stream } }: Call, logits: NativeLogits): Steps<unknown> {
+  return takeCall(native.logits, { ...logits, stream });
 }
 
 // Passes the gradient of a block on.
 function* pass({ receive }: Out, { given, first }: Block): Steps<void> {
   if (!receive) return;
-  yield* performForCaller('gradLogits failed', {
-    now: () => {
-      if (!ignored(receive(given, first))) return;
-      throw new LossError('ERR_INVALID_INPUT', {
-        key: 'gradLogits',
-        expected: 'a function that returns no promise, because the call is synchronous',
-        received: 'a promise',
-      });
-    },
-    later: () => receive(given, first),
+  yield* takeForCaller('gradLogits failed', ({ later }) => {
+    const received = receive(given, first);
+    if (later || !ignored(received)) return received;
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'gradLogits',
+      expected: 'a function that returns no promise, because the call is synchronous',
+      received: 'a promise',
+    });
   });
 }

@@ -16,7 +16,7 @@ import { isDeviceColumn, type OnDevice } from '../core/device-column.js';
 import { allocate, describeValue, LossError } from '../core/errors.js';
 import { copyIntegers, decreasingOffset } from '../core/integers.js';
 import { resultArray } from '../core/result-arrays.js';
-import { inSlices, SLICE, type Sliced } from '../core/slices.js';
+import { inSlices, SLICE, type Steps } from '../core/steps.js';
 import {
   type NativeDeviceLogits,
   type NativeDeviceOut,
@@ -73,7 +73,7 @@ export type NativeLogitsInput = Omit<NativeLogits, 'logprob' | 'logsumexp' | 'en
  * Reads the inputs that all calls share.
  * @throws LossError as {@link import('./logprobs.js').logprobs} does.
  */
-export function* readLogits(logits: unknown, options: LogitsOptions): Sliced<NativeLogitsInput> {
+export function* readLogits(logits: unknown, options: LogitsOptions): Steps<NativeLogitsInput> {
   // All options are read before the first yield, because the caller may change them afterwards.
   const { shape, targets, rowStride, temperature, softcap, support, device } = options;
   const ids = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
@@ -118,7 +118,7 @@ export function* readRows(
   rows: number,
   vocabulary: number,
   { temperature, softcap, support }: Pick<LogitsOptions, 'temperature' | 'softcap' | 'support'>,
-): Sliced<NativeRows> {
+): Steps<NativeRows> {
   yield* checkTargets(targets, rows, vocabulary);
   return {
     rows,
@@ -206,7 +206,7 @@ function checkLength(length: number, rows: number, vocabulary: number, stride: n
  * Checks the targets: their number is that of the rows, and each is a token of the vocabulary.
  * @throws LossError with the index of the bad target.
  */
-export function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Sliced<void> {
+export function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Steps<void> {
   if (targets.length !== rows)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'targets',
@@ -235,7 +235,7 @@ export function badTarget(row: number, vocabulary: number, target: number | stri
 function* readTemperature(
   value: number | RowNumbers,
   targets: Int32Array,
-): Sliced<Pick<NativeLogits, 'temperature' | 'temperatures'>> {
+): Steps<Pick<NativeLogits, 'temperature' | 'temperatures'>> {
   if (typeof value === 'number') {
     checkTemperature(value);
     return { temperature: value, temperatures: undefined };
@@ -275,7 +275,7 @@ function* readSupport(
   starts: unknown,
   targets: Int32Array,
   vocabulary: number,
-): Sliced<{ tokenIds: Int32Array; offsets: Int32Array }> {
+): Steps<{ tokenIds: Int32Array; offsets: Int32Array }> {
   const rows = targets.length;
   if (types.isInt32Array(ids)) checkAttached('support.tokenIds', ids);
   const tokenIds = types.isInt32Array(ids)
@@ -293,7 +293,7 @@ function* readSupport(
   return { tokenIds, offsets };
 }
 
-function* checkSupportOffsets(offsets: Int32Array, count: number): Sliced<void> {
+function* checkSupportOffsets(offsets: Int32Array, count: number): Steps<void> {
   const rows = offsets.length - 1;
   const wrong = (index: number, expected: string) =>
     new LossError('ERR_SHAPE_MISMATCH', {
@@ -315,7 +315,7 @@ function* checkTokenIds(
   offsets: Int32Array,
   targets: Int32Array,
   vocabulary: number,
-): Sliced<void> {
+): Steps<void> {
   // The last row, counted from 1, that had each token.
   const lastRow = allocate(`the support of ${vocabulary} tokens`, () => new Int32Array(vocabulary));
   let inSlice = 0;

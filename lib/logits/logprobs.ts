@@ -1,12 +1,11 @@
 // From logits to log-probabilities and entropies, and the gradient back.
-import type { NativeLogits } from '../../binding.js';
-import { type AbortSignalLike, abortable, callNative } from '../core/abortable.js';
+import type { AbortSignalLike } from '../core/abortable.js';
 import { checkApart } from '../core/arrays.js';
 import type { RowNumbers } from '../core/batch.js';
 import { readRowNumbers } from '../core/columns.js';
-import { allocate, describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
+import { allocate, describeValue, guarded, LossError } from '../core/errors.js';
 import { native } from '../core/native.js';
-import { finish, finishInTurns, type Sliced } from '../core/slices.js';
+import { type Steps, takeCall, takeLater, takeNow } from '../core/steps.js';
 import { checkStream } from '../core/stream.js';
 import {
   type DeviceLogits,
@@ -114,10 +113,7 @@ export async function logprobs(
   logits: Logits | DeviceLogits,
   options: LogprobsOptions,
 ): Promise<LogprobsResult> {
-  return guardedAsync(() => {
-    const { signal, stream } = checkOptions(options);
-    return finishInTurns(forward(logits, options), signal, (call) => run(call, signal, stream));
-  });
+  return takeLater(forward(logits, options), options);
 }
 
 /**
@@ -125,7 +121,7 @@ export async function logprobs(
  * @throws LossError as logprobs() rejects.
  */
 export function logprobsSync(logits: Logits, options: LogprobsSyncOptions): LogprobsResult {
-  return runSync(guarded(() => finish(forward(logits, checkSyncOptions(options)))));
+  return guarded(() => takeNow(forward(logits, checkSyncOptions(options))));
 }
 
 /**
@@ -161,10 +157,7 @@ export async function logprobsBackward(
   logits: Logits | DeviceLogits,
   options: LogprobsBackwardOptions,
 ): Promise<Logits | DeviceLogits> {
-  return guardedAsync(() => {
-    const { signal, stream } = checkOptions(options);
-    return finishInTurns(backward(logits, options), signal, (call) => run(call, signal, stream));
-  });
+  return takeLater(backward(logits, options), options);
 }
 
 /**
@@ -183,28 +176,7 @@ export function logprobsBackwardSync<Out extends Logits>(
 /** Returns `out` if it is given, otherwise a new Float32Array. */
 export function logprobsBackwardSync(logits: Logits, options: LogprobsBackwardSyncOptions): Logits;
 export function logprobsBackwardSync(logits: Logits, options: LogprobsBackwardSyncOptions): Logits {
-  return runSync(guarded(() => finish(backward(logits, checkSyncOptions(options))))) as Logits;
-}
-
-// The arguments of a native call, and the result that the call computes.
-interface Call<Result> {
-  native: NativeLogits;
-  result: Result;
-}
-
-async function run<Result>(
-  { native: call, result }: Call<Result>,
-  signal: AbortSignalLike | undefined,
-  stream: bigint | undefined,
-) {
-  checkStream(stream, call.device);
-  await abortable(signal, (abort) => native.logits({ ...call, abort, stream }));
-  return result;
-}
-
-function runSync<Result>({ native: call, result }: Call<Result>): Result {
-  callNative(() => native.logitsSync(call));
-  return result;
+  return guarded(() => takeNow(backward(logits, checkSyncOptions(options)))) as Logits;
 }
 
 function checkOptions<Options extends object>(options: Options): Options {
@@ -222,23 +194,25 @@ function checkSyncOptions<Options extends LogitsOptions>(options: Options): Opti
 }
 
 // These two read all options before they first yield, because the caller may change them afterwards.
-function* forward(logits: Logits | DeviceLogits, options: LogprobsSyncOptions): Sliced<Call<LogprobsResult>> {
-  const { entropy } = options;
+function* forward(logits: Logits | DeviceLogits, options: LogprobsOptions): Steps<LogprobsResult> {
+  const { entropy, stream } = checkOptions(options);
   const input = yield* readLogits(logits, options);
+  checkStream(stream, input.device);
   const { rows } = input;
   const result = allocate(`the results of ${rows} rows`, () => ({
     logprob: new Float32Array(rows),
     logsumexp: new Float64Array(rows),
     ...(entropy === true && { entropy: new Float32Array(rows) }),
   }));
-  return { native: { ...input, ...result }, result };
+  yield* takeCall(native.logits, { ...input, ...result, stream });
+  return result;
 }
 
 function* backward(
   logits: Logits | DeviceLogits,
   options: LogprobsBackwardOptions,
-): Sliced<Call<Logits | DeviceLogits>> {
-  const { gradLogprob, gradEntropy, logsumexp, entropy, out } = options;
+): Steps<Logits | DeviceLogits> {
+  const { gradLogprob, gradEntropy, logsumexp, entropy, out, stream } = checkOptions(options);
   const input = yield* readLogits(logits, options);
   const perRow = (key: string, value: RowNumbers) => readRowNumbers(key, value, input.rows);
   const grads = {
@@ -251,8 +225,7 @@ function* backward(
   const { temperatures: temperature, tokenIds } = input;
   const grad = readOut(out, input);
   checkApart('out', grad.out, { ...grads, temperature, 'support.tokenIds': tokenIds });
-  return {
-    native: { ...input, ...grads, entropy: entropies, ...grad },
-    result: (out ?? grad.out) as Logits | DeviceLogits,
-  };
+  checkStream(stream, input.device);
+  yield* takeCall(native.logits, { ...input, ...grads, entropy: entropies, ...grad, stream });
+  return (out ?? grad.out) as Logits | DeviceLogits;
 }

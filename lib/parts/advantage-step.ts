@@ -4,6 +4,7 @@
 import { KlPenalty } from '../algorithm/kl-penalty.js';
 import type { MadeAdvantages } from '../algorithm/objective-advantages.js';
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
+import { type Steps, takeLater, takeNow } from '../core/steps.js';
 import {
   ADVANTAGE_FN,
   type AdvantageFn,
@@ -74,9 +75,9 @@ export function grpoStep(): AdvantageStep {
     key: 'grpo',
     appliesTo: ({ advantages, rewards, groupIds }) =>
       advantages === undefined && rewards !== undefined && groupIds !== undefined,
-    compute: (batch) => fn.computeFor(batch, undefined, true),
-    spreadsOf: (batch) => fn.spreadsOf(batch),
-    metricsOfRow: (row) => fn.computeForSync(row, undefined, true).metrics,
+    compute: (batch) => takeLater(fn.computeFor(batch, undefined, true)),
+    spreadsOf: (batch) => takeLater(fn.spreadsOf(batch)),
+    metricsOfRow: (row) => takeNow(fn.computeFor(row, undefined, true)).metrics,
     penalise: async (batch) => ({ batch, metrics: {} }),
     penaltyOfRow: () => ({}),
   };
@@ -102,23 +103,25 @@ export function objectiveStep(
     : klPenaltyFn;
   const klPenalty = new KlPenalty(constant, KeyMapper.get(backend));
   const seeded = seed === undefined ? {} : { seed };
+  const perToken = lossFn.readsMaskedAdvantages;
+  function* compute(given: Batch, spread?: Float64Array): Steps<MadeAdvantages> {
+    const { batch, metrics } = yield* klPenalty.apply(given);
+    const made = yield* fn.computeFor(batch, seeded, perToken, undefined, spread && { spread });
+    return { ...made, metrics: { ...made.metrics, ...metrics } };
+  }
+  function* spreadsOf(given: Batch): Steps<Float64Array> {
+    const { batch } = yield* klPenalty.apply(given);
+    return yield* fn.spreadsOf(batch);
+  }
   return {
     ...stepOf(fn, name, seeded),
     key: JSON.stringify([fn.definition, seed, penalty && [penalty, klCoef]]),
     appliesTo: ({ advantages }) => advantages === undefined,
-    async compute(given, spread) {
-      const { batch, metrics } = await klPenalty.apply(given);
-      const perToken = lossFn.readsMaskedAdvantages;
-      const made = await fn.computeFor(batch, seeded, perToken, undefined, spread && { spread });
-      return { ...made, metrics: { ...made.metrics, ...metrics } };
-    },
-    spreadsOf: async (batch) => fn.spreadsOf((await klPenalty.apply(batch)).batch),
-    metricsOfRow(row) {
-      const { batch, metrics } = klPenalty.applySync(row);
-      return { ...fn.computeForSync(batch, seeded, lossFn.readsMaskedAdvantages).metrics, ...metrics };
-    },
-    penalise: (batch) => klPenalty.apply(batch),
-    penaltyOfRow: (row) => klPenalty.applySync(row).metrics,
+    compute: (batch, spread) => takeLater(compute(batch, spread)),
+    spreadsOf: (batch) => takeLater(spreadsOf(batch)),
+    metricsOfRow: (row) => takeNow(compute(row)).metrics,
+    penalise: (batch) => takeLater(klPenalty.apply(batch)),
+    penaltyOfRow: (row) => takeNow(klPenalty.apply(row)).metrics,
   };
 }
 
@@ -131,7 +134,7 @@ function stepOf(fn: AdvantageFn, name: string, seeded: { seed?: number }) {
     readsTokenRewards: inputs.includes('token_level_rewards'),
     readsOldLogprob: inputs.includes('old_logprob'),
     computeRows: (batch: Batch, rowTokens: Float64Array) =>
-      fn.computeFor(batch, seeded, false, undefined, { rowTokens }),
+      takeLater(fn.computeFor(batch, seeded, false, undefined, { rowTokens })),
   } satisfies Partial<AdvantageStep>;
 }
 

@@ -1,7 +1,7 @@
 // Computes log-probabilities from a tensor of logits that need not fit into memory, block by block.
 import { LossError } from '../core/errors.js';
 import { ExactSum } from '../core/exact-sum.js';
-import { finish } from '../core/slices.js';
+import { takeNow } from '../core/steps.js';
 import { type Logits, type LogprobsResult, logprobs } from '../index.js';
 import { badTarget, checkTargets, IGNORED } from '../logits/inputs.js';
 import { NamedTensor } from '../rollouts/tensor/named.js';
@@ -204,7 +204,7 @@ async function* targetBlocks(
         if (id === (id | 0)) return id;
         throw badTarget(i, layout.vocabulary, id);
       });
-      finish(checkTargets(ids, ids.length, layout.vocabulary));
+      takeNow(checkTargets(ids, ids.length, layout.vocabulary));
       yield ids;
     } catch (error) {
       throw inRow(error, targets, layout, first);

@@ -1,6 +1,6 @@
 // Computes all subjects (policy losses and algorithms to evaluate) on the parts of the rows, one part after another.
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
-import { type Batch, computeTogether } from '../index.js';
+import type { Batch } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { perToken } from './advantage-step.js';
 import { PairProducts } from './gradient-products.js';
@@ -36,10 +36,6 @@ interface Prepared {
   options: SubjectOptions;
 }
 
-// Limits of the subjects that are computed together: their number, and that of the numbers in their gradients.
-const MOST_SUBJECTS = 8;
-const MOST_GRADIENTS = 2 ** 24;
-
 /** Computes all subjects part by part, and adds each subject's results to its total. */
 export class PartComputer {
   readonly #files: readonly string[];
@@ -49,8 +45,8 @@ export class PartComputer {
   readonly #products: PairProducts | undefined;
   // Undefined after its first call.
   #onNonFinite: OnNonFinite | undefined;
-  // Arrays for the gradients. If the gradients of all subjects are needed together, each subject has its own array.
-  // Otherwise, each subject of a group has, and all groups use the same arrays in turn.
+  // Arrays for the gradients: one for each subject if the gradients of all subjects are needed together, and otherwise a
+  // single one.
   readonly #needsAll: boolean;
   readonly #arrays: Float32Array[] = [];
 
@@ -77,26 +73,17 @@ export class PartComputer {
   async compute(part: RolloutPart, whole: Whole, onShare: (share: number) => void): Promise<void> {
     const { batch } = part;
     const results: PartResult[] = [];
-    const size = this.#groupSize(batch.logprob.length);
-    for (let first = 0; first < this.#totals.length; first += size) {
-      const group = this.#totals.slice(first, first + size);
-      const prepared: Prepared[] = [];
-      for (const [i, { subject }] of group.entries())
-        prepared.push(await this.#prepare(subject, part, whole, this.#needsAll ? first + i : i));
-      const computed = await computeTogether(
-        prepared.map(({ subject, advantages, options }) => (together) => {
-          const compute = () => subject.compute(batch, advantages, { ...options, together });
-          return termsOfFiles(this.#files, subject, part, compute);
-        }),
+    for (const [i, total] of this.#totals.entries()) {
+      const { subject } = total;
+      const prepared = await this.#prepare(subject, part, whole, this.#needsAll ? i : 0);
+      const { advantages, options } = prepared;
+      const result = await termsOfFiles(this.#files, subject, part, () =>
+        subject.compute(batch, advantages, options),
       );
-      for (const [i, result] of computed.entries()) {
-        const { subject, advantages, options } = prepared[i]!;
-        const total = group[i]!;
-        total.add(result, batch.cuSeqlens, options.normalizer, advantages !== undefined);
-        if (!total.isFinite) await this.#explain(subject, result.loss, part, advantages, options);
-        if (this.#needsAll) results.push(partResult(part, prepared[i]!, result));
-      }
-      onShare(Math.min(1, (first + size) / this.#totals.length));
+      total.add(result, batch.cuSeqlens, options.normalizer, advantages !== undefined);
+      if (!total.isFinite) await this.#explain(subject, result.loss, part, advantages, options);
+      if (this.#needsAll) results.push(partResult(part, prepared, result));
+      onShare((i + 1) / this.#totals.length);
     }
     this.#products?.add(
       results.map(({ grad }) => grad),
@@ -124,14 +111,6 @@ export class PartComputer {
     const report = this.#onNonFinite;
     this.#onNonFinite = undefined;
     if (report) report(subject, loss, await firstNonFiniteRow(part, subject, advantages, options));
-  }
-
-  // Returns how many subjects are computed together. The gradients of a group are in memory at the same time, and on a
-  // device there would be a copy of the batch for each.
-  #groupSize(tokens: number): number {
-    const { device = 'cpu' } = this.#device;
-    if (device !== 'cpu') return 1;
-    return Math.min(MOST_SUBJECTS, Math.max(1, Math.floor(MOST_GRADIENTS / tokens)));
   }
 
   async #prepare(subject: Subject, part: RolloutPart, whole: Whole, slot: number): Promise<Prepared> {

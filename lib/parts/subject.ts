@@ -19,7 +19,6 @@ import {
   type PolicyLossFn,
   type Registry,
   type Result,
-  type Together,
 } from '../index.js';
 import { columnOfKey, type RolloutColumn } from '../rollouts/index.js';
 import { type AdvantageStep, grpoStep, objectiveStep, perToken } from './advantage-step.js';
@@ -73,8 +72,6 @@ export interface SubjectOptions {
   normalizer?: Normalizer;
   /** Whether the result must have the sums that merge() needs. */
   part?: boolean;
-  /** Computes the subject together with others. */
-  together?: Together;
 }
 
 /** The result of {@link Subject.compute}. */

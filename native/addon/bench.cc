@@ -1,57 +1,51 @@
 #include "addon/bench.h"
 
+#include "addon/calls.h"
 #include "addon/devices.h"
-#include "addon/keep.h"
-#include "addon/tasks.h"
 #include "cpu/traffic.h"
 
 namespace policy_loss::addon {
 namespace {
 
-// Implements traffic(), which only reads and writes the memory of an evaluation (see cpu/traffic.h).
-// Arguments from JavaScript: function, batch, call.
+// Implements traffic(call), which only reads and writes the memory of an evaluation (see cpu/traffic.h).
 Napi::Value traffic(const Napi::CallbackInfo& info) {
-  const ReadForLater reading(info.Env());
   return guarded(info, [&]() -> Napi::Value {
-    const FunctionHandle& function = function_of(info[0]);
-    const BatchView batch = read_batch(info[1].As<Napi::Object>());
-    const unsigned columns = columns_of(function->function());
-    check_columns(info.Env(), columns, present_columns(batch), false, batch.mask != nullptr);
-    const Call call =
-        read_call(function->function(), batch.layout.rows, batch.layout.tokens(), info[2].As<Napi::Object>());
-    return run_later(hold(info), std::make_shared<Reporting<cpu::Traffic>>(function, batch, call.outputs),
-                     [](Napi::Env, const cpu::Traffic& task) { return static_cast<double>(task.seen()); });
+    const Napi::Object object = info[0].As<Napi::Object>();
+    const FunctionHandle& function = function_of(object.Get("fn"));
+    const Place place = read_place(object);
+    check_place(info.Env(), place, columns_of(function->function()), false);
+    const Call call = read_call(*function, place.rows(), place.tokens(), place.resident != nullptr, object);
+    return run(object, std::make_shared<Reporting<cpu::Traffic>>(function, place.batch, call.outputs),
+               [](const cpu::Traffic& task) { return task.seen(); });
   });
 }
 
-// Implements memoryTraffic(), which reads an array and may write it back. Arguments from JavaScript: array,
-// writes.
+// Implements memoryTraffic(call), which reads an array and may write it back.
 Napi::Value memory_traffic(const Napi::CallbackInfo& info) {
-  const ReadForLater reading(info.Env());
   return guarded(info, [&]() -> Napi::Value {
-    const auto array = info[0].As<Napi::TypedArray>();
+    const Napi::Object object = info[0].As<Napi::Object>();
+    const auto array = object.Get("array").As<Napi::TypedArray>();
     char* const data = static_cast<char*>(array.ArrayBuffer().Data()) + array.ByteOffset();
-    const bool writes = info[1].As<Napi::Boolean>();
-    return run_later(
-        hold(info),
-        std::make_shared<Reporting<cpu::MemoryTraffic>>(data, static_cast<int64_t>(array.ByteLength()),
-                                                        writes),
-        [](Napi::Env, const cpu::MemoryTraffic& task) { return static_cast<double>(task.seen()); });
+    const bool writes = object.Get("writes").ToBoolean();
+    return run(object,
+               std::make_shared<Reporting<cpu::MemoryTraffic>>(data, static_cast<int64_t>(array.ByteLength()),
+                                                               writes),
+               [](const cpu::MemoryTraffic& task) { return task.seen(); });
   });
 }
 
-// Implements evaluateOnDevice(), which evaluates a resident batch and leaves the gradient on the device.
-// Arguments from JavaScript: function, resident, call, timing.
+// Implements evaluateOnDevice(call), which evaluates a resident batch and leaves the gradient on the device.
 Napi::Value evaluate_on_device(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
-    const FunctionHandle& function = function_of(info[0]);
-    const Place place = read_place(info[1], info.Env().Undefined(), columns_of(function->function()), true);
+    const Napi::Object object = info[0].As<Napi::Object>();
+    const FunctionHandle& function = function_of(object.Get("fn"));
+    const Place place = read_place(object);
+    check_place(info.Env(), place, columns_of(function->function()), true);
     if (!place.resident) refuse(info.Env(), "the batch must be on a device");
-    Call call = read_call(function->function(), place.rows(), place.tokens(), info[2].As<Napi::Object>());
+    Call call = read_call(*function, place.rows(), place.tokens(), place.resident != nullptr, object);
     call.grad_stays = true;
-    if (!info[3].IsUndefined())
-      call.timing = static_cast<double*>(elements(info[3], napi_float64_array, 2, "timing"));
-    return evaluate_on_cuda(info, function, place, call, false);
+    call.timing = array_if_any<double>(object, "timing", 2);
+    return evaluate_on_cuda(object, function, place, call);
   });
 }
 

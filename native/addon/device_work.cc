@@ -1,11 +1,50 @@
 #include "addon/device_work.h"
 
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
 
-#include "addon/async.h"
+#include "addon/calls.h"
 
 namespace policy_loss::addon {
 namespace {
+
+// Queues are never destroyed. Their threads end with the process.
+class CallQueue {
+ public:
+  CallQueue() {
+    std::thread([this] { loop(); }).detach();
+  }
+
+  void post(std::function<void()> work) {
+    {
+      std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(work));
+    }
+    wake_.notify_one();
+  }
+
+ private:
+  void loop() {
+    cuda::keep_current_device();
+    while (true) {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return !waiting_.empty(); });
+      const std::function<void()> work = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      work();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> waiting_;
+};
 
 Napi::Value settle(Napi::Env env, const Work& work) {
   switch (work.status) {
@@ -24,6 +63,19 @@ Napi::Value settle(Napi::Env env, const Work& work) {
 
 }  // namespace
 
+void post(int device, CallKind kind, std::function<void()> work) {
+  static std::mutex mutex;
+  static auto* const queues = new std::map<std::pair<int, CallKind>, CallQueue*>;
+  CallQueue* queue;
+  {
+    std::lock_guard lock(mutex);
+    CallQueue*& found = (*queues)[{device, kind}];
+    if (!found) found = new CallQueue;
+    queue = found;
+  }
+  queue->post(std::move(work));
+}
+
 void* address_in(const Napi::Value& value) {
   bool lossless = false;
   return reinterpret_cast<void*>(value.As<Napi::BigInt>().Uint64Value(&lossless));
@@ -33,8 +85,7 @@ cuda::IpcHandle handle_if_any(const Napi::Value& value) {
   cuda::IpcHandle handle;
   if (value.IsUndefined()) return handle;
   handle.given = true;
-  std::memcpy(handle.bytes, elements(value, napi_uint8_array, sizeof handle.bytes, "a handle"),
-              sizeof handle.bytes);
+  std::memcpy(handle.bytes, array_of<uint8_t>(value, sizeof handle.bytes, "a handle"), sizeof handle.bytes);
   return handle;
 }
 
@@ -46,21 +97,13 @@ void keep_arrays(const Napi::Value& value, std::vector<DeviceArrayHandle>* array
       arrays->push_back(read_device_array(array));
 }
 
-Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, bool later) {
-  const Napi::Env env = info.Env();
-  if (!later) {
-    work->status = work->run(work->caller_abort, &work->problem);
-    return settle(env, *work);
-  }
+Napi::Value perform_later(const Napi::Value& held, const std::shared_ptr<Work>& work) {
   auto job = std::make_unique<Instance::Job>();
   job->work = work;
   job->abort = [work] { __atomic_store_n(&work->closing, 1, __ATOMIC_RELAXED); };
-  job->result = [work](Napi::Env at) {
-    work->tensors.clear();
-    return settle(at, *work);
-  };
-  return Instance::of(env).start(env, std::move(job), hold(info), [work](Instance::Job* started) {
-    CallQueue::of(work->device, work->kind).post([work, started] {
+  job->result = [work](Napi::Env env) { return settle(env, *work); };
+  return Instance::of(held.Env()).start(held, std::move(job), [work](Instance::Job* started) {
+    post(work->device, work->kind, [work, started] {
       // The JavaScript thread that made the call may have ended while the call waited in the queue.
       const bool ended = __atomic_load_n(&work->closing, __ATOMIC_RELAXED) != 0;
       work->status =
@@ -69,6 +112,13 @@ Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, 
       started->finished();
     });
   });
+}
+
+Napi::Value perform(const Napi::Object& call, const std::shared_ptr<Work>& work) {
+  work->caller_abort = abort_flag_in(call);
+  if (is_later(call)) return perform_later(call, work);
+  work->status = work->run(work->caller_abort, &work->problem);
+  return settle(call.Env(), *work);
 }
 
 }  // namespace policy_loss::addon

@@ -1,4 +1,4 @@
-// Calls that run on the thread of a CUDA device.
+// Runs calls on CUDA devices: at once, or on threads of the devices while JavaScript continues.
 #pragma once
 
 #include <napi.h>
@@ -7,12 +7,18 @@
 #include <memory>
 #include <vector>
 
-#include "addon/call_queue.h"
-#include "addon/dlpack.h"
 #include "addon/read.h"
 #include "cuda/cuda.h"
 
 namespace policy_loss::addon {
+
+// Each device has one queue of calls that compute and one of uploads, so that these do not wait for each
+// other.
+enum class CallKind { kComputing, kUploading };
+
+// Posts work to a queue of a device. One thread per queue runs it, one piece after another, and waits for the
+// device. So neither the event loop nor Node's own worker threads have to wait.
+void post(int device, CallKind kind, std::function<void()> work);
 
 // A call that runs on a device, and its result. Any thread can run it.
 struct Work {
@@ -24,9 +30,6 @@ struct Work {
   int32_t closing = 0;  // set when the calling thread ends
   int device = 0;
   CallKind kind = CallKind::kComputing;
-  // Tensors that the call reads. They are released when it has ended, on the JavaScript thread, because a
-  // deleter of another addon may use JavaScript.
-  std::vector<TensorHandle> tensors;
   std::vector<DeviceArrayHandle> arrays;  // arrays of this addon that the call reads
 };
 
@@ -37,10 +40,12 @@ cuda::IpcHandle handle_if_any(const Napi::Value& value);
 // Adds the arrays of a JavaScript array to a list. Other elements are undefined.
 void keep_arrays(const Napi::Value& value, std::vector<DeviceArrayHandle>* arrays);
 
-// Runs work. If `later` is set, the thread of the device's calls runs it, and a promise of its value is
-// returned. Otherwise this function waits for the device and returns the value. Throws, or rejects the
-// promise with, the error of work that failed. Work that was aborted has the value -1.
-Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, bool later);
+// Runs work on the thread of the device's calls, and returns a promise of its value. `held` is an object to
+// which the call refers until then (see Instance::start()). Rejects the promise with the error of work that
+// failed. Work that was aborted has the value -1.
+Napi::Value perform_later(const Napi::Value& held, const std::shared_ptr<Work>& work);
+// Runs work as the call's descriptor says, and returns its value or a promise of it.
+Napi::Value perform(const Napi::Object& call, const std::shared_ptr<Work>& work);
 
 // Returns a handle that releases a thing on the thread of its device's calls that compute. So the JavaScript
 // thread never waits for the calls in progress.
@@ -49,7 +54,7 @@ std::shared_ptr<T> handle_of(T* thing, int device) {
   return std::shared_ptr<T>(thing, [device](T* last) {
     const auto release = [last] { cuda::release(last); };
     try {
-      CallQueue::of(device, CallKind::kComputing).post(release);
+      post(device, CallKind::kComputing, release);
     } catch (const std::bad_alloc&) {
       release();
     }

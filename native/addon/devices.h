@@ -1,4 +1,4 @@
-// Runs the native module's calls on CUDA devices.
+// Computes calls on CUDA devices.
 #pragma once
 
 #include <napi.h>
@@ -14,12 +14,16 @@ namespace policy_loss::addon {
 // when its last reference is dropped.
 using ResidentHandle = std::shared_ptr<const cuda::Resident>;
 
+// Returns the handle in a JavaScript value that upload() or update() made. Throws if the batch was released.
+ResidentHandle read_resident(const Napi::Value& batch);
+
 // A call's batch, and the place where it is computed. A resident batch is computed on the device that holds
 // it. A batch in host memory is computed on the CUDA device with index `device`, or on the CPU if `device` is
 // negative.
 struct Place {
   int device = -1;
   ResidentHandle resident;
+  cuda::CallerStream stream;
   BatchView batch;  // empty if `resident` is set
 
   bool on_cuda() const { return resident || device >= 0; }
@@ -28,46 +32,44 @@ struct Place {
   // Returns the set of row columns that the batch has.
   unsigned row_columns() const;
 };
-// Reads two arguments of a call: its batch, and the index of its device (undefined for the CPU). `columns` is
-// the set of columns that the call needs. Throws if the batch lacks one of them, or if it lacks a mask and
+// Reads the batch of a call and its place.
+Place read_place(const Napi::Object& call);
+// Throws if a batch lacks one of the set of columns that a call needs, or if it lacks a mask and
 // `mask_needed` is set.
-Place read_place(const Napi::Value& batch, const Napi::Value& device, unsigned columns, bool mask_needed);
+void check_place(Napi::Env env, const Place& place, unsigned columns, bool mask_needed);
 
 // The batch of an advantage function's call, and the place where it is computed. The members mean the same as
 // in Place.
 struct AdvantagePlace {
   int device = -1;
   ResidentHandle resident;
+  cuda::CallerStream stream;
   AdvantageBatch batch;  // empty if `resident` is set
 
   bool on_cuda() const { return resident || device >= 0; }
   int64_t rows() const;
   int64_t tokens() const;
 };
-AdvantagePlace read_advantage_place(const AdvantageFunction& function, const Napi::Value& batch,
-                                    const Napi::Value& device);
+// Throws if the batch lacks an input that the function needs.
+AdvantagePlace read_advantage_place(const AdvantageFunction& function, const Napi::Object& call);
 
-// These functions run a call of binding.d.ts on a device. If `later` is set, they return a promise. Otherwise
-// they wait for the device and return the result.
-Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandle& function,
-                             const Place& place, const Call& call, bool later);
-Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFunction& function,
-                               const AdvantagePlace& place, const AdvantageCall& call, bool later);
-Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Place& place, const float* base,
-                       double scale, float* out, const cuda::CallerStream& stream, bool later);
+// The arrays and the factor of a call of kl(). The pointers mean the same as in cpu::KlEvaluation.
+struct KlOutputs {
+  float* out;
+  const float* base;
+  double scale;
+};
+
+// These functions run a call of binding.d.ts on a device. `object` is its descriptor.
+Napi::Value evaluate_on_cuda(const Napi::Object& object, const FunctionHandle& function, const Place& place,
+                             const Call& call);
+Napi::Value advantages_on_cuda(const Napi::Object& object, const AdvantageFunction& function,
+                               const AdvantagePlace& place, const AdvantageCall& call);
+Napi::Value kl_on_cuda(const Napi::Object& object, const Function& function, const Place& place,
+                       const KlOutputs& outputs);
+Napi::Value logits_on_cuda(const Napi::Object& object, const LogitsCall& call);
 
 // Makes the CUDA engine copy host memory on the threads of the CPU engine.
 void share_devices_work();
-
-Napi::Value upload(const Napi::CallbackInfo& info);
-Napi::Value update(const Napi::CallbackInfo& info);
-Napi::Value trim(const Napi::CallbackInfo& info);
-Napi::Value release(const Napi::CallbackInfo& info);
-Napi::Value device_array(const Napi::CallbackInfo& info);
-Napi::Value device_array_address(const Napi::CallbackInfo& info);
-Napi::Value read_device_array_to_host(const Napi::CallbackInfo& info);
-Napi::Value export_device_array(const Napi::CallbackInfo& info);
-Napi::Value release_device_array(const Napi::CallbackInfo& info);
-Napi::Value cuda_devices(const Napi::CallbackInfo& info);
 
 }  // namespace policy_loss::addon

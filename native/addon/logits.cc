@@ -1,8 +1,9 @@
 #include "addon/logits.h"
 
-#include "addon/device_logits.h"
+#include "addon/calls.h"
 #include "addon/device_work.h"
-#include "addon/tasks.h"
+#include "addon/devices.h"
+#include "cpu/logits.h"
 
 namespace policy_loss::addon {
 
@@ -32,12 +33,6 @@ void* matrix(const Napi::Value& value, DType dtype, const cpu::LogitsCall& call,
   return elements(value, dtype == DType::kFloat32 ? napi_float32_array : napi_uint16_array, length, what);
 }
 
-template <class T>
-T* elements_if_any(const Napi::Object& object, const char* name, napi_typedarray_type type, int64_t length) {
-  const Napi::Value value = object.Get(name);
-  return value.IsUndefined() ? nullptr : static_cast<T*>(elements(value, type, length, name));
-}
-
 DType dtype_in(const Napi::Object& object, const char* name) {
   return view_of(object.Env(), object.Get(name).ToNumber().Int32Value() & 3).dtype;
 }
@@ -48,9 +43,8 @@ void read_support(const Napi::Object& object, cpu::LogitsCall* call) {
   const Napi::Env env = object.Env();
   if (!ids.IsTypedArray()) refuse(env, "tokenIds is not an array");
   const auto count = static_cast<int64_t>(ids.As<Napi::TypedArray>().ElementLength());
-  call->token_ids = static_cast<const int32_t*>(elements(ids, napi_int32_array, count, "tokenIds"));
-  call->offsets = static_cast<const int32_t*>(
-      elements(object.Get("offsets"), napi_int32_array, call->rows + 1, "offsets"));
+  call->token_ids = array_of<int32_t>(ids, count, "tokenIds");
+  call->offsets = array_in<int32_t>(object, "offsets", call->rows + 1);
   if (call->offsets[0] != 0 || call->offsets[call->rows] != count)
     refuse(env, "offsets do not match tokenIds");
   for (int64_t row = 0; row < call->rows; ++row) {
@@ -72,21 +66,21 @@ cpu::LogitsCall read_logits_call(const Napi::Object& object, bool on_device = fa
   call.row_stride = size_in(object, "rowStride", kMostLogits);
   call.dtype = dtype_in(object, "dtype");
   call.data = matrix(object.Get("data"), call.dtype, call, call.row_stride, "data");
-  call.targets = elements_if_any<int32_t>(object, "targets", napi_int32_array, call.rows);
+  call.targets = array_if_any<int32_t>(object, "targets", call.rows);
   call.temperature = number_or_zero(object.Get("temperature"));
-  call.temperatures = elements_if_any<double>(object, "temperatures", napi_float64_array, call.rows);
+  call.temperatures = array_if_any<double>(object, "temperatures", call.rows);
   call.softcap = number_or_zero(object.Get("softcap"));
   read_support(object, &call);
-  call.logprob = elements_if_any<float>(object, "logprob", napi_float32_array, call.rows);
-  call.logsumexp = elements_if_any<double>(object, "logsumexp", napi_float64_array, call.rows);
-  call.entropy = elements_if_any<float>(object, "entropy", napi_float32_array, call.rows);
+  call.logprob = array_if_any<float>(object, "logprob", call.rows);
+  call.logsumexp = array_if_any<double>(object, "logsumexp", call.rows);
+  call.entropy = array_if_any<float>(object, "entropy", call.rows);
   const Napi::Value out = object.Get("out");
   if (!out.IsUndefined()) {
     call.out_stride = size_in(object, "outStride", kMostLogits);
     call.out_dtype = dtype_in(object, "outDtype");
     call.out = matrix(out, call.out_dtype, call, call.out_stride, "out");
-    call.grad_logprob = elements_if_any<double>(object, "gradLogprob", napi_float64_array, call.rows);
-    call.grad_entropy = elements_if_any<double>(object, "gradEntropy", napi_float64_array, call.rows);
+    call.grad_logprob = array_if_any<double>(object, "gradLogprob", call.rows);
+    call.grad_entropy = array_if_any<double>(object, "gradEntropy", call.rows);
   }
   if (!call.targets) refuse(object.Env(), "targets is missing");
   return call;
@@ -94,39 +88,33 @@ cpu::LogitsCall read_logits_call(const Napi::Object& object, bool on_device = fa
 
 }  // namespace
 
-Napi::Value logits(const Napi::CallbackInfo& info, bool later) {
+Napi::Value logits(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
     const Napi::Object object = info[0].As<Napi::Object>();
     const bool on_device = !object.Get("device").IsUndefined();
     const cpu::LogitsCall call = read_logits_call(object, on_device);
     if (call.out && !call.grad_logprob) refuse(info.Env(), "gradLogprob is missing");
-    if (on_device) return logits_on_cuda(info, object, call, later);
-    if (!later) return run_now(info.Env(), std::make_shared<cpu::LogitsEvaluation>(call));
-    auto task = std::make_shared<Reporting<cpu::LogitsEvaluation>>(call);
-    task->set_abort_flag(flag_if_any(object.Get("abort")));
-    return run_later(hold(info), task);
+    if (on_device) return logits_on_cuda(object, call);
+    return run(object, std::make_shared<Reporting<cpu::LogitsEvaluation>>(call),
+               [](const cpu::Task&) { return 0; });
   });
 }
 
-Napi::Value logits_gradient(const Napi::CallbackInfo& info, const FunctionHandle& function,
-                            const BatchView& batch, const Call& call, const Napi::Object& object,
-                            bool later) {
-  const Napi::Env env = info.Env();
-  const cpu::LogitsCall logits = read_logits_call(object);
-  const int64_t first = size_in(object, "firstToken", kMostLogits);
+Napi::Value logits_gradient(const Napi::Object& object, const FunctionHandle& function,
+                            const BatchView& batch, const Call& call, const Napi::Object& given) {
+  const Napi::Env env = object.Env();
+  const cpu::LogitsCall logits = read_logits_call(given);
+  const int64_t first = size_in(given, "firstToken", kMostLogits);
   const int64_t tokens = batch.layout.tokens();
   if (first > tokens || logits.rows > tokens - first) refuse(env, "firstToken is out of range");
   if (!logits.out || !logits.logprob || !call.outputs.grad) refuse(env, "logits lacks an output");
   if (call.outputs.grad.dtype != DType::kFloat32 || call.outputs.grad_entropy.dtype != DType::kFloat32)
     refuse(env, "a gradient is not in float32");
   if (!gradient_is_per_token(*function)) refuse(env, "the function has no gradients per token");
-  if (!later)
-    return run_now(env, std::make_shared<cpu::LogitsGradient>(function, batch, call.coefficients,
-                                                              call.normalizer, call.outputs, logits, first));
-  auto task = std::make_shared<Reporting<cpu::LogitsGradient>>(function, batch, call.coefficients,
-                                                               call.normalizer, call.outputs, logits, first);
-  task->set_abort_flag(call.abort);
-  return run_later(hold(info), task);
+  return run(object,
+             std::make_shared<Reporting<cpu::LogitsGradient>>(function, batch, call.coefficients,
+                                                              call.normalizer, call.outputs, logits, first),
+             [](const cpu::Task&) { return 0; });
 }
 
 }  // namespace policy_loss::addon

@@ -8,12 +8,11 @@
 
 namespace policy_loss::addon {
 
-// Implements logits() and logitsSync(). If `later` is set, returns a promise. Arguments from JavaScript:
-// call.
-Napi::Value logits(const Napi::CallbackInfo& info, bool later);
+// Implements logits(call).
+Napi::Value logits(const Napi::CallbackInfo& info);
 
-// Implements evaluate() and evaluateSync() with NativeCall.logits, which is `object`.
-Napi::Value logits_gradient(const Napi::CallbackInfo& info, const FunctionHandle& function,
-                            const BatchView& batch, const Call& call, const Napi::Object& object, bool later);
+// Implements evaluate(call) for a call with NativeCall.logits, which is `logits`.
+Napi::Value logits_gradient(const Napi::Object& object, const FunctionHandle& function,
+                            const BatchView& batch, const Call& call, const Napi::Object& logits);
 
 }  // namespace policy_loss::addon

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "addon/keep.h"
-
 namespace policy_loss::addon {
 namespace {
 
@@ -64,10 +62,9 @@ program::Program read_program(const Napi::Object& object) {
   if (!code.IsTypedArray() || !constants.IsTypedArray()) refuse(env, "program: an array is missing");
   program::Encoded encoded;
   encoded.code_length = static_cast<int64_t>(code.As<Napi::TypedArray>().ElementLength());
-  encoded.code = static_cast<const int32_t*>(elements(code, napi_int32_array, encoded.code_length, "code"));
+  encoded.code = array_of<int32_t>(code, encoded.code_length, "code");
   encoded.constant_count = static_cast<int64_t>(constants.As<Napi::TypedArray>().ElementLength());
-  encoded.constants = static_cast<const double*>(
-      elements(constants, napi_float64_array, encoded.constant_count, "constants"));
+  encoded.constants = array_of<double>(constants, encoded.constant_count, "constants");
   encoded.registers = number_or_zero(object.Get("registers"));
   encoded.row_values = number_or_zero(object.Get("rowValues"));
   encoded.batch_values = number_or_zero(object.Get("batchValues"));
@@ -125,15 +122,19 @@ void read_program_loss(const Napi::Object& object, Function* function) {
       std::make_shared<const ProgramLoss>(std::move(grad), std::move(no_grad), std::move(metrics));
 }
 
+// Returns the spreads of some rows, each of which is kSpreadLength numbers; null if the property is
+// undefined.
+Spread* spreads_if_any(const Napi::Object& object, const char* name, int64_t rows) {
+  return reinterpret_cast<Spread*>(array_if_any<double>(object, name, kSpreadLength * rows));
+}
+
 // Reads those members of an advantage function's call that do not depend on whether a loss is computed in the
 // same call.
 AdvantageCall read_advantage_basics(const AdvantageFunction& function, const Napi::Object& object) {
   AdvantageCall call;
   const int64_t values = static_cast<int64_t>(advantage_value_names(function).size());
-  call.outputs.values =
-      static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
-  call.not_finite_row =
-      static_cast<double*>(elements(object.Get("notFiniteRow"), napi_float64_array, 1, "notFiniteRow"));
+  call.outputs.values = array_in<double>(object, "values", values);
+  call.not_finite_row = array_in<double>(object, "notFiniteRow", 1);
   call.seed = static_cast<uint64_t>(object.Get("seed").ToNumber().Int64Value());
   return call;
 }
@@ -201,29 +202,13 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
   napi_typedarray_type found;
   size_t found_length = 0;
   void* data = nullptr;
-  napi_value buffer = nullptr;
-  if (napi_get_typedarray_info(env, value, &found, &found_length, &data, &buffer, nullptr) != napi_ok ||
+  if (napi_get_typedarray_info(env, value, &found, &found_length, &data, nullptr, nullptr) != napi_ok ||
       found != type || static_cast<int64_t>(found_length) != length)
     refuse(env, std::string(what) + " is not the array it should be");
-  ReadForLater* const later = ReadForLater::current();
-  if (later && length > 0) later->read(buffer, data);
   // An empty array may have a null pointer. Callers would take it for a missing array, so they get a pointer
   // to something else.
   static double nothing = 0;
   return length > 0 ? data : &nothing;
-}
-
-float* floats(const Napi::Value& value, int64_t length, const char* what) {
-  return static_cast<float*>(elements(value, napi_float32_array, length, what));
-}
-
-float* floats_if_any(const Napi::Value& value, int64_t length, const char* what) {
-  return value.IsUndefined() ? nullptr : floats(value, length, what);
-}
-
-const int32_t* flag_if_any(const Napi::Value& value) {
-  return value.IsUndefined() ? nullptr
-                             : static_cast<const int32_t*>(elements(value, napi_int32_array, 1, "abort"));
 }
 
 cuda::CallerStream stream_if_any(const Napi::Value& value) {
@@ -242,8 +227,7 @@ Layout read_layout(const Napi::Value& rows, const Napi::Value& row_length, const
       (offsets.IsUndefined() && layout.rows > 0 && layout.row_length > kMostTokens / layout.rows))
     refuse(env, "rows times rowLength is too large");
   if (offsets.IsUndefined()) return layout;
-  layout.offsets =
-      static_cast<const int32_t*>(elements(offsets, napi_int32_array, layout.rows + 1, "offsets"));
+  layout.offsets = array_of<int32_t>(offsets, layout.rows + 1, "offsets");
   if (layout.offsets[0] != 0) refuse(env, "offsets must begin with 0");
   for (int64_t row = 0; row < layout.rows; ++row)
     if (layout.length(row) < 0 || layout.length(row) > layout.row_length)
@@ -276,8 +260,7 @@ void read_row_columns(const Napi::Value& value, BatchView* batch) {
     const Napi::Value column = data[i];
     if (column.IsUndefined()) continue;
     const int64_t rows = batch->layout.rows;
-    const auto* const numbers =
-        static_cast<const double*>(elements(column, napi_float64_array, rows, "rowData"));
+    const auto* const numbers = array_of<double>(column, rows, "rowData");
     batch->row_column[i] = numbers;
     for (int64_t row = 0; i == kNextInGroup && row < rows; ++row)
       if (!(numbers[row] >= 0 && numbers[row] < static_cast<double>(rows)))
@@ -299,16 +282,9 @@ BatchView read_batch(const Napi::Object& object) {
     const Napi::Value code = dtypes[i];
     batch.column[i] = read_column(column, code.ToNumber().Int32Value(), layout);
   }
-  const Napi::Value mask = object.Get("mask");
-  if (!mask.IsUndefined())
-    batch.mask = static_cast<const uint8_t*>(elements(mask, napi_uint8_array, tokens, "mask"));
-  const Napi::Value expert = object.Get("expert");
-  if (!expert.IsUndefined())
-    batch.expert = static_cast<const uint8_t*>(elements(expert, napi_uint8_array, layout.rows, "expert"));
-  const Napi::Value repeats = object.Get("repeats");
-  if (!repeats.IsUndefined())
-    batch.repeats =
-        static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, layout.rows, "repeats"));
+  batch.mask = array_if_any<uint8_t>(object, "mask", tokens);
+  batch.expert = array_if_any<uint8_t>(object, "expert", layout.rows);
+  batch.repeats = array_if_any<uint32_t>(object, "repeats", layout.rows);
   read_row_columns(object.Get("rowData"), &batch);
   return batch;
 }
@@ -317,23 +293,17 @@ AdvantageBatch read_advantage_batch(const Napi::Object& object) {
   AdvantageBatch batch;
   batch.tokens = read_batch(object);
   const int64_t rows = batch.tokens.layout.rows;
-  const auto per_row = [&](const char* name, napi_typedarray_type type) -> void* {
-    const Napi::Value value = object.Get(name);
-    return value.IsUndefined() ? nullptr : elements(value, type, rows, name);
-  };
-  batch.rewards = static_cast<const double*>(per_row("rewards", napi_float64_array));
-  batch.baselines = static_cast<const double*>(per_row("baselines", napi_float64_array));
-  batch.groups = static_cast<const int32_t*>(per_row("groups", napi_int32_array));
-  batch.runs = static_cast<const int32_t*>(per_row("runs", napi_int32_array));
-  batch.row_tokens = static_cast<const double*>(per_row("rowTokens", napi_float64_array));
-  batch.spread = spreads_if_any(object.Get("spread"), 1);
+  batch.rewards = array_if_any<double>(object, "rewards", rows);
+  batch.baselines = array_if_any<double>(object, "baselines", rows);
+  batch.groups = array_if_any<int32_t>(object, "groups", rows);
+  batch.runs = array_if_any<int32_t>(object, "runs", rows);
+  batch.row_tokens = array_if_any<double>(object, "rowTokens", rows);
+  batch.spread = spreads_if_any(object, "spread", 1);
   const Napi::Value weights = object.Get("rewardWeights");
   if (!weights.IsTypedArray()) return batch;
   batch.named = static_cast<int64_t>(weights.As<Napi::TypedArray>().ElementLength());
-  batch.reward_weights =
-      static_cast<const double*>(elements(weights, napi_float64_array, batch.named, "rewardWeights"));
-  batch.named_rewards = static_cast<const double*>(
-      elements(object.Get("namedRewards"), napi_float64_array, batch.named * rows, "namedRewards"));
+  batch.reward_weights = array_of<double>(weights, batch.named, "rewardWeights");
+  batch.named_rewards = array_in<double>(object, "namedRewards", batch.named * rows);
   return batch;
 }
 
@@ -347,14 +317,13 @@ DeviceArrayHandle read_device_array(const Napi::Value& value) {
   return array;
 }
 
-Call read_call(const Function& function, int64_t rows, int64_t tokens, const Napi::Object& object) {
+Call read_call(const PreparedFunction& function, int64_t rows, int64_t tokens, bool resident,
+               const Napi::Object& object) {
   Call call;
   call.coefficients.mu = number_or_zero(object.Get("mu"));
   call.coefficients.kl = number_or_zero(object.Get("klCoef"));
   call.coefficients.entropy = number_or_zero(object.Get("entropyCoef"));
-  const int64_t values = static_cast<int64_t>(value_names(function).size());
-  call.outputs.values =
-      static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
+  call.outputs.values = array_in<double>(object, "values", function.values());
   const GradientCodes codes = gradient_codes(object.Env(), number_or_zero(object.Get("gradDtypes")));
   const auto read_gradient = [&](const char* name, int code, GradientView* on_host,
                                  DeviceArrayHandle* on_device) {
@@ -366,28 +335,16 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   };
   read_gradient("grad", codes.grad, &call.outputs.grad, &call.device_grad);
   read_gradient("gradEntropy", codes.grad_entropy, &call.outputs.grad_entropy, &call.device_grad_entropy);
-  call.outputs.grad_log_z = floats_if_any(object.Get("gradLogZ"), rows, "gradLogZ");
-  const Napi::Value normalizer = object.Get("normalizer");
-  if (!normalizer.IsUndefined()) {
-    const void* counts = elements(normalizer, napi_float64_array, kCounts, "normalizer");
-    call.normalizer = {true, read_counts(static_cast<const double*>(counts))};
-  }
-  const Napi::Value counts = object.Get("counts");
-  if (!counts.IsUndefined())
-    call.outputs.counts = static_cast<double*>(elements(counts, napi_float64_array, kCounts, "counts"));
-  const Napi::Value part = object.Get("part");
-  if (!part.IsUndefined())
-    call.outputs.part = static_cast<double*>(elements(part, napi_float64_array, kPartLength, "part"));
-  const Napi::Value repeats = object.Get("repeats");
-  if (!repeats.IsUndefined())
-    call.repeats = static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));
-  const Napi::Value mask = object.Get("mask");
-  if (!mask.IsUndefined())
-    call.mask = static_cast<const uint8_t*>(elements(mask, napi_uint8_array, tokens, "mask"));
-  call.weights = floats_if_any(object.Get("weights"), tokens, "weights");
-  call.logprob = floats_if_any(object.Get("logprob"), tokens, "logprob");
-  call.abort = flag_if_any(object.Get("abort"));
-  call.stream = stream_if_any(object.Get("stream"));
+  call.outputs.grad_log_z = array_if_any<float>(object, "gradLogZ", rows);
+  if (const double* counts = array_if_any<double>(object, "normalizer", kCounts))
+    call.normalizer = {true, read_counts(counts)};
+  call.outputs.counts = array_if_any<double>(object, "counts", kCounts);
+  call.outputs.part = array_if_any<double>(object, "part", kPartLength);
+  if (!resident) return call;
+  call.repeats = array_if_any<uint32_t>(object, "repeats", rows);
+  call.mask = array_if_any<uint8_t>(object, "mask", tokens);
+  call.weights = array_if_any<float>(object, "weights", tokens);
+  call.logprob = array_if_any<float>(object, "logprob", tokens);
   const Napi::Value advantage = object.Get("advantage");
   if (advantage.IsObject()) {
     const Napi::Object first = advantage.As<Napi::Object>();
@@ -401,18 +358,14 @@ AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t row
                                   const Napi::Object& object) {
   AdvantageCall call = read_advantage_basics(function, object);
   AdvantageOutputs& outputs = call.outputs;
-  outputs.advantages = floats_if_any(object.Get("advantages"), tokens, "advantages");
-  outputs.returns = floats_if_any(object.Get("returns"), tokens, "returns");
-  outputs.scores = floats_if_any(object.Get("scores"), rows, "scores");
-  outputs.spreads = spreads_if_any(object.Get("spreads"), rows);
+  outputs.advantages = array_if_any<float>(object, "advantages", tokens);
+  outputs.returns = array_if_any<float>(object, "returns", tokens);
+  outputs.scores = array_if_any<float>(object, "scores", rows);
+  outputs.spreads = spreads_if_any(object, "spreads", rows);
   if (!outputs.advantages && !(function.shape == AdvantageShape::kGroup && outputs.scores) &&
       !(function.shape == AdvantageShape::kRecurrence && outputs.spreads))
     refuse(object.Env(), "advantages is missing, and what can replace it is too");
-  const Napi::Value repeats = object.Get("repeats");
-  if (!repeats.IsUndefined())
-    outputs.repeats = static_cast<uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));
-  call.abort = flag_if_any(object.Get("abort"));
-  call.stream = stream_if_any(object.Get("stream"));
+  outputs.repeats = array_if_any<uint32_t>(object, "repeats", rows);
   return call;
 }
 

@@ -57,15 +57,40 @@ double number_or_zero(const Napi::Value& value);
 // Returns a pointer to the elements of a typed array. Throws an error if the array has another type or
 // length. `what` names the array in the error.
 void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t length, const char* what);
-float* floats(const Napi::Value& value, int64_t length, const char* what);
-// Does the same as floats(), but returns null if the value is undefined.
-float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
+
+template <class T>
+constexpr napi_typedarray_type kArrayOf = napi_float64_array;
+template <>
+inline constexpr napi_typedarray_type kArrayOf<float> = napi_float32_array;
+template <>
+inline constexpr napi_typedarray_type kArrayOf<int32_t> = napi_int32_array;
+template <>
+inline constexpr napi_typedarray_type kArrayOf<uint32_t> = napi_uint32_array;
+template <>
+inline constexpr napi_typedarray_type kArrayOf<uint16_t> = napi_uint16_array;
+template <>
+inline constexpr napi_typedarray_type kArrayOf<uint8_t> = napi_uint8_array;
+template <class T>
+T* array_of(const Napi::Value& value, int64_t length, const char* what) {
+  return static_cast<T*>(elements(value, kArrayOf<T>, length, what));
+}
+// Do the same for a property of an object. array_if_any() returns null if the property is undefined.
+template <class T>
+T* array_in(const Napi::Object& object, const char* name, int64_t length) {
+  return array_of<T>(object.Get(name), length, name);
+}
+template <class T>
+T* array_if_any(const Napi::Object& object, const char* name, int64_t length) {
+  const Napi::Value value = object.Get(name);
+  return value.IsUndefined() ? nullptr : array_of<T>(value, length, name);
+}
+
 // Returns the array that receives a gradient, or none if the value is undefined. `code` is its code in
 // NativeBatch.dtypes.
 inline GradientView gradient_if_any(const Napi::Value& value, int code, int64_t tokens, const char* what) {
   const DType dtype = view_of(value.Env(), code).dtype;
-  if (dtype == DType::kFloat32) return floats_if_any(value, tokens, what);
-  return {static_cast<uint16_t*>(elements(value, napi_uint16_array, tokens, what)), dtype};
+  if (dtype != DType::kFloat32) return {array_of<uint16_t>(value, tokens, what), dtype};
+  return value.IsUndefined() ? nullptr : array_of<float>(value, tokens, what);
 }
 // The codes in NativeCall.gradDtypes.
 struct GradientCodes {
@@ -76,28 +101,25 @@ inline GradientCodes gradient_codes(Napi::Env env, double codes) {
   const int both = static_cast<int>(codes);
   return {both & 7, both >> 3};
 }
-// Returns the spreads of some rows, each of which is kSpreadLength numbers; null if the value is undefined.
+// The number of float64 numbers in a spread.
 constexpr int64_t kSpreadLength = sizeof(Spread) / sizeof(double);
-inline Spread* spreads_if_any(const Napi::Value& value, int64_t rows) {
-  if (value.IsUndefined()) return nullptr;
-  return static_cast<Spread*>(elements(value, napi_float64_array, kSpreadLength * rows, "spreads"));
+// Returns the flag that aborts a call; null if the call has none.
+inline const int32_t* abort_flag_in(const Napi::Object& call) {
+  return array_if_any<int32_t>(call, "abort", 1);
 }
-const int32_t* flag_if_any(const Napi::Value& value);
 // Returns the stream of a BigInt, or none if the value is undefined.
 cuda::CallerStream stream_if_any(const Napi::Value& value);
 
-// The `call` argument of advantages() and advantagesSync().
+// The results and the seed of a call of advantages().
 struct AdvantageCall {
   AdvantageOutputs outputs;
   uint64_t seed = 0;
   double* not_finite_row = nullptr;
-  const int32_t* abort = nullptr;
-  cuda::CallerStream stream;
 };
 AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t rows, int64_t tokens,
                                   const Napi::Object& object);
 
-// The `call` argument of evaluate() and evaluateSync().
+// A call of evaluate() without its function and its batch.
 struct Call {
   Coefficients coefficients;
   Normalizer normalizer;
@@ -108,8 +130,6 @@ struct Call {
   const uint8_t* mask = nullptr;
   const float* weights = nullptr;
   const float* logprob = nullptr;
-  const int32_t* abort = nullptr;
-  cuda::CallerStream stream;
   // Arrays on a device that receive gradients instead of outputs.grad and outputs.grad_entropy. Null if not
   // wanted.
   DeviceArrayHandle device_grad, device_grad_entropy;
@@ -120,7 +140,9 @@ struct Call {
   const AdvantageFunction* advantage = nullptr;
   AdvantageCall advantage_call;
 };
-Call read_call(const Function& function, int64_t rows, int64_t tokens, const Napi::Object& object);
+// Reads what only resident batches may have if `resident` is set.
+Call read_call(const PreparedFunction& function, int64_t rows, int64_t tokens, bool resident,
+               const Napi::Object& object);
 
 // Tells which inputs of advantage functions a batch has.
 struct AdvantagePresence {

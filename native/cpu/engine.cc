@@ -54,14 +54,12 @@ const Target* target() {
 }
 
 Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
-                       const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
-                       Workspace workspace)
+                       const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs)
     : function_(std::move(function)),
       batch_(batch),
       coefficients_(coefficients),
       normalizer_(normalizer),
-      outputs_(outputs),
-      work_(std::move(workspace)) {
+      outputs_(outputs) {
   const LossInfo* const loss = function_->info();
   if (const program::Program* program = function_->program(outputs.has_grad())) {
     program_ = program->view();

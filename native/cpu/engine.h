@@ -33,7 +33,7 @@ void run_here(Task& task) {
   task.done();
 }
 
-// The memory that an evaluation works with. A later evaluation can reuse it.
+// The memory that an evaluation works with.
 struct Workspace {
   std::vector<Chunk> chunks;
   std::vector<RowPart> parts;                 // the row-pass result of each chunk that is part of a row
@@ -55,10 +55,7 @@ bool is_small(const Layout& layout);
 class Evaluation : public Task {
  public:
   Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
-             const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
-             Workspace workspace = {});
-  // Returns the task's memory for reuse. The task must be done.
-  Workspace take_workspace() { return std::move(work_); }
+             const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs);
 
   const Outputs& outputs() const { return outputs_; }
   void done() override {}

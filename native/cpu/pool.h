@@ -27,7 +27,7 @@ class Task {
 
   // Sets the flag that stops the task: it stops soon after *flag becomes non-zero.
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
-  virtual void abort() { aborted_.store(true, std::memory_order_relaxed); }
+  void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
   // Returns whether the task was aborted, after looking at the flag.
   bool check_abort();

@@ -44,6 +44,7 @@ class MemoryTraffic : public Task {
   uint32_t seen() const { return seen_.load(std::memory_order_relaxed); }
 
   void done() override {}
+  bool is_small() const { return false; }
 
  private:
   int64_t open_phase() override;

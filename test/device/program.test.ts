@@ -5,6 +5,7 @@
  */
 import assert from 'node:assert/strict';
 import type {
+  NativeAdvantageBatch,
   NativeBatch,
   NativeCall,
   NativeFunction,
@@ -199,17 +200,23 @@ function evaluate(
   };
   const values = new Float64Array(native.valueNames(fn).length).fill(42);
   const call: NativeCall = {
+    fn,
+    batch: resident ?? batch,
+    device,
     values,
     grad: undefined,
     gradEntropy: undefined,
-    abort: undefined,
     ...gradients,
     ...given,
     ...(resident && { repeats: batch.repeats }),
     ...more,
   };
-  native.evaluateSync(fn, resident ?? batch, call, device);
+  native.evaluate(call);
   return { values, ...gradients };
+}
+
+async function uploaded(batch: NativeBatch, inputs?: NativeAdvantageBatch): Promise<NativeResident> {
+  return (await native.upload({ device: DEVICE, batch, inputs })) as NativeResident;
 }
 
 // Returns the values of a batch that are computed from its only part.
@@ -266,7 +273,7 @@ describe('user-defined losses on a CUDA device', () => {
         assert.deepEqual(without.values, actual.values, `program ${seed} without a gradient`);
         assert.deepEqual(mergedValues(drawn), ofPart(drawn, actual.values), `program ${seed} as a part`);
         if (drawn.batch.mask!.length === 0) continue;
-        const resident = (await native.upload(DEVICE, drawn.batch, undefined)) as NativeResident;
+        const resident = await uploaded(drawn.batch);
         const again = evaluate(drawn, { resident });
         native.release(resident);
         assertGradients(again, actual, `program ${seed} on a resident batch`);
@@ -282,7 +289,7 @@ describe('user-defined losses on a CUDA device', () => {
     for (let seed = 1; seed <= 20; seed++) {
       const drawn = draw(SHAPES['padded rows']!, seed);
       const lacking = { ...drawn, batch: { ...drawn.batch, rowData: undefined } };
-      const resident = (await native.upload(DEVICE, lacking.batch, undefined)) as NativeResident;
+      const resident = await uploaded(lacking.batch);
       for (const options of [{ device: DEVICE }, { resident }]) {
         const call = () => evaluate(lacking, options);
         if (drawn.readsRowColumns) assert.throws(call, /TypeError: a row column is missing/);
@@ -320,19 +327,20 @@ describe('user-defined losses on a CUDA device', () => {
       };
       const scores = new Float32Array(rows);
       const repeats = new Uint32Array(rows);
-      native.advantagesSync(fn, inputs, {
+      native.advantages({
         ...shared,
+        fn,
+        batch: inputs,
         scores,
         repeats,
         advantages: undefined,
         returns: undefined,
-        abort: undefined,
       });
       assert.deepEqual([...repeats.subarray(0, 4)], [0, 0, 0, 1]);
       const data = drawn.batch.data.with(ADVANTAGES, scores);
       const dtypes = drawn.batch.dtypes.with(ADVANTAGES, 4);
       const expected = evaluate({ ...drawn, batch: { ...drawn.batch, data, dtypes, repeats } }, {});
-      const resident = (await native.upload(DEVICE, drawn.batch, undefined, inputs)) as NativeResident;
+      const resident = await uploaded(drawn.batch, inputs);
       const actual = evaluate(drawn, { resident, more: { advantage: { ...shared, fn } } });
       native.release(resident);
       assertAgrees(drawn, actual, expected, `program ${seed}`);

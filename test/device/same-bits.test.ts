@@ -3,7 +3,7 @@
  * out, because their results differ in the last bit.
  */
 import assert from 'node:assert/strict';
-import { computeTogether, devices, KL_FN, POLICY_LOSS_FN, type Together } from '../../lib/index.js';
+import { devices, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARGUMENTS, EDGE_LENGTHS, everyFunction, fitting, inHalf, makeBatch } from '../support/draw.js';
 import { isEmulated } from '../support/on-device.js';
 import { packedBatch, paddedBatch, subject } from '../support/subject.js';
@@ -72,18 +72,6 @@ describe('the same bits per token on the CPU and on a CUDA device', () => {
   }
   afterEach(() => {
     delete env.POLICY_LOSS_EMULATION_SHUFFLE;
-  });
-
-  it('calls that are to be computed together', async () => {
-    const fn = POLICY_LOSS_FN.create('ppo');
-    const batch = packedBatch(makeBatch(EDGE_LENGTHS));
-    const results = await computeTogether(
-      [{ device: 'cuda:0' }, {}, { device: 'cuda:0' }].map(
-        (where) => (together: Together) => fn.compute(batch, { grad: true, together, ...where }),
-      ),
-    );
-    const { grad } = fn.computeSync(batch, { grad: true });
-    for (const result of results) assertSameArray(result.grad!, grad!, 'gradient');
   });
 
   for (const name of Object.keys(ARGUMENTS.kl))

@@ -7,6 +7,7 @@ import type { NativeFunctionSpec, NativeProgramLossSpec } from '../../binding.js
 import { BatchReader } from '../../lib/core/batch-reader.js';
 import { Evaluator } from '../../lib/core/evaluator.js';
 import { COLUMNS } from '../../lib/core/native-batch.js';
+import { takeNow } from '../../lib/core/steps.js';
 import { type Batch, KeyMapper, LossError, lossFromExpression } from '../../lib/index.js';
 import { textOf } from '../reference/expression.js';
 import { EXPRESSIONS, OPTIONS } from '../support/expressions.js';
@@ -83,11 +84,11 @@ function runProgram(
     throw error;
   }
   const [first, second] = [1, 2].map((filling) =>
-    evaluator.computeSync(batch, { grad: new Float32Array(tokens).fill(filling) }, () => ({})),
+    takeNow(evaluator.compute(batch, { grad: new Float32Array(tokens).fill(filling) }, () => ({}))),
   );
   if (JSON.stringify(first) !== JSON.stringify(second))
     throw new Error(`a program left memory unwritten: ${JSON.stringify([first, second])}`);
-  evaluator.computeSync(batch, {}, () => ({}));
+  takeNow(evaluator.compute(batch, {}, () => ({})));
   return first;
 }
 

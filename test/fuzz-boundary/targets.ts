@@ -132,12 +132,6 @@ const FUNCTIONS: Record<string, () => Anything[]> = {
   logprobsSync: () => [column(1), ofRows()],
   logprobsBackward: () => [column(1), { ...rowsAndGradients(), signal: CONTROLLER.signal }],
   logprobsBackwardSync: () => [column(1), rowsAndGradients()],
-  computeTogether: () => [
-    [
-      (together: api.Together) => new api.SFTLossFn().compute(whole() as Anything, { grad: true, together }),
-      (together: api.Together) => new api.OPMDPolicyLossFn().compute(whole() as Anything, { together }),
-    ],
-  ],
   devices: () => [],
   setThreads: () => [2],
   sumCounts: () => [[counts(), counts()]],
@@ -222,7 +216,7 @@ function internalMethods(): string[] {
     .filter((file) => file.endsWith('.ts'))
     .flatMap((file) => [
       ...readFileSync(new URL(file, lib), 'utf8').matchAll(
-        /@internal(?:(?!\*\/)[\s\S])*\*\/\s*(?:(?:static|override|abstract|async|readonly|get)\s+)*(\w+)[(<:]/g,
+        /@internal(?:(?!\*\/)[\s\S])*\*\/\s*(?:(?:static|override|abstract|async|readonly|get)\s+)*\*?(\w+)[(<:]/g,
       ),
     ])
     .map(([, name]) => name!);
@@ -359,7 +353,6 @@ const ON_DEVICE: Record<string, () => Anything[]> = {
   ],
   has: () => ['logprob'],
   toHost: () => [],
-  toDLPack: () => [],
   ipcHandle: () => [],
   dispose: () => [],
 };

@@ -40,27 +40,6 @@ struct Outcome {
   }
 };
 
-// Returns memory as an earlier evaluation with this number of rows and chunks would leave it. What it
-// contains must not affect the results.
-cpu::Workspace used_memory(size_t rows, size_t chunks) {
-  cpu::Workspace workspace;
-  workspace.chunks.assign(chunks, {7, 9, 3, 5});
-  workspace.parts.assign(chunks, {11, 12, 13.0, 17.0});
-  Sums sums;
-  sums.loss[0] = sums.metric[0] = sums.row_metric[0] = sums.kl = sums.entropy = 19;
-  ExactSums exact;
-  exact.add(sums);
-  exact.add_to_rest(0, 1e-30);
-  workspace.sums.assign(chunks, exact);
-  workspace.row_tokens.assign(rows, 23);
-  workspace.row_ends.assign(rows, 25);
-  workspace.row_sums.assign(rows, 29.0);
-  workspace.row_negatives.assign(rows, 31.0);
-  workspace.row_values.assign(rows, 37.0);
-  workspace.batch_values.assign(chunks, 41.0);
-  return workspace;
-}
-
 Outcome evaluate(const Call& call, const std::shared_ptr<const PreparedFunction>& function, Where where,
                  const int32_t* abort) {
   Outcome outcome;
@@ -80,10 +59,8 @@ Outcome evaluate(const Call& call, const std::shared_ptr<const PreparedFunction>
     outcome.counts = to_be_written<double>(kCounts, where, shift);
     outputs.counts = outcome.counts.data();
   }
-  const size_t used = static_cast<size_t>(shift);
-  const auto task = std::make_shared<cpu::Evaluation>(
-      function, call.batch.view, call.coefficients, call.normalizer, outputs,
-      where == kReused ? used_memory(used, used / 2) : cpu::Workspace{});
+  const auto task = std::make_shared<cpu::Evaluation>(function, call.batch.view, call.coefficients,
+                                                      call.normalizer, outputs);
   task->set_abort_flag(abort);
   perform(where, task);
   require(task->aborted() == (abort != nullptr), "an aborted call reports it");
@@ -299,7 +276,6 @@ void fuzz_evaluation(Bytes& in, bool of_program) {
     return evaluate(call, prepared, where, abort);
   };
   const Outcome expected = at(kHere);
-  require(at(kReused).same_bits(expected), "the same bits in used memory");
   for (const Where where : {kOneThread, kTwoThreads})
     require(at(where).same_bits(expected), "the same bits on the pool's threads");
   check(call, expected);

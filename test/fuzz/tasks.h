@@ -15,13 +15,12 @@ extern std::string subject;  // what is computed, for the printed report
 // If `holds` is false, prints `what`, which says what should hold, and aborts the process.
 void require(bool holds, const char* what);
 
-// Where a task runs: on the calling thread with new memory (kHere), on the calling thread with memory that an
-// earlier evaluation has used (kReused), or on the thread pool with one thread or two.
-enum Where { kHere, kReused, kOneThread, kTwoThreads };
+// Where a task runs: on the calling thread, or on the thread pool with one thread or two.
+enum Where { kHere, kOneThread, kTwoThreads };
 
 template <class Task>
 void perform(Where where, const std::shared_ptr<Task>& task) {
-  if (where == kHere || where == kReused) {
+  if (where == kHere) {
     cpu::run_here(*task);
     return;
   }

@@ -1,6 +1,6 @@
 /**
  * Tests what can happen in a Node process during calls: worker threads start and end, the process exits, thousands of
- * calls run at once, arrays are changed or transferred, memory runs out. Each scenario runs in a process of its own,
+ * calls run at once, arrays are changed or dropped, memory runs out. Each scenario runs in a process of its own,
  * because a failure could crash it.
  */
 import assert from 'node:assert/strict';
@@ -67,15 +67,7 @@ describe('life', function () {
     it('in the group ids, without an effect', () => playsWell('memory', ['groups']));
     it('in the support of logits', () => playsWell('memory', ['support']));
     it('in their length, if they are resizable', () => playsWell('memory', ['shrunk']));
-    describe('by a transfer', () => {
-      before(function () {
-        // On Windows, the memory of a transferred array does not stay valid; see SECURITY.md.
-        if (process.platform === 'win32') this.skip();
-      });
-      it('and garbage collection', () => playsWell('memory', ['transferred']));
-      it('and garbage collection, if they are logits', () => playsWell('memory', ['logits, transferred']));
-      it('to a worker that then ends', () => playsWell('memory', ['sent away']));
-    });
+    it('not at all, but dropped before the garbage collector runs', () => playsWell('memory', ['dropped']));
   });
 
   it('calls without enough memory fail with ERR_OUT_OF_MEMORY, and the process goes on', async function () {

@@ -2,7 +2,6 @@
 // compute every function with Pool::run() and Pool::submit(). Meanwhile the number of threads changes, and
 // some calls are aborted. Results must have the same bits as on one thread.
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>

@@ -8,6 +8,7 @@ import type { NativeProgram, NativeProgramLossSpec } from '../../binding.js';
 import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
 import { Evaluator } from '../../lib/core/evaluator.js';
 import { native } from '../../lib/core/native.js';
+import { takeNow } from '../../lib/core/steps.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
 import { compiledSegments, operandsOf, programsOf } from '../../scripts/generate/compiled-segments.js';
 import { EDGE_LENGTHS, makeBatch, requiredArgs } from '../support/draw.js';
@@ -47,8 +48,8 @@ function move(op: string, numbers: Int32Array): void {
 /** Returns the result with and without a gradient. */
 function compute(policyLoss: NativeProgramLossSpec, inputs: readonly InputName[], batch: Batch) {
   const evaluator = new Evaluator({ policyLoss }, new BatchReader(KeyMapper.get('verl'), { inputs }));
-  const result = evaluator.computeSync(batch, { grad: true }, () => ({}));
-  const { loss, metrics } = evaluator.computeSync(batch, {}, () => ({}));
+  const result = takeNow(evaluator.compute(batch, { grad: true }, () => ({})));
+  const { loss, metrics } = takeNow(evaluator.compute(batch, {}, () => ({})));
   return { result: result as Parameters<typeof assertSameBits>[0], withoutGrad: { loss, metrics } };
 }
 

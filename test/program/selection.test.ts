@@ -62,33 +62,30 @@ function compute(rows: readonly DrawnRow[], build: (symbols: ProgramSymbols) => 
   const flat = Float32Array.from(rows.flatMap(({ values }) => values));
   const zeros = new Float32Array(flat.length);
   const results = new Float64Array(native.valueNames(fn).length);
-  native.evaluateSync(
+  const batch = {
+    rows: rows.length,
+    rowLength: rows[0]!.values.length,
+    offsets: undefined,
+    data: COLUMNS.map((_, i) => (i === ADVANTAGES ? flat : zeros)),
+    dtypes: COLUMNS.map(() => 0),
+    rowData: ROW_COLUMNS.map(() => new Float64Array(rows.length)),
+    mask: Uint8Array.from(
+      rows.flatMap(({ mask }) => mask),
+      Number,
+    ),
+    expert: undefined,
+    repeats: Uint32Array.from(rows, ({ repeats }) => repeats),
+  };
+  native.evaluate({
     fn,
-    {
-      rows: rows.length,
-      rowLength: rows[0]!.values.length,
-      offsets: undefined,
-      data: COLUMNS.map((_, i) => (i === ADVANTAGES ? flat : zeros)),
-      dtypes: COLUMNS.map(() => 0),
-      rowData: ROW_COLUMNS.map(() => new Float64Array(rows.length)),
-      mask: Uint8Array.from(
-        rows.flatMap(({ mask }) => mask),
-        Number,
-      ),
-      expert: undefined,
-      repeats: Uint32Array.from(rows, ({ repeats }) => repeats),
-    },
-    {
-      values: results,
-      grad: undefined,
-      gradEntropy: undefined,
-      abort: undefined,
-      mu: undefined,
-      klCoef: undefined,
-      entropyCoef: undefined,
-    },
-    undefined,
-  );
+    batch,
+    values: results,
+    grad: undefined,
+    gradEntropy: undefined,
+    mu: undefined,
+    klCoef: undefined,
+    entropyCoef: undefined,
+  });
   const names = native.valueNames(fn);
   const expected = interpret(program.withoutGrad, rows.map(interpreted));
   const count = rows.reduce((sum, { repeats }) => sum + repeats, 0);

@@ -16,14 +16,13 @@ function work({ values, returned }) {
   const column = new Float32Array(1);
   const data = [column, undefined, undefined, column, undefined];
   const batch = { rows: 1, rowLength: 1, data, dtypes: [0, 0, 0, 0, 0], mask: new Uint8Array(1) };
-  const given = [fn, batch, { values }];
-  // The call copies its arguments into an array. Setting the last element calls this setter, which takes long and does
-  // not notice that its thread is terminated, because it has no JavaScript code.
+  // The last property that the call reads has this getter, which takes long and does not notice that its thread is
+  // terminated, because it has no JavaScript code.
   const many = new Float32Array(1 << 24).fill(1);
-  const set = native.softGate.bind(undefined, 1, 1, many, many, many);
-  Object.defineProperty(Array.prototype, given.length - 1, { set });
+  const get = native.softGate.bind(undefined, 1, 1, many, many, many);
+  const call = Object.defineProperty({ fn, batch, values, later: true }, 'abort', { get });
   parentPort.postMessage('starting');
-  native.evaluate(...given);
+  native.evaluate(call);
   // A thread notices that it is terminated when it calls a JavaScript function.
   const notStopped = () => {
     returned[0] = 1;
@@ -36,7 +35,7 @@ async function stop() {
   const returned = new Uint8Array(new SharedArrayBuffer(1));
   const worker = new Worker(fileURLToPath(import.meta.url), { workerData: { values, returned } });
   await once(worker, 'message');
-  // By now, the worker is in the setter, which takes several times as long.
+  // By now, the worker is in the getter, which takes several times as long.
   await sleep(20);
   await worker.terminate();
   if (returned[0]) return stop(); // the thread was terminated too late

@@ -3,14 +3,7 @@
  * has the calls of the library's function, and the formula and results of the reference. The functions at the end
  * convert between the reference's batches and the library's.
  */
-import {
-  type Batch,
-  type DeviceBatch,
-  ENTROPY_LOSS_FN,
-  KL_FN,
-  POLICY_LOSS_FN,
-  type Together,
-} from '../../lib/index.js';
+import { type Batch, type DeviceBatch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import { FLOAT_COLUMNS, type Formula } from '../reference/batch.js';
 import {
   type Args,
@@ -33,7 +26,6 @@ interface Options {
   grad?: Float32Array;
   device?: string;
   stream?: bigint;
-  together?: Together;
 }
 
 export interface Subject {

@@ -38,15 +38,15 @@ async function work() {
     dtypes: [0, 0, 0, 0, 0],
     mask: new Uint8Array(rows * rowLength).fill(1),
   };
-  const call = () => ({ values: new Float64Array(2), grad: new Float32Array(rows * rowLength) });
+  const call = (later) => {
+    const [values, grad] = [new Float64Array(2), new Float32Array(rows * rowLength)];
+    return { fn, batch, values, grad, later };
+  };
   for (;;)
     await Promise.all([
-      native.evaluate(fn, batch, call()),
-      native.evaluateTogether([
-        [fn, batch, call()],
-        [fn, batch, call()],
-      ]),
-      native.evaluateSync(fn, batch, call()),
+      native.evaluate(call(true)),
+      native.evaluate(call(true)),
+      native.evaluate(call(false)),
     ]);
 }
 

@@ -7,7 +7,7 @@ import type {
   NativeAdvantageSpec,
   NativeFusedAdvantage,
 } from '../../../binding.js';
-import { type AbortSignalLike, abortable, callNative } from '../../core/abortable.js';
+import type { AbortSignalLike } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import {
   type AdvantageInput,
@@ -20,7 +20,7 @@ import type { DeviceCallOptions, Metrics } from '../../core/calls.js';
 import type { ComputedAdvantages } from '../../core/computed-advantages.js';
 import type { FunctionDeclaration } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
-import { allocate, describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
+import { allocate, describeValue, guarded, LossError } from '../../core/errors.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import type { Layout } from '../../core/layout.js';
 import { native } from '../../core/native.js';
@@ -35,7 +35,7 @@ import {
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import { resultArray } from '../../core/result-arrays.js';
-import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
+import { type Steps, takeCall, takeLater, takeNow } from '../../core/steps.js';
 import { checkStream } from '../../core/stream.js';
 import { readNamedRewards } from './named-rewards.js';
 import { nonFiniteError } from './non-finite.js';
@@ -223,32 +223,29 @@ export abstract class AdvantageFn {
    * `ERR_OUT_OF_MEMORY` or `ERR_ABORTED`.
    */
   async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
-    return guardedAsync(async () => {
-      // Reads the options before the first wait, because the caller may change them afterwards.
-      const { device, signal, stream } = options ?? {};
-      const seed = this.#seed(options);
-      const out = readOutputs(options?.out);
-      return finishInTurns(this.#read(batch, device), signal, async (input) => {
-        checkStream(stream, input.resident?.device ?? input.device);
-        checkOutputs(out, input, this.definition.returns === true);
-        const call = this.#call(input.layout, seed, 'all', out);
-        call.stream = stream;
-        await this.#run(input, call, signal);
-        return this.#result(input.layout, call);
-      });
-    });
+    return takeLater(this.#compute(batch, options), options);
   }
 
   /** Synchronous version of {@link compute}. The results are equal to the last bit. */
   computeSync(batch: Batch | DeviceBatch, options?: AdvantageComputeSyncOptions): AdvantageResult {
-    return guarded(() => {
-      const input = finish(this.#read(batch, undefined));
-      const out = readOutputs(options?.out);
-      checkOutputs(out, input, this.definition.returns === true);
-      const call = this.#call(input.layout, this.#seed(options), 'all', out);
-      this.#runSync(input, call);
-      return this.#result(input.layout, call);
-    });
+    return takeNow(this.#compute(batch, options));
+  }
+
+  *#compute(
+    batch: Batch | DeviceBatch,
+    options: AdvantageComputeOptions | undefined,
+  ): Steps<AdvantageResult> {
+    // Reads the options before the first wait, because the caller may change them afterwards.
+    const { device, stream } = options ?? {};
+    const seed = this.#seed(options);
+    const out = readOutputs(options?.out);
+    const input = yield* this.#read(batch, device);
+    checkStream(stream, input.resident?.device ?? input.device);
+    checkOutputs(out, input, this.definition.returns === true);
+    const call = this.#call(input, seed, 'all', out);
+    call.stream = stream;
+    yield* this.#run(input, call);
+    return this.#result(input.layout, call);
   }
 
   /**
@@ -259,21 +256,19 @@ export abstract class AdvantageFn {
    * @param conversions a cache of converted inputs that is shared with the loss's reader.
    * @param part how the batch stands for a larger one, if it does.
    */
-  async computeFor(
+  *computeFor(
     batch: Batch,
-    options: AdvantageComputeOptions | undefined,
+    options: AdvantageComputeSyncOptions | undefined,
     perToken: boolean,
     conversions?: Conversions,
     part?: AdvantagePart,
-  ): Promise<{ computed: ComputedAdvantages; metrics: Metrics }> {
+  ): Steps<{ computed: ComputedAdvantages; metrics: Metrics }> {
     const seed = this.#seed(options);
-    const signal = options?.signal;
-    return finishInTurns(this.#read(batch, undefined, conversions), signal, async (input) => {
-      Object.assign(input.native, part);
-      const call = this.#call(input.layout, seed, perToken ? 'tokens' : 'rows');
-      await this.#run(input, call, signal);
-      return this.#computed(call);
-    });
+    const input = yield* this.#read(batch, undefined, conversions);
+    Object.assign(input.native, part);
+    const call = this.#call(input, seed, perToken ? 'tokens' : 'rows');
+    yield* this.#run(input, call);
+    return this.#computed(call);
   }
 
   /**
@@ -281,25 +276,11 @@ export abstract class AdvantageFn {
    * and give each token an advantage of its own.
    * @returns a NativeSpread (see binding.d.ts) of each row, of SPREAD_LENGTH numbers.
    */
-  async spreadsOf(batch: Batch): Promise<Float64Array> {
-    return finishInTurns(this.#read(batch, undefined), undefined, async (input) => {
-      const call = this.#call(input.layout, 0, 'spreads');
-      await this.#run(input, call, undefined);
-      return call.spreads!;
-    });
-  }
-
-  /** @internal Synchronous version of {@link computeFor}. */
-  computeForSync(
-    batch: Batch,
-    options: AdvantageComputeSyncOptions | undefined,
-    perToken: boolean,
-    conversions?: Conversions,
-  ): { computed: ComputedAdvantages; metrics: Metrics } {
-    const input = finish(this.#read(batch, undefined, conversions));
-    const call = this.#call(input.layout, this.#seed(options), perToken ? 'tokens' : 'rows');
-    this.#runSync(input, call);
-    return this.#computed(call);
+  *spreadsOf(batch: Batch): Steps<Float64Array> {
+    const input = yield* this.#read(batch, undefined);
+    const call = this.#call(input, 0, 'spreads');
+    yield* this.#run(input, call);
+    return call.spreads!;
   }
 
   /**
@@ -317,7 +298,7 @@ export abstract class AdvantageFn {
     metrics: () => Metrics;
     notFinite: (input: number) => LossError;
   } {
-    finish(this.#read(batch, undefined));
+    takeNow(this.#read(batch, undefined));
     const advantage = {
       fn: this.#fn,
       seed: this.#seed(options),
@@ -332,28 +313,15 @@ export abstract class AdvantageFn {
     };
   }
 
-  async #run(
-    input: AdvantageSource,
-    call: NativeAdvantageCall,
-    signal: AbortSignalLike | undefined,
-  ): Promise<void> {
-    const nonFinite = await abortable(signal, (flag) => {
-      call.abort = flag;
-      return native.advantages(this.#fn, input.native as NativeAdvantageBatch, call, input.device);
-    });
-    this.#check(input, call, nonFinite);
-  }
-
-  #runSync(input: AdvantageSource, call: NativeAdvantageCall): void {
-    const run = () => native.advantagesSync(this.#fn, input.native as NativeAdvantageBatch, call);
-    this.#check(input, call, callNative(run));
+  *#run(input: AdvantageSource, call: NativeAdvantageCall): Steps<void> {
+    this.#check(input, call, yield* takeCall(native.advantages, call));
   }
 
   *#read(
     given: Batch | DeviceBatch,
     device: string | undefined,
     conversions?: Conversions,
-  ): Sliced<AdvantageSource> {
+  ): Steps<AdvantageSource> {
     const { named } = this.definition;
     const batch = named ? heldBatch(given, this.#mapper, named.keys) : given;
     const input = yield* this.#reader.read(batch, device, conversions);
@@ -380,7 +348,7 @@ export abstract class AdvantageFn {
   // row if the function gives all tokens of a row the same one, otherwise one per token. 'spreads': no advantages, but
   // the spread of each row.
   #call(
-    { rows, tokens }: Layout,
+    { native: batch, device, layout: { rows, tokens } }: AdvantageSource,
     seed: number,
     wanted: 'all' | 'tokens' | 'rows' | 'spreads',
     out: AdvantageOutputs = {},
@@ -391,6 +359,9 @@ export abstract class AdvantageFn {
     const what = `the advantages of ${tokens} tokens`;
     return allocate(what, () => {
       return {
+        fn: this.#fn,
+        batch: batch as NativeAdvantageBatch,
+        device,
         advantages: scoresOnly || spreadsOnly ? undefined : (out.advantages ?? resultArray(what, tokens)),
         returns: returns && wanted === 'all' ? (out.returns ?? resultArray(what, tokens)) : undefined,
         scores: scoresOnly ? new Float32Array(rows) : undefined,
@@ -399,7 +370,6 @@ export abstract class AdvantageFn {
         values: new Float64Array(this.#names.length),
         notFiniteRow: new Float64Array(1),
         seed,
-        abort: undefined,
       };
     });
   }

@@ -6,7 +6,7 @@ import { readRowNumbers } from '../../core/columns.js';
 import { DeviceBatch } from '../../core/device-batch.js';
 import { LossError } from '../../core/errors.js';
 import type { KeyMapper } from '../../core/key-mapper.js';
-import type { Sliced } from '../../core/slices.js';
+import type { Steps } from '../../core/steps.js';
 import type { NamedRewards } from './advantage-fn.js';
 
 /**
@@ -19,7 +19,7 @@ export function* readNamedRewards(
   mapper: KeyMapper,
   { keys, weights }: NamedRewards,
   { layout: { rows }, native }: Pick<Input, 'layout' | 'native'>,
-): Sliced<void> {
+): Steps<void> {
   const rewards = new Float64Array(keys.length * rows);
   for (const [k, name] of keys.entries()) {
     const onDevice = batch instanceof DeviceBatch;

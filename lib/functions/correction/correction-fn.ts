@@ -5,10 +5,8 @@ import type { AbortSignalLike } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type Input, whileKept } from '../../core/batch-reader.js';
 import type { DeviceCallOptions, Metrics } from '../../core/calls.js';
-import type { Corrected } from '../../core/correction.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import { DeviceBatch } from '../../core/device-batch.js';
-import { guarded, guardedAsync } from '../../core/errors.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import {
   backendOf,
@@ -19,7 +17,7 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
-import { finish, finishInTurns } from '../../core/slices.js';
+import { type Steps, takeLater, takeNow } from '../../core/steps.js';
 import { type ProgramSymbols, programSymbolsOf } from '../../program/expression.js';
 import { Graph } from '../../program/graph.js';
 import {
@@ -100,22 +98,23 @@ export abstract class CorrectionFn<M = Metrics> {
    * @returns the result. The promise rejects with the same LossErrors as compute() of a policy loss.
    */
   compute(batch: Batch | DeviceBatch, options?: CorrectionComputeOptions): Promise<CorrectionResult<M>> {
-    return guardedAsync(async () => {
-      const { device, signal, stream } = options ?? {};
-      const reading = this.#reader(batch).read(batch, device);
-      return finishInTurns(reading, signal, (input) =>
-        whileKept(input, async () =>
-          toResult<M>(await this.#programs.apply(withLogprob(input), { signal, stream })),
-        ),
-      );
-    });
+    return takeLater(this.#compute(batch, options), options);
   }
 
   /** Synchronous version of {@link compute}. Its results are bitwise equal to those of compute(). */
   computeSync(batch: Batch | DeviceBatch): CorrectionResult<M> {
-    return guarded(() =>
-      toResult<M>(this.#programs.applySync(withLogprob(finish(this.#reader(batch).read(batch))))),
-    );
+    return takeNow(this.#compute(batch, undefined));
+  }
+
+  *#compute(
+    batch: Batch | DeviceBatch,
+    options: CorrectionComputeOptions | undefined,
+  ): Steps<CorrectionResult<M>> {
+    const { device, stream } = options ?? {};
+    const input = withLogprob(yield* this.#reader(batch).read(batch, device));
+    const { columns, metrics } = yield* whileKept(input, this.#programs.apply(input, stream));
+    const { mask, weights } = columns;
+    return { weights: weights ?? null, keptMask: mask!, metrics: metrics as M };
   }
 
   // Native code needs the log-probabilities of every batch. On the host, another column takes their place, or zeros if the
@@ -136,10 +135,6 @@ function withLogprob(input: Input): Input {
   if (first > 0) [data[0], dtypes[0]] = [data[first], dtypes[first]!];
   if (first < 0) data[0] = new Float32Array(input.layout.tokens);
   return input;
-}
-
-function toResult<M>({ columns: { mask, weights }, metrics }: Corrected): CorrectionResult<M> {
-  return { weights: weights ?? null, keptMask: mask!, metrics: metrics as M };
 }
 
 /** The type of the classes of corrections. */

@@ -1,13 +1,13 @@
 // Computes corrections: a program for each array that a correction consists of.
 import type { NativeBatch } from '../../../binding.js';
 import { BatchReader, type Input } from '../../core/batch-reader.js';
-import type { AsyncOptions, Metrics } from '../../core/calls.js';
+import type { Metrics } from '../../core/calls.js';
 import type { Corrected, Correction } from '../../core/correction.js';
 import { allocate } from '../../core/errors.js';
 import { Evaluator } from '../../core/evaluator.js';
 import type { KeyMapper } from '../../core/key-mapper.js';
 import type { ColumnName, RowDataName } from '../../core/native-batch.js';
-import { finish, finishInTurns, inSlices, type Sliced } from '../../core/slices.js';
+import { inSlices, type Steps } from '../../core/steps.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../../program/expression.js';
 import { Graph, reachable } from '../../program/graph.js';
 import { type MetricExpression, nodesOf, programOf } from '../../program/loss-program.js';
@@ -98,49 +98,28 @@ export class CorrectionPrograms implements Correction {
     return this.hasWeights && this.columns.includes('logprob');
   }
 
-  apply(input: Input, options: AsyncOptions): Promise<Corrected> {
-    return this.#run(this.#evaluators, input, options);
+  apply(input: Input, stream: bigint | undefined): Steps<Corrected> {
+    return this.#run(this.#evaluators, input, stream);
   }
 
-  applySync(input: Input): Corrected {
-    return this.#runSync(this.#evaluators, input);
+  *mask(input: Input): Steps<Uint8Array | undefined> {
+    const evaluators = this.#evaluators.filter(([part]) => part === 'kept');
+    return (yield* this.#run(evaluators, input, undefined)).columns.mask;
   }
 
-  async mask(input: Input): Promise<Uint8Array | undefined> {
-    return (await this.#run(this.#ofMask(), input, {})).columns.mask;
-  }
-
-  maskSync(input: Input): Uint8Array | undefined {
-    return this.#runSync(this.#ofMask(), input).columns.mask;
-  }
-
-  #ofMask() {
-    return this.#evaluators.filter(([part]) => part === 'kept');
-  }
-
-  async #run(evaluators: Evaluators, input: Input, { signal, stream }: AsyncOptions): Promise<Corrected> {
+  *#run(evaluators: Evaluators, input: Input, stream: bigint | undefined): Steps<Corrected> {
     const own = onceEach(input);
     const arrays: Arrays = {};
     const metrics: Metrics = {};
     for (const [part, evaluator] of evaluators) {
-      const result = await evaluator.evaluate(own, newArray(input), { signal, stream }, {});
+      const call = { input: own, gradients: newArray(input), options: { stream }, coefficients: {} };
+      const result = yield* evaluator.evaluate<Metrics>(call);
       arrays[part] = result.grad!;
       Object.assign(metrics, result.metrics);
     }
-    const mask = arrays.kept && (await finishInTurns(maskOf(arrays.kept), signal, (whole) => whole));
-    return corrected(arrays, mask, metrics);
-  }
-
-  #runSync(evaluators: Evaluators, input: Input): Corrected {
-    const own = onceEach(input);
-    const arrays: Arrays = {};
-    const metrics: Metrics = {};
-    for (const [part, evaluator] of evaluators) {
-      const result = evaluator.evaluateSync(own, newArray(input), {}, {});
-      arrays[part] = result.grad!;
-      Object.assign(metrics, result.metrics);
-    }
-    return corrected(arrays, arrays.kept && finish(maskOf(arrays.kept)), metrics);
+    const { weight, kept, logprob, passing } = arrays;
+    const mask = kept && (yield* maskOf(kept));
+    return { columns: { mask, weights: weight, logprob }, passing, metrics };
   }
 }
 
@@ -181,15 +160,7 @@ function newArray({ layout: { tokens } }: Input): { grad: Float32Array } {
   return { grad: allocate(`a correction of ${tokens} values`, () => new Float32Array(tokens)) };
 }
 
-function corrected(
-  { weight, logprob, passing }: Arrays,
-  mask: Uint8Array | undefined,
-  metrics: Metrics,
-): Corrected {
-  return { columns: { mask, weights: weight, logprob }, passing, metrics };
-}
-
-function* maskOf(kept: Float32Array): Sliced<Uint8Array> {
+function* maskOf(kept: Float32Array): Steps<Uint8Array> {
   const mask = new Uint8Array(kept.length);
   yield* inSlices(kept.length, (begin, end) => {
     for (let i = begin; i < end; i++) mask[i] = kept[i]!;

@@ -4,7 +4,7 @@ import type { NativeFunctionSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type InputName } from '../../core/batch-reader.js';
 import type { ComputeOptions, ComputeSyncOptions, Result } from '../../core/calls.js';
-import { countBatch, countBatchSync } from '../../core/count-batch.js';
+import { countBatch } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
@@ -21,6 +21,7 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
+import { type Steps, takeLater, takeNow } from '../../core/steps.js';
 
 const OPTIONS = {
   entropyCoef: {
@@ -109,14 +110,12 @@ export abstract class EntropyLossFn {
     batch: Batch | DeviceBatch,
     options?: EntropyComputeOptions,
   ): Promise<Result<EntropyMetrics>> {
-    const evaluator = this.#evaluator(options);
-    return evaluator.compute(batch, options, () => ({ entropyCoef: this.entropyCoef }));
+    return takeLater(this.#compute(batch, options), options);
   }
 
   /** Synchronous version of {@link compute}. */
   computeSync(batch: Batch | DeviceBatch, options?: EntropyComputeSyncOptions): Result<EntropyMetrics> {
-    const evaluator = this.#evaluator(options);
-    return evaluator.computeSync(batch, options, () => ({ entropyCoef: this.entropyCoef }));
+    return takeNow(this.#compute(batch, options));
   }
 
   /**
@@ -124,12 +123,12 @@ export abstract class EntropyLossFn {
    * sumCounts(), and pass the sum as `normalizer` to the computation of every part.
    */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
-    return countBatch(this.#counter, batch);
+    return takeLater(countBatch(this.#counter, batch));
   }
 
   /** Synchronous version of {@link count}. */
   countSync(batch: Batch | DeviceBatch): Counts {
-    return countBatchSync(this.#counter, batch);
+    return takeNow(countBatch(this.#counter, batch));
   }
 
   /**
@@ -146,6 +145,14 @@ export abstract class EntropyLossFn {
   /** @internal Returns this loss's part of a native function's specification; undefined for the loss `none`. */
   term(aggregation: LossAggMode): NativeFunctionSpec['entropy'] {
     return this.rows === 'none' ? undefined : { usualRowsOnly: this.rows === 'usual', aggregation };
+  }
+
+  *#compute(
+    batch: Batch | DeviceBatch,
+    options: EntropyComputeSyncOptions | undefined,
+  ): Steps<Result<EntropyMetrics>> {
+    const evaluator = this.#evaluator(options);
+    return yield* evaluator.compute(batch, options, () => ({ entropyCoef: this.entropyCoef }));
   }
 
   #evaluator(options: EntropyComputeSyncOptions | undefined): Evaluator {

@@ -1,22 +1,15 @@
 // Defines the base class of all KL functions, the function that makes a subclass from a declaration, and the registry
 // of the subclasses.
 import type { NativeFunctionSpec } from '../../../binding.js';
-import { fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
-import {
-  BatchReader,
-  heldBatch,
-  type Input,
-  type InputName,
-  readTokenFloats,
-} from '../../core/batch-reader.js';
+import { BatchReader, heldBatch, type InputName, readTokenFloats } from '../../core/batch-reader.js';
 import type { ComputeOptions, ComputeSyncOptions, DeviceCallOptions, Result } from '../../core/calls.js';
-import { countBatch, countBatchSync } from '../../core/count-batch.js';
+import { countBatch } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import { cudaIndex } from '../../core/device.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
-import { allocate, describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
+import { allocate, describeValue, guarded, LossError } from '../../core/errors.js';
 import { Evaluator } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import { native } from '../../core/native.js';
@@ -31,7 +24,7 @@ import {
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import { resultArray } from '../../core/result-arrays.js';
-import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
+import { type Steps, takeCall, takeLater, takeNow } from '../../core/steps.js';
 import { checkStream } from '../../core/stream.js';
 
 const OPTIONS = {
@@ -195,20 +188,12 @@ export abstract class KLFn {
    * the LossErrors that PolicyLossFn.compute() lists.
    */
   async calculateKl(batch: Batch | DeviceBatch, options?: DeviceCallOptions): Promise<Float32Array> {
-    return guardedAsync(() => {
-      const { device, stream } = options ?? {};
-      return finishInTurns(this.#values(batch, device), undefined, async (pass) => {
-        await run(pass, stream);
-        return pass.out;
-      });
-    });
+    return takeLater(this.#values(batch, options));
   }
 
   /** Synchronous version of {@link calculateKl}. */
   calculateKlSync(batch: Batch | DeviceBatch): Float32Array {
-    const pass = guarded(() => finish(this.#values(batch, undefined)));
-    runSync(pass);
-    return pass.out;
+    return takeNow(this.#values(batch, undefined));
   }
 
   /**
@@ -218,14 +203,12 @@ export abstract class KLFn {
    * `ERR_INVALID_OPTION` for an unknown lossAggMode.
    */
   async calculateKlLoss(batch: Batch | DeviceBatch, options?: KlLossOptions): Promise<Result<KLMetrics>> {
-    const evaluator = this.#evaluator(batch, options);
-    return evaluator.compute(batch, options, () => ({ klCoef: this.#klCoef }));
+    return takeLater(this.#loss(batch, options), options);
   }
 
   /** Synchronous version of {@link calculateKlLoss}. */
   calculateKlLossSync(batch: Batch | DeviceBatch, options?: KlLossSyncOptions): Result<KLMetrics> {
-    const evaluator = this.#evaluator(batch, options);
-    return evaluator.computeSync(batch, options, () => ({ klCoef: this.#klCoef }));
+    return takeNow(this.#loss(batch, options));
   }
 
   /**
@@ -233,12 +216,12 @@ export abstract class KLFn {
    * sumCounts(), and pass the sum as `normalizer` to the computation of every part.
    */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
-    return countBatch(this.#counter, batch);
+    return takeLater(countBatch(this.#counter, batch));
   }
 
   /** Synchronous version of {@link count}. */
   countSync(batch: Batch | DeviceBatch): Counts {
-    return countBatchSync(this.#counter, batch);
+    return takeNow(countBatch(this.#counter, batch));
   }
 
   /**
@@ -269,18 +252,12 @@ export abstract class KLFn {
    * (rows × tokens). Without ref_logprob the rewards equal the scores.
    */
   async applyKlPenaltyToReward(batch: Batch, options?: DeviceCallOptions): Promise<KlPenaltyResult> {
-    return guardedAsync(() => {
-      const { device, stream } = options ?? {};
-      return finishInTurns(this.#penalty(batch, device), undefined, async (penalty) =>
-        this.#penaltyResult(penalty, penalty.pass ? await run(penalty.pass, stream) : 0),
-      );
-    });
+    return takeLater(this.penalise(batch, options));
   }
 
   /** Synchronous version of {@link applyKlPenaltyToReward}. */
   applyKlPenaltyToRewardSync(batch: Batch): KlPenaltyResult {
-    const penalty = guarded(() => finish(this.#penalty(batch, undefined)));
-    return this.#penaltyResult(penalty, penalty.pass ? runSync(penalty.pass) : 0);
+    return takeNow(this.penalise(batch));
   }
 
   /**
@@ -309,11 +286,11 @@ export abstract class KLFn {
     return this.#estimatorWithoutOld;
   }
 
-  #evaluator(batch: Batch | DeviceBatch, options: KlLossSyncOptions | undefined): Evaluator {
+  *#loss(batch: Batch | DeviceBatch, options: KlLossSyncOptions | undefined): Steps<Result<KLMetrics>> {
     const lossAggMode = guarded(() => options?.lossAggMode, 'ERR_INVALID_OPTION');
     const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
-    const hasOld = guarded(() => this.#reader.has(batch, 'old_logprob'));
-    return this.#evaluatorOf(aggregation, hasOld);
+    const evaluator = this.#evaluatorOf(aggregation, this.#reader.has(batch, 'old_logprob'));
+    return yield* evaluator.compute(batch, options, () => ({ klCoef: this.#klCoef }));
   }
 
   #evaluatorOf(aggregation: LossAggMode, hasOld: boolean): Evaluator {
@@ -327,76 +304,54 @@ export abstract class KLFn {
     return evaluator;
   }
 
-  *#values(batch: Batch | DeviceBatch, device: string | undefined): Sliced<KlPass> {
+  *#values(batch: Batch | DeviceBatch, options: DeviceCallOptions | undefined): Steps<Float32Array> {
+    const { device, stream } = options ?? {};
     const estimator = this.term('token-mean', this.#valueReader.has(batch, 'old_logprob'))?.name;
     const input = yield* this.#valueReader.read(batch, device);
     const { tokens } = input.layout;
+    checkStream(stream, input.resident?.device ?? input.device);
     const what = `KL values of ${tokens} tokens`;
-    const out = estimator ? resultArray(what, tokens) : allocate(what, () => new Float32Array(tokens));
-    return { estimator, input, out, base: undefined, scale: 0 };
+    if (!estimator) return allocate(what, () => new Float32Array(tokens));
+    const out = resultArray(what, tokens);
+    const place = { batch: input.native, device: input.device, stream };
+    yield* takeCall(native.kl, { estimator, ...place, out, base: undefined, scale: 0 });
+    return out;
   }
 
-  *#penalty(batch: Batch, device: string | undefined): Sliced<KlPenalty> {
-    const held = heldBatch(batch, this.#mapper);
-    const { native: old, layout } = yield* this.#penaltyReader.readHost(held);
-    const scores = yield* readTokenFloats(held, this.#mapper, 'token_level_scores', layout);
-    const { rows } = layout;
+  /** @internal Implements {@link applyKlPenaltyToReward}. */
+  *penalise(given: Batch, options?: DeviceCallOptions): Steps<KlPenaltyResult> {
+    const { device, stream } = options ?? {};
+    const batch = heldBatch(given, this.#mapper);
+    const { native: old, layout } = yield* this.#penaltyReader.readHost(batch);
+    const scores = yield* readTokenFloats(batch, this.#mapper, 'token_level_scores', layout);
     const [, oldLogprob, refLogprob] = old.data;
     const estimator = this.#penaltyEstimator;
-    if (!refLogprob || !estimator)
-      return { rows, pass: undefined, rewards: allocate('the rewards', () => scores.slice()) };
-    const rewards = resultArray('the rewards', layout.tokens);
-    const native = {
-      ...old,
-      data: [oldLogprob, undefined, refLogprob],
-      dtypes: [old.dtypes[1]!, 0, old.dtypes[2]!],
-    };
-    const input = { native, layout, device: cudaIndex(device), step: undefined };
-    return { rows, pass: { estimator, input, out: rewards, base: scores, scale: this.#klCoef }, rewards };
+    if (!refLogprob || !estimator) {
+      const tokenLevelRewards = allocate('the rewards', () => scores.slice());
+      return { tokenLevelRewards, metrics: this.#penaltyMetrics(0, 0, layout.rows) };
+    }
+    const index = cudaIndex(device);
+    checkStream(stream, index);
+    const tokenLevelRewards = resultArray('the rewards', layout.tokens);
+    const scale = this.#klCoef;
+    const data = [oldLogprob, undefined, refLogprob];
+    const kl = yield* takeCall(native.kl, {
+      estimator,
+      batch: { ...old, data, dtypes: [old.dtypes[1]!, 0, old.dtypes[2]!] },
+      device: index,
+      stream,
+      out: tokenLevelRewards,
+      base: scores,
+      scale,
+    });
+    return { tokenLevelRewards, metrics: this.#penaltyMetrics(kl, scale, layout.rows) };
   }
 
-  #penaltyResult({ rows, pass, rewards }: KlPenalty, kl: number): KlPenaltyResult {
-    if (!this.#estimator) return { tokenLevelRewards: rewards, metrics: {} };
-    const metrics = { kl, kl_coef: pass ? pass.scale : 0 };
+  // Returns the metrics of a penalty, and adapts the coefficient to it.
+  #penaltyMetrics(kl: number, coefficient: number, rows: number): KlPenaltyResult['metrics'] {
+    if (!this.#estimator) return {};
     this.updateKlCoef(kl, rows);
-    return { tokenLevelRewards: rewards, metrics };
-  }
-}
-
-// The arguments of a call of NativeBinding.kl(), which computes an estimate for each token.
-interface KlPass {
-  estimator: string | undefined;
-  input: Input;
-  out: Float32Array;
-  base: Float32Array | undefined;
-  scale: number;
-}
-
-interface KlPenalty {
-  rows: number;
-  pass: KlPass | undefined;
-  rewards: Float32Array;
-}
-
-async function run(
-  { estimator, input, out, base, scale }: KlPass,
-  stream: bigint | undefined,
-): Promise<number> {
-  checkStream(stream, input.resident?.device ?? input.device);
-  if (!estimator) return 0;
-  try {
-    return await native.kl(estimator, input.native, out, base, scale, input.device, stream);
-  } catch (error) {
-    throw fromNative(error);
-  }
-}
-
-function runSync({ estimator, input, out, base, scale }: KlPass): number {
-  if (!estimator) return 0;
-  try {
-    return native.klSync(estimator, input.native, out, base, scale, input.device);
-  } catch (error) {
-    throw fromNative(error);
+    return { kl, kl_coef: coefficient };
   }
 }
 

@@ -10,12 +10,12 @@ import type {
   Metrics,
   Result,
 } from '../../core/calls.js';
-import { countBatch, countBatchSync } from '../../core/count-batch.js';
+import { countBatch } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { LossError } from '../../core/errors.js';
-import { type Coefficients, Evaluator } from '../../core/evaluator.js';
+import { type Coefficients, Evaluator, type ReadLoss } from '../../core/evaluator.js';
 import type { FormColumns, Forms } from '../../core/forms.js';
 import { gradientsOf } from '../../core/gradients.js';
 import { KeyMapper } from '../../core/key-mapper.js';
@@ -31,7 +31,7 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
-import { finish, finishInTurns } from '../../core/slices.js';
+import { type Steps, takeLater, takeNow } from '../../core/steps.js';
 import {
   type FromLogitsOptions,
   type FromLogitsSyncOptions,
@@ -233,19 +233,17 @@ export abstract class PolicyLossFn<M = Metrics> {
 
   /**
    * Computes the loss, its metrics and, if asked for, its gradients. The work runs on a pool of threads, without
-   * blocking the event loop. The calling thread computes small batches itself, for at most about 50 µs in each turn of the
-   * event loop. Columns that native code cannot read in place are converted in slices
-   * first. Do not change or transfer (detach) the batch's arrays before the promise settles; SECURITY.md says what
-   * happens otherwise.
+   * blocking the event loop. Only batches of at most 8,192 tokens in at most 32 rows are computed at once on the calling
+   * thread, one in each turn of the event loop. Columns that native code cannot read in place are converted in slices
+   * first. Do not change, transfer or resize the batch's arrays before the promise settles; SECURITY.md says what happens
+   * otherwise.
    *
    * @returns the result. The promise rejects with a LossError of one of these codes: `ERR_MISSING_INPUT`,
    * `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
    * `ERR_ABORTED`.
    */
   compute(batch: Batch | DeviceBatch, options?: LossComputeOptions): Promise<LossResult<M>> {
-    return this.#evaluator.compute(batch, options, (input, normalizer) =>
-      this.coefficients(input, normalizer),
-    );
+    return takeLater(this.#compute(batch, options), options);
   }
 
   /**
@@ -253,7 +251,11 @@ export abstract class PolicyLossFn<M = Metrics> {
    * batches, the threads of the pool help. Its results are bitwise equal to the results of compute().
    */
   computeSync(batch: Batch | DeviceBatch, options?: LossComputeSyncOptions): LossResult<M> {
-    return this.#evaluator.computeSync(batch, options, (input, normalizer) =>
+    return takeNow(this.#compute(batch, options));
+  }
+
+  #compute(batch: Batch | DeviceBatch, options: LossComputeOptions | undefined): Steps<LossResult<M>> {
+    return this.#evaluator.compute(batch, options, (input, normalizer) =>
       this.coefficients(input, normalizer),
     );
   }
@@ -278,25 +280,20 @@ export abstract class PolicyLossFn<M = Metrics> {
 
   get #ofLogits(): LossOfLogits<LossResult<M>> {
     const { columns, optional } = this.reads;
-    const prepared = (input: Input, options: LossComputeOptions) =>
-      this.#evaluator.prepare(
-        input,
-        gradientsOf(input, options),
-        options,
-        this.coefficients(input, options.normalizer),
-        (result) => result as LossResult<M>,
-      );
     return {
       mapper: KeyMapper.get(this.backend),
       needsEntropy: columns.includes('entropy') && !optional.includes('entropy'),
       requestsGradEntropy: this.dependsOnEntropy,
       needsLogprobFirst: () => this.correction !== undefined,
-      read: (batch, options) =>
-        finishInTurns(this.#evaluator.read(batch, options.device), options.signal, (input) =>
-          prepared(input, options),
-        ),
-      readSync: (batch, options) => prepared(finish(this.#evaluator.read(batch)), options),
+      read: (batch, options) => this.#read(batch, options),
     };
+  }
+
+  *#read(batch: Batch, options: LossComputeOptions): Steps<ReadLoss<LossResult<M>>> {
+    const input = yield* this.#evaluator.read(batch, options.device);
+    const coefficients = this.coefficients(input, options.normalizer);
+    const call = { input, gradients: gradientsOf(input, options), options, coefficients };
+    return this.#evaluator.prepare(call, (result) => result as LossResult<M>);
   }
 
   /**
@@ -304,12 +301,12 @@ export abstract class PolicyLossFn<M = Metrics> {
    * sumCounts(), and pass the sum as `normalizer` to the computation of every part.
    */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
-    return countBatch(this.#counter, batch, { correction: this.correction });
+    return takeLater(countBatch(this.#counter, batch, { correction: this.correction }));
   }
 
   /** Synchronous version of {@link count}. */
   countSync(batch: Batch | DeviceBatch): Counts {
-    return countBatchSync(this.#counter, batch, { correction: this.correction });
+    return takeNow(countBatch(this.#counter, batch, { correction: this.correction }));
   }
 
   /**
