@@ -79,7 +79,7 @@ export type {
   FunctionDeclaration,
   MetricDeclaration,
   MetricSchema,
-  MetricsOf,
+  MetricValues,
   NumericsDeclaration,
   TokenValues,
 } from './core/declaration.js';
@@ -107,7 +107,7 @@ export type {
   NumberOption,
   OptionDeclaration,
   OptionSchema,
-  OptionsOf,
+  PassedOptions,
   TextOption,
   TrinityArgs,
   TrinityValue,
@@ -118,11 +118,6 @@ export { trimDevice } from './core/trim.js';
 export type { ColumnUpdate, UpdateOptions } from './core/update.js';
 export { type UploadBatch, type UploadOptions, upload } from './core/upload.js';
 export * from './define/index.js';
-export * from './functions/advantage/index.js';
-export * from './functions/correction/index.js';
-export * from './functions/entropy/index.js';
-export * from './functions/kl/index.js';
-export * from './functions/policy-loss/index.js';
 export type { AsyncLogitsBlocks, LogitsBlocks } from './logits/blocks.js';
 export type {
   FromLogitsOptions,
@@ -144,3 +139,4 @@ export {
   logprobsBackwardSync,
   logprobsSync,
 } from './logits/logprobs.js';
+export * from './losses/index.js';

@@ -7,7 +7,7 @@ import fc from 'fast-check';
 import type { NativeAdvantage, NativeAdvantageBatch, NativeAdvantageCall } from '../binding.js';
 import { native } from '../lib/core/native.js';
 import { takeLater, takeNow } from '../lib/core/steps.js';
-import { SPREAD_LENGTH } from '../lib/functions/advantage/part.js';
+import { SPREAD_LENGTH } from '../lib/losses/advantage-fn.js';
 import { type RewardedBatch, rowsOf, unmaskedPositions } from './reference/advantage.js';
 import { referenceAdvantages } from './reference/advantages.js';
 import { create, NAMES, WITH_RETURNS } from './support/advantages.js';

@@ -1,24 +1,22 @@
 /** Losses that depend on which columns a batch has, and the gradients with respect to other columns than logprob. */
 import assert from 'node:assert/strict';
-import { expressionLossClass } from '../lib/functions/policy-loss/expression-loss.js';
 import { ALGORITHM_TYPE, POLICY_LOSS_FN } from '../lib/index.js';
+import { policyLoss } from '../lib/losses/policy-loss.js';
 import { isLossError } from './support/loss-error.js';
 import { assertArray } from './support/tolerance.js';
 
 let builds = 0;
-const Adapting = expressionLossClass(
-  {
-    name: 'test',
-    summary: 'test',
-    source: [],
-    reads: ['old_logprob', 'entropy', 'advantages', 'action_mask'],
-    optional: ['old_logprob', 'entropy'],
-    perRow: ['advantages'],
-    options: { needsOld: { type: 'boolean', default: false, help: 'whether the loss needs old_logprob' } },
-    metrics: { ratio: { unit: 'ratio' }, entropy: { unit: 'nats', when: 'if the batch has entropies' } },
-    numerics: { range: 'any', outside: 'none' },
-  },
-  ({ A, H, r, rowMean, rows }, _, has) => {
+const Adapting = policyLoss({
+  name: 'test',
+  summary: 'test',
+  source: [],
+  reads: ['old_logprob', 'entropy', 'advantages', 'action_mask'],
+  optional: ['old_logprob', 'entropy'],
+  perRow: ['advantages'],
+  options: { needsOld: { type: 'boolean', default: false, help: 'whether the loss needs old_logprob' } },
+  metrics: { ratio: { unit: 'ratio' }, entropy: { unit: 'nats', when: 'if the batch has entropies' } },
+  numerics: { range: 'any', outside: 'none' },
+  formula: ({ A, H, r, rowMean, rows }, _, has) => {
     builds++;
     return {
       rowLoss: rowMean(A).mul(rowMean(r)).add(rowMean(A)).div(rows),
@@ -26,8 +24,8 @@ const Adapting = expressionLossClass(
       allRows: true,
     };
   },
-  ({ needsOld }) => (needsOld ? ['old_logprob'] : []),
-);
+  needs: ({ needsOld }) => (needsOld ? ['old_logprob'] : []),
+});
 
 const logprob = Float32Array.of(-1, -2, -3, -4);
 const batch = {

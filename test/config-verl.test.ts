@@ -186,7 +186,11 @@ trainer: { total_epochs: 1 }
       });
 
   it('leaves rejected tokens out of the KL loss and the entropy loss', () => {
-    const correction = { rollout_is: 'token', rollout_rs: 'token_k1', rollout_rs_threshold: '0.93_1.05' };
+    const correction = {
+      rollout_is: 'token',
+      rollout_rs: 'token_k1',
+      rollout_rs_threshold: '0.93_1.05',
+    } as const;
     const { keptMask, weights: given } = CORRECTION_FN.create(
       'verl/rollout_correction',
       correction,
@@ -226,7 +230,7 @@ trainer: { total_epochs: 1 }
       rollout_is_batch_normalize: true,
       rollout_rs: 'token_k1,token_k2,seq_sum_k1',
       rollout_rs_threshold: 2,
-    };
+    } as const;
     const objective = fromConfig({
       'actor_rollout_ref.actor': { use_kl_loss: true, kl_loss_coef: 0.3, entropy_coeff: 0.05 },
       'algorithm.rollout_correction': correction,

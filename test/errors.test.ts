@@ -15,6 +15,7 @@ import {
   POLICY_LOSS_FN,
   PPOPolicyLossFn,
   RECPolicyLossFn,
+  type Registry,
   SAPOPolicyLossFn,
 } from '../lib/index.js';
 import { without } from './support/batch-keys.js';
@@ -285,12 +286,13 @@ describe('errors', () => {
 
   describe('names', () => {
     it('an unknown function: the message lists the known ones and suggests the nearest', () => {
-      for (const [registry, wrong, near] of [
+      const wrongNames: [Registry<unknown>, string, string][] = [
         [POLICY_LOSS_FN, 'gsspo', 'gspo'],
         [POLICY_LOSS_FN, 'mixchord', 'mix_chord'],
         [KL_FN, 'low_var', 'low_var_kl'],
         [ENTROPY_LOSS_FN, 'defualt', 'default'],
-      ] as const) {
+      ];
+      for (const [registry, wrong, near] of wrongNames) {
         const known = [...registry.names()].map((name) => new RegExp(`\\b${name}\\b`));
         const nearest = new RegExp(`(mean|near|clos)[^.]*\\b${near}\\b`, 'i');
         for (const ask of [() => registry.get(wrong), () => registry.create(wrong, {})]) {
@@ -329,11 +331,11 @@ describe('errors', () => {
     });
     it('a missing clip range', () => {
       // Only constructors are tested, because create() adds the clip range of defaultArgs() if there is one.
-      refusesOption(() => new PPOPolicyLossFn({}), /clip_?range/i);
-      refusesOption(() => new PPOPolicyLossFn({ clipRangeLow: 0.2 }), /clip_?range/i);
-      refusesOption(() => new PPOPolicyLossFn({ clipRangeHigh: 0.2 }), /clip_?range/i);
-      refusesOption(() => new GSPOLossFn({}), /clip_?range/i);
-      refusesOption(() => new MIXPolicyLossFn({}), /clip_?range/i);
+      refusesOption(() => new PPOPolicyLossFn({} as never), /clip_?range/i);
+      refusesOption(() => new PPOPolicyLossFn({ clipRangeLow: 0.2 } as never), /clip_?range/i);
+      refusesOption(() => new PPOPolicyLossFn({ clipRangeHigh: 0.2 } as never), /clip_?range/i);
+      refusesOption(() => new GSPOLossFn({} as never), /clip_?range/i);
+      refusesOption(() => new MIXPolicyLossFn({} as never), /clip_?range/i);
     });
     it('a clip_ratio_c of at most 1', () => {
       for (const c of [1, 0.5, -3, Number.NaN]) {

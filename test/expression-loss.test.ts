@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { NativeProgramLossSpec } from '../binding.js';
-import { expressionLossClass } from '../lib/functions/policy-loss/expression-loss.js';
 import { POLICY_LOSS_FN, sumCounts } from '../lib/index.js';
+import { policyLoss } from '../lib/losses/policy-loss.js';
 import { ARGUMENTS } from './support/draw.js';
 import { isLossError } from './support/loss-error.js';
 import { assertArray } from './support/tolerance.js';
@@ -42,19 +42,17 @@ describe('losses that are defined by expressions', () => {
   }
 });
 
-const RowLoss = expressionLossClass(
-  {
-    ...base,
-    reads: ['old_entropy', 'rewards', 'log_z', 'action_mask'],
-    metrics: { tokens: { unit: 'x' }, reward: { unit: 'x' }, best: { unit: 'x', when: 'in one call' } },
-  },
-  ({ lp, oldEntropy, rewards, logZ, rowSum, rowsMax, rows, square }) => ({
+const RowLoss = policyLoss({
+  ...base,
+  reads: ['old_entropy', 'rewards', 'log_z', 'action_mask'],
+  metrics: { tokens: { unit: 'x' }, reward: { unit: 'x' }, best: { unit: 'x', when: 'in one call' } },
+  formula: ({ lp, oldEntropy, rewards, logZ, rowSum, rowsMax, rows, square }) => ({
     loss: lp.mul(oldEntropy),
     rowLoss: square(rowSum(lp).sub(rewards)).div(rows),
     metrics: { tokens: { token: oldEntropy }, reward: { row: rewards }, best: { batch: rowsMax(logZ) } },
     allRows: true,
   }),
-);
+});
 
 const batch = {
   shape: [3, 2] as const,
@@ -65,7 +63,7 @@ const batch = {
   logZ: [0.5, 0.25, 0.75],
 };
 
-describe('expressionLossClass()', () => {
+describe('policyLoss()', () => {
   it('adds the losses of tokens and rows, and their gradients', () => {
     const { loss, metrics, grad } = new RowLoss().computeSync(batch, { grad: true });
     assert.equal(loss, -1 - 4 - 9 + (16 + 25 + 36) / 3);
@@ -88,20 +86,18 @@ describe('expressionLossClass()', () => {
   const withBatchMetrics = (count: number) => {
     const names = Array.from({ length: count }, (_, i) => `batch_${i}`);
     const ofTokens = Array.from({ length: 16 }, (_, i) => `token_${i}`);
-    return expressionLossClass(
-      {
-        ...base,
-        reads: ['action_mask'],
-        metrics: Object.fromEntries([...ofTokens, ...names].map((name) => [name, { unit: 'x' }])),
-      },
-      ({ lp, log, batchSum, constant }) => ({
+    return policyLoss({
+      ...base,
+      reads: ['action_mask'],
+      metrics: Object.fromEntries([...ofTokens, ...names].map((name) => [name, { unit: 'x' }])),
+      formula: ({ lp, log, batchSum, constant }) => ({
         loss: lp,
         metrics: Object.fromEntries([
           ...names.map((name, i) => [name, { batch: i === 40 ? log(batchSum(lp)) : batchSum(lp).add(i) }]),
           ...ofTokens.map((name, i) => [name, { token: constant(i) }]),
         ]),
       }),
-    );
+    });
   };
 
   it('reports 16 metrics of tokens and 48 of the batch, but for those that are NaN', () => {
@@ -128,10 +124,15 @@ describe('expressionLossClass()', () => {
   });
 
   it('refuses expressions with more values than they may have', () => {
-    const Invalid = expressionLossClass({ ...base, reads: ['action_mask'], metrics: {} }, ({ lp }) => ({
-      rowLoss: lp,
+    const Invalid = policyLoss({
+      ...base,
+      reads: ['action_mask'],
       metrics: {},
-    }));
+      formula: ({ lp }) => ({
+        rowLoss: lp,
+        metrics: {},
+      }),
+    });
     assert.throws(() => new Invalid(), isLossError('ERR_INVALID_OPTION', /one value per row/));
   });
 
@@ -141,12 +142,24 @@ describe('expressionLossClass()', () => {
       reads: [],
       metrics: { a: { unit: 'x' }, b: { unit: 'x', when: 'at times' } },
     } as const;
-    expressionLossClass(declaration, ({ lp }) => ({ loss: lp, metrics: { a: { token: lp }, b: undefined } }));
-    // @ts-expect-error: the metric b is missing
-    expressionLossClass(declaration, ({ lp }) => ({ loss: lp, metrics: { a: { token: lp } } }));
-    // @ts-expect-error: a is declared without a condition
-    expressionLossClass(declaration, ({ lp }) => ({ loss: lp, metrics: { a: undefined, b: { token: lp } } }));
-    // @ts-expect-error: a metric is per token, per row or per batch
-    expressionLossClass(declaration, ({ lp }) => ({ metrics: { a: { tokens: lp }, b: undefined } }));
+    policyLoss({
+      ...declaration,
+      formula: ({ lp }) => ({ loss: lp, metrics: { a: { token: lp }, b: undefined } }),
+    });
+    policyLoss({
+      ...declaration,
+      // @ts-expect-error: the metric b is missing
+      formula: ({ lp }) => ({ loss: lp, metrics: { a: { token: lp } } }),
+    });
+    policyLoss({
+      ...declaration,
+      // @ts-expect-error: a is declared without a condition
+      formula: ({ lp }) => ({ loss: lp, metrics: { a: undefined, b: { token: lp } } }),
+    });
+    policyLoss({
+      ...declaration,
+      // @ts-expect-error: a metric is per token, per row or per batch
+      formula: ({ lp }) => ({ metrics: { a: { tokens: lp }, b: undefined } }),
+    });
   });
 });

@@ -1,7 +1,16 @@
 // Tests what docs/numerics.md states: no error exceeds its bounds, and for inputs outside its ranges each function
 // behaves as its declaration says.
 import assert from 'node:assert/strict';
-import { ADVANTAGE_FN, type BatchWith, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
+import {
+  ADVANTAGE_FN,
+  type BatchWith,
+  ENTROPY_LOSS_FN,
+  type EntropyLossFn,
+  KL_FN,
+  POLICY_LOSS_FN,
+  type PolicyLossFn,
+  type Registry,
+} from '../lib/index.js';
 import { BOUNDS, everyFunction, RANGES } from '../scripts/generate/measure.js';
 import { requiredArgs } from './support/draw.js';
 
@@ -59,7 +68,7 @@ describe('numerics', () => {
             const { loss, grad } =
               family === 'kl'
                 ? KL_FN.create(name, { kl_coef: 1 }).calculateKlLossSync(far(advantage), { grad: true })
-                : REGISTRIES[family]
+                : (REGISTRIES[family] as Registry<PolicyLossFn | EntropyLossFn>)
                     .create(name, requiredArgs(declaration))
                     .computeSync(far(advantage), { grad: true });
             assert.equal(Number.isFinite(loss), finite, `A = ${advantage}: ${loss}`);

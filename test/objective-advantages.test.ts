@@ -2,8 +2,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { takeNow } from '../lib/core/steps.js';
-import type { ExpressionLossDeclaration } from '../lib/functions/policy-loss/expression-loss.js';
-import { ADVANTAGE_FN, POLICY_LOSS_FN } from '../lib/index.js';
+import { ADVANTAGE_FN, POLICY_LOSS_FN, type PolicyLossDeclaration } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
 import type { Args } from './reference/index.js';
 import { objectiveStandsOnEdge, referenceObjective, takeRows } from './reference/objective.js';
@@ -27,7 +26,7 @@ const SEED = Number(process.env.FC_SEED ?? 2025);
 
 /** Returns whether a loss treats advantages that it gets for whole rows as numbers of the rows. */
 function readsAdvantagesOfRows(policyLoss: string): boolean {
-  const { perRow = [] } = POLICY_LOSS_FN.get(policyLoss).declaration as ExpressionLossDeclaration;
+  const { perRow = [] } = POLICY_LOSS_FN.get(policyLoss).declaration as PolicyLossDeclaration;
   return perRow.includes('advantages');
 }
 

@@ -3,7 +3,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { toSnakeCase } from '../lib/core/options.js';
-import { frameworkOf } from '../lib/functions/frameworks.js';
 import {
   ADVANTAGE_FN,
   type BatchWith,
@@ -18,6 +17,7 @@ import {
   Registry,
   SFTLossFn,
 } from '../lib/index.js';
+import { frameworkOf } from '../lib/losses/frameworks.js';
 import { ADVANTAGE_ARGUMENTS, ARGUMENTS, layOut, makeRewarded } from './support/draw.js';
 import { subject } from './support/subject.js';
 
@@ -99,7 +99,13 @@ describe('registries', () => {
 });
 
 describe('declarations', () => {
-  const REGISTRIES = [POLICY_LOSS_FN, CORRECTION_FN, KL_FN, ENTROPY_LOSS_FN, ADVANTAGE_FN];
+  const REGISTRIES: readonly Registry<unknown>[] = [
+    POLICY_LOSS_FN,
+    CORRECTION_FN,
+    KL_FN,
+    ENTROPY_LOSS_FN,
+    ADVANTAGE_FN,
+  ];
   const batch = makeRewarded({
     seed: 1,
     rows: 6,

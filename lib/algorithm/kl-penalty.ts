@@ -7,7 +7,7 @@ import { allocate } from '../core/errors.js';
 import type { KeyMapper } from '../core/key-mapper.js';
 import { type Layout, readLayout } from '../core/layout.js';
 import { SLICE, type Steps } from '../core/steps.js';
-import type { KLFn } from '../functions/kl/kl-fn.js';
+import type { KLFn } from '../losses/kl-fn.js';
 
 /** A batch after the KL penalty was subtracted from its token-level rewards, and the metrics of the penalty. */
 export interface PenalisedBatch {

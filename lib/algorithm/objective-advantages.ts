@@ -6,8 +6,8 @@ import type { ComputedAdvantages, FusedAdvantage } from '../core/computed-advant
 import { DeviceBatch } from '../core/device-batch.js';
 import { LossError } from '../core/errors.js';
 import type { Steps } from '../core/steps.js';
-import type { AdvantageComputeSyncOptions, AdvantageFn } from '../functions/advantage/advantage-fn.js';
-import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import type { AdvantageComputeSyncOptions, AdvantageFn } from '../losses/advantage-fn.js';
+import type { PolicyLossFn } from '../losses/policy-loss-fn.js';
 import type { KlPenalty } from './kl-penalty.js';
 
 /**

@@ -25,17 +25,10 @@ import {
 } from '../core/gradients.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import type { ColumnName } from '../core/native-batch.js';
-import { checkLossAggMode, type LossAggMode } from '../core/options.js';
+import { checkLossAggMode } from '../core/option.js';
+import type { LossAggMode } from '../core/options.js';
 import { termsOfPart } from '../core/part-sums.js';
 import { type Steps, takeLater, takeNow } from '../core/steps.js';
-import type { AdvantageFn } from '../functions/advantage/advantage-fn.js';
-import { ADVANTAGE_FN } from '../functions/advantage/index.js';
-import type { EntropyLossFn } from '../functions/entropy/entropy-loss-fn.js';
-import { ENTROPY_LOSS_FN } from '../functions/entropy/index.js';
-import { DummyKLFn, KL_FN } from '../functions/kl/index.js';
-import type { KLFn } from '../functions/kl/kl-fn.js';
-import { POLICY_LOSS_FN } from '../functions/policy-loss/index.js';
-import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import {
   type FromLogitsOptions,
   type FromLogitsSyncOptions,
@@ -46,6 +39,11 @@ import {
   type LogitsResult,
   type LossOfLogits,
 } from '../logits/from-logits.js';
+import type { AdvantageFn } from '../losses/advantage-fn.js';
+import type { EntropyLossFn } from '../losses/entropy.js';
+import { ADVANTAGE_FN, DummyKLFn, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../losses/index.js';
+import type { KLFn } from '../losses/kl-fn.js';
+import type { PolicyLossFn } from '../losses/policy-loss-fn.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 import { KlPenalty } from './kl-penalty.js';
 import { type CallAdvantages, ObjectiveAdvantages } from './objective-advantages.js';

@@ -1,6 +1,5 @@
 // The entries of `policy-loss list`: every function and algorithm, described by its declaration.
 import { toSnakeCase } from '../core/options.js';
-import { frameworkOf } from '../functions/frameworks.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
@@ -11,6 +10,7 @@ import {
   type RegisteredClass,
   type TrinityValue,
 } from '../index.js';
+import { frameworkOf } from '../losses/frameworks.js';
 import { helpOf } from './function-options.js';
 
 /** The kinds of entries in the list: five kinds of functions, and algorithms. */

@@ -1,6 +1,7 @@
 // `--loss-expr 'TEXT'`: a policy loss that the command line itself states, with its options `--set NAME=NUMBER`.
 import type { Option } from 'commander';
-import { aggregationOption, type LossAggMode } from '../core/options.js';
+import { aggregation } from '../core/option.js';
+import type { LossAggMode } from '../core/options.js';
 import { expressionLoss } from '../define/loss-from-expression.js';
 import { type LossCorrectionOptions, LossError } from '../index.js';
 import { policyLossSubject, type Subject } from '../parts/index.js';
@@ -30,7 +31,7 @@ export function expressionOptions(): Option[] {
   const group = 'Options of an expression:';
   return [
     setOption().helpGroup(group),
-    ...schemaOptions({ lossAggMode: aggregationOption('token-mean') }, {}, '', group),
+    ...schemaOptions({ lossAggMode: aggregation('token-mean') }, {}, '', group),
     ...correctionOptions(),
   ];
 }

@@ -1,7 +1,7 @@
 // `policy-loss list`: prints the functions and algorithms with their summaries, sources, options, inputs and metrics.
 import { Argument, type Command } from 'commander';
 import { unknownName } from '../core/errors.js';
-import { byFramework, ofFramework } from '../functions/frameworks.js';
+import { byFramework, ofFramework } from '../losses/frameworks.js';
 import { type CatalogueEntry, catalogue, differencesOf, KINDS, type Kind } from './catalogue.js';
 import { helpAfter } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';

@@ -17,7 +17,7 @@ export interface MetricDeclaration {
 export type MetricSchema = Readonly<Record<string, MetricDeclaration>>;
 
 /** The type of the metrics in a result. Metrics that are declared with a condition (`when`) are optional. */
-export type MetricsOf<M> = {
+export type MetricValues<M> = {
   -readonly [K in keyof M as M[K] extends { when: string } ? never : K]: number;
 } & { -readonly [K in keyof M as M[K] extends { when: string } ? K : never]?: number };
 

@@ -76,6 +76,8 @@ export class LossError extends Error {
   override readonly name = 'LossError';
   /** The kind of the failure. */
   readonly code: LossErrorCode;
+  /** Where the error occurred: a class, a call, or a line of a file. */
+  readonly at: string | undefined;
   /** The batch key with the bad value, as the caller wrote it. */
   readonly key: string | undefined;
   /** The index of the bad element in the array under `key`. */
@@ -99,8 +101,9 @@ export class LossError extends Error {
   constructor(code: LossErrorCode, details: LossErrorDetails | string, options?: { cause?: unknown }) {
     super(messageOf(details), options);
     this.code = code;
-    const { key, index, option, expected, received, position }: LossErrorDetails =
+    const { at, key, index, option, expected, received, position }: LossErrorDetails =
       typeof details === 'string' ? {} : details;
+    this.at = at;
     this.key = key;
     this.index = index;
     this.option = option;

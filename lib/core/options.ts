@@ -140,46 +140,54 @@ export type OptionDeclaration =
 /** The declarations of a function's options, under the options' camelCase names. */
 export type OptionSchema = Readonly<Record<string, OptionDeclaration>>;
 
-type ValueOf<O> = O extends { type: 'number' | 'integer' }
-  ? number
-  : O extends { type: 'boolean' }
-    ? boolean
-    : O extends { type: 'text' }
-      ? string | number
-      : O extends { type: 'list'; of: infer E }
-        ? readonly (E extends 'text' ? string : number)[]
-        : O extends { type: 'aggregation' }
-          ? LossAggMode
-          : O extends { type: 'choice'; choices: readonly (infer C)[] }
-            ? C
-            : never;
+/**
+ * The declaration of an option whose type carries only what other types need. Its values have the type T. H says whether a
+ * checked option has a value, may lack one, or must be given one; F is the option from which it otherwise takes its value.
+ */
+export interface Option<T, H extends 'value' | 'maybe' | 'needed' = 'value', F extends string = never>
+  extends AnyOption {
+  // biome-ignore lint/suspicious/noExplicitAny: an option of any type
+  readonly type: any;
+  /** Exists only in types. */
+  readonly '~type': readonly [T, H, F];
+}
+
+type ValueOf<O> = O extends { readonly '~type': readonly [infer T, ...unknown[]] }
+  ? T
+  : O extends { type: 'number' | 'integer' }
+    ? number
+    : O extends { type: 'boolean' }
+      ? boolean
+      : O extends { type: 'text' }
+        ? string | number
+        : O extends { type: 'list'; of: infer E }
+          ? readonly (E extends 'text' ? string : number)[]
+          : O extends { type: 'aggregation' }
+            ? LossAggMode
+            : O extends { type: 'choice'; choices: readonly (infer C)[] }
+              ? C
+              : never;
 
 /** The options that a caller passes. Each may be absent, undefined or null. */
-export type OptionsOf<S> = { -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined };
+export type PassedOptions<S> = { -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined };
 
 /**
  * Options as {@link readOptions} returns them: checked and completed with defaults. Only an option that is not required
  * and has no default, or that is nullable, may be undefined.
  */
 export type CheckedOptions<S> = {
-  readonly [K in keyof S]: S[K] extends { nullable: true }
+  readonly [K in keyof S]: S[K] extends
+    | { nullable: true }
+    | { readonly '~type': readonly [unknown, 'maybe', unknown] }
     ? ValueOf<S[K]> | undefined
-    : S[K] extends { default: unknown } | { defaultFrom: string } | { required: true }
+    : S[K] extends
+          | { default: unknown }
+          | { defaultFrom: string }
+          | { required: true }
+          | { readonly '~type': unknown }
       ? ValueOf<S[K]>
       : ValueOf<S[K]> | undefined;
 };
-
-/**
- * Returns the declaration of the option `lossAggMode`, for losses that combine their tokens' losses into one number.
- * @param mode the option's default.
- */
-export function aggregationOption<const M extends LossAggMode>(mode: M) {
-  return {
-    type: 'aggregation',
-    default: mode,
-    help: 'how the losses of the tokens are combined into one number',
-  } as const;
-}
 
 /** A camelCase name in snake_case: `clip_range_low` for `clipRangeLow`. */
 export type SnakeCase<S extends string> = S extends `${infer First}${infer Rest}`
@@ -389,15 +397,6 @@ function rangeOf({ atLeast, above, atMost }: NumberOption): string {
   if (above !== undefined)
     return atMost === undefined ? `above ${above}` : `above ${above} and up to ${atMost}`;
   return atMost === undefined ? '' : `of at most ${atMost}`;
-}
-
-/**
- * Checks an aggregation mode that was passed as an argument of a call. undefined means 'token-mean'.
- * @throws LossError `ERR_INVALID_OPTION` for an unknown mode.
- */
-export function checkLossAggMode(owner: string, mode: unknown): LossAggMode {
-  return readOptions(owner, { lossAggMode: aggregationOption('token-mean') }, { lossAggMode: mode })
-    .lossAggMode;
 }
 
 /**

@@ -9,7 +9,7 @@ import { describeValue, guardedAsync, LossError } from '../core/errors.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import { COLUMNS, type ColumnName, ROW_DATA } from '../core/native-batch.js';
 import { takeNow } from '../core/steps.js';
-import { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import { PolicyLossFn } from '../losses/policy-loss-fn.js';
 import { drawRows, packed, padded, type Rows, slice, withPoison } from './check-rows.js';
 import { type Comparison, differenceQuotients } from './finite-differences.js';
 

@@ -2,11 +2,10 @@
 import { types } from 'node:util';
 import type { MetricDeclaration } from '../core/declaration.js';
 import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
+import { aggregation, checkLossAggMode } from '../core/option.js';
 import {
   type AggregationOption,
-  aggregationOption,
   type CheckedOptions,
-  checkLossAggMode,
   type LossAggMode,
   type OptionDeclaration,
   type OptionSchema,
@@ -14,14 +13,13 @@ import {
   toCamelCase,
   toSnakeCase,
 } from '../core/options.js';
-import { LOSS_CORRECTION_OPTIONS } from '../functions/correction/loss-correction.js';
+import { LOSS_CORRECTION_OPTIONS } from '../losses/loss-correction.js';
+import { type PolicyLossClass, policyLossClass } from '../losses/policy-loss.js';
 import {
   keysOfProgram,
-  type PolicyLossClass,
   type PolicyLossDeclaration,
   type PolicyLossVariant,
-  policyLossClass,
-} from '../functions/policy-loss/policy-loss-fn.js';
+} from '../losses/policy-loss-fn.js';
 import { compileLoss, METRIC_PER, type MetricPer } from '../program/compile.js';
 import { checkedLevel, type LossSymbols, nodeOf, type Operand, symbolsOf } from '../program/expression.js';
 import { Graph, type Node, reachable } from '../program/graph.js';
@@ -134,7 +132,7 @@ export function lossClass<S extends OptionSchema, M extends string>(
   const metrics = metricsOf(at, definition.metrics);
   const options = {
     ...definition.options,
-    lossAggMode: aggregationOption(checkLossAggMode(at, definition.lossAggMode)),
+    lossAggMode: aggregation(checkLossAggMode(at, definition.lossAggMode)),
   } as unknown as OptionsWithAggregation<S>;
   const build = (checked: Readonly<Record<string, unknown>>, isWeighted = false) =>
     compile(at, loss, metrics, checked, isWeighted);

@@ -1,11 +1,8 @@
 // Makes a policy loss from the text of an expression.
 import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
 import type { LossAggMode, OptionSchema } from '../core/options.js';
-import {
-  LOSS_CORRECTION_OPTIONS,
-  type LossCorrectionOptions,
-} from '../functions/correction/loss-correction.js';
-import type { PolicyLossFn, PolicyLossOptions } from '../functions/policy-loss/policy-loss-fn.js';
+import { LOSS_CORRECTION_OPTIONS, type LossCorrectionOptions } from '../losses/loss-correction.js';
+import type { PolicyLossFn, PolicyLossOptions } from '../losses/policy-loss-fn.js';
 import { checkObject, lossClass, MAX_NAME, RESERVED_OPTIONS } from './define-loss.js';
 
 /** Options of {@link lossFromExpression} for metrics with the names M. */

@@ -1,7 +1,7 @@
 // The values and gradients that candidates are made of: those of policy losses, KL terms and entropies, over the
 // micro-batches of a split.
 import type { LossAggMode } from '../core/options.js';
-import { ENTROPY_LOSS_FN, KL_FN, LossError, POLICY_LOSS_FN, type PPOMetrics } from '../index.js';
+import { ENTROPY_LOSS_FN, KL_FN, LossError, POLICY_LOSS_FN } from '../index.js';
 import { type PackedRows, rowsFrom } from '../rollouts/index.js';
 import type { LossConfiguration } from './configurations.js';
 import { canCompute, countOf, inRoles, type Roles, type Split } from './rows.js';
@@ -115,7 +115,7 @@ export class MicroBatches {
       const ppo = POLICY_LOSS_FN.create('ppo');
       const values = canCompute(this.#rows, ppo)
         ? this.#average(undefined, (part) => ({
-            value: (ppo.computeSync(part).metrics as PPOMetrics).ppo_kl,
+            value: ppo.computeSync(part).metrics.ppo_kl,
           }))
         : undefined;
       this.#divergence = values?.value;

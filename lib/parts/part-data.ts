@@ -1,7 +1,7 @@
 // The data of part files as JSON, and back. What is read is checked, because a part may come from anybody.
 import { native } from '../core/native.js';
-import { SPREAD_LENGTH } from '../functions/advantage/part.js';
 import type { Metrics, Normalizer } from '../index.js';
+import { SPREAD_LENGTH } from '../losses/advantage-fn.js';
 import { columnsFrom, encodeNumbers, type Fields, placeFrom } from './fields.js';
 import { type ProductSum, pairsOf } from './gradient-products.js';
 import type { PlannedConfiguration } from './plan.js';

@@ -2,8 +2,8 @@
 // all rows would get in one batch.
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { native } from '../core/native.js';
-import { SPREAD_LENGTH } from '../functions/advantage/part.js';
 import type { Batch, Metrics } from '../index.js';
+import { SPREAD_LENGTH } from '../losses/advantage-fn.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import type { AdvantageStep } from './advantage-step.js';
 import { metricsOver, RowMetrics, type RowValues } from './row-metrics.js';

@@ -6,9 +6,9 @@ import type { Batch, RowNumbers } from '../core/batch.js';
 import type { LossResult, Metrics } from '../core/calls.js';
 import type { Normalizer } from '../core/counts.js';
 import { describeValue, guarded, LossError } from '../core/errors.js';
-import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import type { LogitsResult } from '../logits/from-logits.js';
 import type { LogitsOptions } from '../logits/inputs.js';
+import type { PolicyLossFn } from '../losses/policy-loss-fn.js';
 
 /**
  * A batch whose columns may also be tensors: float32 for numbers, int32 for ids, bool for masks. If the logits or the

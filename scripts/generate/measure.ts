@@ -1,8 +1,7 @@
 // Measures the rounding errors of every function. It compares the engine's float32 results with the float64 reference
 // in test/reference, on the same random inputs. numerics-page.ts writes the errors into docs/numerics.md, and
 // test/numerics.test.ts checks that they stay within BOUNDS.
-import type { AdvantageDeclaration } from '../../lib/functions/advantage/advantage-fn.js';
-import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';
+
 import {
   ADVANTAGE_FN,
   type Batch,
@@ -11,6 +10,8 @@ import {
   POLICY_LOSS_FN,
   type TokenValues,
 } from '../../lib/index.js';
+import type { AdvantageDeclaration } from '../../lib/losses/advantage-fn.js';
+import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-fn.js';
 import { referenceAdvantages } from '../../test/reference/advantages.js';
 import { standsOnEdge } from '../../test/reference/index.js';
 import { layOut, makeRewarded, requiredArgs } from '../../test/support/draw.js';

@@ -1,7 +1,6 @@
 // Writes the text of docs/numerics.md: the range of inputs for which each function is made, its behaviour outside that
 // range, and its measured rounding errors.
 
-import { DIVISORS_BY_FRAMEWORK } from '../../lib/functions/policy-loss/aggregation.js';
 import {
   ADVANTAGE_FN,
   ENTROPY_LOSS_FN,
@@ -9,6 +8,7 @@ import {
   KL_FN,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
+import { DIVISORS } from '../../lib/losses/divisors.js';
 import { BOUNDS, type Errors, everyFunction, type Measurable, type Measured, RANGES } from './measure.js';
 import { table } from './table.js';
 
@@ -74,8 +74,8 @@ function rangeTable(registry: {
 }
 
 function divisorTable(): string {
-  const rows = Object.entries(DIVISORS_BY_FRAMEWORK).flatMap(([framework, modes]) =>
-    Object.entries(modes).map(([mode, divisor]) => [framework, `\`${mode}\``, divisor]),
+  const rows = Object.entries(DIVISORS).flatMap(([framework, modes]) =>
+    Object.entries(modes).map(([mode, { words }]) => [framework, `\`${mode}\``, words]),
   );
   return table(['framework', 'mode', 'divisor'], rows);
 }

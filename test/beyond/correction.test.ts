@@ -97,7 +97,7 @@ describe('the option correction', () => {
     });
 
   // In a single row, a weight per row multiplies the whole loss.
-  const SEQUENCE = { rollout_is: 'sequence', rollout_is_threshold: 1.5 };
+  const SEQUENCE = { rollout_is: 'sequence', rollout_is_threshold: 1.5 } as const;
   const correctionFn = CORRECTION_FN.create('verl/rollout_correction', SEQUENCE);
   for (const name of Object.keys(formulas.policy).filter((each) => !readsPairs(each)))
     it(`multiplies ${name} by the weight of the only row`, () => {
@@ -131,7 +131,7 @@ describe('the option correction', () => {
     rollout_is_threshold: 1.1,
     rollout_rs: 'token_k1',
     rollout_rs_threshold: 1.1,
-  };
+  } as const;
   const drawn = makeBatch({
     seed: 3,
     rows: 6,
@@ -152,7 +152,7 @@ describe('the option correction', () => {
       const wanted = POLICY_LOSS_FN.create('ppo', { ...native, correction: CORRECTION });
       const batch = paddedBatch(drawn);
       const { loss, grad, metrics } = wanted.computeSync(batch, { grad: true });
-      assert.ok(metrics['rollout_corr/rollout_rs_masked_fraction']! > 0.1);
+      assert.ok((metrics as Record<string, number>)['rollout_corr/rollout_rs_masked_fraction']! > 0.1);
       for (const other of [
         new Defined({ correction: CORRECTION }),
         lossFromExpression(TEXT, { lossAggMode, correction: CORRECTION }),
@@ -370,7 +370,7 @@ describe('the option masks', () => {
     const written = lossFromExpression('-A*min(r, 1.1)').computeSync(batch, { grad: true });
     assertNumber(loss, written.loss, 'loss');
     assertArray(grad!, written.grad!, 'grad');
-    assert.ok(metrics['mask/delta_fraction']! > 0.1);
+    assert.ok((metrics as Record<string, number>)['mask/delta_fraction']! > 0.1);
   });
 
   it('leaves out overlong rows', () => {
@@ -397,7 +397,7 @@ describe('the option masks', () => {
   });
 
   it('combines with a correction', () => {
-    const correction = { rollout_is: 'token', ...REJECTION };
+    const correction = { rollout_is: 'token', ...REJECTION } as const;
     const masks = { overlong_length: 20, off_policy_mask_threshold: 0.02 };
     const { weights, keptMask } = CORRECTION_FN.create('verl/rollout_correction', correction).computeSync(
       batch,

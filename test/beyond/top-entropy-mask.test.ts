@@ -112,7 +112,10 @@ describe('the mask top_entropy_quantile', () => {
       },
       { grad: true },
     );
-    return { tokens: Array.from(grad!, (g) => (g === 0 ? 0 : 1)), metrics };
+    return {
+      tokens: Array.from(grad!, (g) => (g === 0 ? 0 : 1)),
+      metrics: metrics as Record<string, number>,
+    };
   };
 
   it('interpolates between entropies, and keeps those that are equal to the quantile', () => {

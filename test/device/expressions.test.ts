@@ -4,7 +4,6 @@
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { expressionLossClass } from '../../lib/functions/policy-loss/expression-loss.js';
 import {
   ALGORITHM_TYPE,
   devices,
@@ -15,6 +14,7 @@ import {
   type PolicyLossFn,
   upload,
 } from '../../lib/index.js';
+import { policyLoss } from '../../lib/losses/policy-loss.js';
 import { batchSpec, EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { assertJudged, EXPRESSIONS, judge } from '../support/expressions.js';
 import { cutRows, expressionCases, goldenBatch, referenceBatch } from '../support/golden.js';
@@ -84,42 +84,38 @@ describe(`random expressions on ${DEVICE}`, () => {
     });
 });
 
-const RowLoss = expressionLossClass(
-  {
-    name: 'test',
-    summary: 'test',
-    source: [],
-    options: {},
-    numerics: { range: 'any', outside: 'none' },
-    reads: ['rewards', 'v_star', 'probability', 'log_z', 'action_mask'],
-    metrics: { reward: { unit: 'x' }, best: { unit: 'x', when: 'in one call' } },
-  },
-  ({ lp, rewards, vStar, probability, logZ, rowSum, rowsMax, rows, square }) => ({
+const RowLoss = policyLoss({
+  name: 'test',
+  summary: 'test',
+  source: [],
+  options: {},
+  numerics: { range: 'any', outside: 'none' },
+  reads: ['rewards', 'v_star', 'probability', 'log_z', 'action_mask'],
+  metrics: { reward: { unit: 'x' }, best: { unit: 'x', when: 'in one call' } },
+  formula: ({ lp, rewards, vStar, probability, logZ, rowSum, rowsMax, rows, square }) => ({
     rowLoss: square(rowSum(lp).add(logZ).sub(rewards)).mul(probability).div(rows),
     metrics: { reward: { row: rewards }, best: { batch: rowsMax(vStar) } },
     allRows: true,
   }),
-);
+});
 
 // Sums numbers of very different sizes, so that another order of the additions changes the last bits.
-const SumLoss = expressionLossClass(
-  {
-    name: 'test',
-    summary: 'test',
-    source: [],
-    options: {},
-    numerics: { range: 'any', outside: 'none' },
-    reads: ['logprob', 'old_logprob', 'action_mask'],
-    metrics: { mean: { unit: 'x' }, sum: { unit: 'x', when: 'in one call' } },
-  },
-  ({ lp, old, rowSum, rowMean, rowMin, rowMax, rowsSum, exp }) => {
+const SumLoss = policyLoss({
+  name: 'test',
+  summary: 'test',
+  source: [],
+  options: {},
+  numerics: { range: 'any', outside: 'none' },
+  reads: ['logprob', 'old_logprob', 'action_mask'],
+  metrics: { mean: { unit: 'x' }, sum: { unit: 'x', when: 'in one call' } },
+  formula: ({ lp, old, rowSum, rowMean, rowMin, rowMax, rowsSum, exp }) => {
     const sum = rowSum(exp(old.mul(8)));
     return {
       loss: lp.mul(sum).add(rowMax(lp.sub(old)).mul(rowMin(old))),
       metrics: { mean: { row: rowMean(lp.sub(old)) }, sum: { batch: rowsSum(sum.sub(1)) } },
     };
   },
-);
+});
 
 describe(`reductions over long rows on ${DEVICE}`, () => {
   const fn = new SumLoss();

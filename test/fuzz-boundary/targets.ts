@@ -271,7 +271,13 @@ type Registered = {
   get(name: string): unknown;
   register(name: string, of: Anything): void;
 };
-const REGISTRIES = [api.POLICY_LOSS_FN, api.KL_FN, api.ENTROPY_LOSS_FN, api.ADVANTAGE_FN, api.CORRECTION_FN];
+const REGISTRIES: readonly api.Registry<unknown>[] = [
+  api.POLICY_LOSS_FN,
+  api.KL_FN,
+  api.ENTROPY_LOSS_FN,
+  api.ADVANTAGE_FN,
+  api.CORRECTION_FN,
+];
 
 /** Makes an instance of a class as a user would. Returns undefined if users cannot make one. */
 function objectOf(cls: Anything): Anything {

@@ -1,8 +1,8 @@
 /** Tests sums along a row and sums over groups and pairs of rows: what native code computes, and what it needs. */
 import assert from 'node:assert/strict';
 import { native } from '../../lib/core/native.js';
-import { expressionLossClass } from '../../lib/functions/policy-loss/expression-loss.js';
 import type { Batch } from '../../lib/index.js';
+import { policyLoss } from '../../lib/losses/policy-loss.js';
 import type { ProgramSymbols } from '../../lib/program/expression.js';
 import type { LossExpressions } from '../../lib/program/loss-program.js';
 import { isLossError } from '../support/loss-error.js';
@@ -12,18 +12,16 @@ const NO_METRICS = {} as const;
 
 /** Returns the loss that the expressions define. Its gradient is that of the sum over all tokens and rows. */
 function lossOf(build: (symbols: ProgramSymbols) => Omit<LossExpressions<typeof NO_METRICS>, 'metrics'>) {
-  const Loss = expressionLossClass(
-    {
-      name: 'test',
-      summary: '',
-      source: [],
-      reads: [],
-      options: {},
-      metrics: NO_METRICS,
-      numerics: { range: '', outside: '' },
-    },
-    (symbols) => ({ ...build(symbols), metrics: NO_METRICS }),
-  );
+  const Loss = policyLoss({
+    name: 'test',
+    summary: '',
+    source: [],
+    reads: [],
+    options: {},
+    metrics: NO_METRICS,
+    numerics: { range: '', outside: '' },
+    formula: (symbols) => ({ ...build(symbols), metrics: NO_METRICS }),
+  });
   return new Loss();
 }
 

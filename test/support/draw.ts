@@ -5,7 +5,6 @@
  */
 import fc from 'fast-check';
 import { LOSS_AGG_MODES, needsOf, toSnakeCase } from '../../lib/core/options.js';
-import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';
 import {
   ADVANTAGE_FN,
   type Batch,
@@ -17,6 +16,7 @@ import {
   type OptionSchema,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
+import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-fn.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import { FLOAT_COLUMNS, rowPositions } from '../reference/batch.js';
 import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index.js';

@@ -2,9 +2,8 @@
 import { guarded, LossError, unknownName } from '../../core/errors.js';
 import { type LossAggMode, toCamelCase, toSnakeCase } from '../../core/options.js';
 import type { RegisteredClass } from '../../core/registry.js';
-import { ADVANTAGE_FN } from '../../functions/advantage/index.js';
-import { POLICY_LOSS_FN } from '../../functions/policy-loss/index.js';
-import { verlActorLoss } from '../../functions/policy-loss/verl/actor-loss.js';
+import { ADVANTAGE_FN, POLICY_LOSS_FN } from '../../losses/index.js';
+import { verlActorLoss } from '../../losses/verl-actor.js';
 import type { CheckedConfig, FunctionArgs } from '../config.js';
 import { Objective } from '../objective.js';
 import { trinityObjective } from '../trinity-config.js';

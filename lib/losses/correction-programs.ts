@@ -1,0 +1,169 @@
+// Computes corrections: a program for each array that a correction consists of.
+import type { NativeBatch } from '../../binding.js';
+import { BatchReader, type Input } from '../core/batch-reader.js';
+import type { Metrics } from '../core/calls.js';
+import type { Corrected, Correction } from '../core/correction.js';
+import { allocate } from '../core/errors.js';
+import { Evaluator } from '../core/evaluator.js';
+import type { KeyMapper } from '../core/key-mapper.js';
+import type { ColumnName, RowDataName } from '../core/native-batch.js';
+import { inSlices, type Steps } from '../core/steps.js';
+import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
+import { Graph, reachable } from '../program/graph.js';
+import { type MetricExpression, nodesOf, programOf } from '../program/loss-program.js';
+
+/** A correction as expressions. None of them has a gradient. */
+export interface CorrectionExpressions {
+  /** What the loss of a token is multiplied by; undefined if there are no weights. */
+  readonly weight?: Expression | undefined;
+  /** 1 for tokens that are kept, and 0 for others; undefined if all are kept. */
+  readonly kept?: Expression | undefined;
+  /** The log-probability that replaces logprob; undefined if logprob stays. */
+  readonly logprob?: Expression | undefined;
+  /** 1 for tokens whose `logprob` is that of the batch, and 0 for tokens without a gradient; undefined if all have one. */
+  readonly passing?: Expression | undefined;
+  readonly metrics: Readonly<Record<string, MetricExpression | undefined>>;
+}
+
+/** Returns a correction's expressions. */
+export type BuildCorrection = (symbols: ProgramSymbols) => CorrectionExpressions;
+
+type Part = 'weight' | 'kept' | 'logprob' | 'passing';
+type Evaluators = readonly (readonly [Part, Evaluator])[];
+type Arrays = Partial<Record<Part, Float32Array>>;
+
+/** The programs of one correction, or of several that are combined. */
+export class CorrectionPrograms implements Correction {
+  /** The columns that the correction reads. `logprob` is among them only if it depends on it. */
+  readonly columns: readonly ColumnName[];
+  readonly rowColumns: readonly RowDataName[];
+  readonly readsWholeBatch: boolean;
+  /** The columns that the mask of the kept tokens is computed from. */
+  readonly maskColumns: readonly ColumnName[];
+  readonly #evaluators: Evaluators;
+
+  /**
+   * @param name the name of the correction, for error messages.
+   * @param always whether the kept tokens are computed even if all are kept.
+   */
+  constructor(name: string, builds: readonly BuildCorrection[], mapper: KeyMapper, always = false) {
+    const graph = new Graph();
+    const symbols = programSymbolsOf(graph);
+    const { metrics, ...parts } = combined(
+      symbols,
+      builds.map((build) => build(symbols)),
+    );
+    const defined = Object.entries(parts).filter(([, value]) => value) as [Part, Expression][];
+    if (parts.kept === undefined && (always || defined.length === 0))
+      defined.push(['kept', symbols.constant(1)]);
+    const reader = new BatchReader(mapper, { inputs: ['action_mask'] });
+    // The gradient of a part times logprob is the part itself.
+    const programs = defined.map(([part, value], i) => {
+      const loss = symbols.lp.mul(symbols.sg(value));
+      const expressions = { loss, metrics: i === 0 ? metrics : {}, allRows: true };
+      return [part, programOf(nodesOf(name, graph, expressions))] as const;
+    });
+    this.#evaluators = programs.map(([part, program]) => {
+      const policyLoss = { program, metrics: program.metrics, aggregation: 'token-sum' };
+      return [part, new Evaluator({ policyLoss }, reader)] as const;
+    });
+    const values = [...defined.map(([, value]) => value), ...Object.values(metrics).flatMap(valuesOf)];
+    const nodes = reachable(values.map(({ node }) => node));
+    const readsLogprob = nodes.includes(graph.column('logprob'));
+    this.columns = unique(programs.flatMap(([, { columns }]) => columns)).filter(
+      (column) => column !== 'logprob' || readsLogprob,
+    );
+    this.maskColumns = programs.find(([part]) => part === 'kept')?.[1].columns ?? [];
+    this.rowColumns = unique(programs.flatMap(([, { rowColumns }]) => rowColumns));
+    this.readsWholeBatch = programs.some(([, program]) => program.readsWholeBatch);
+  }
+
+  /** Whether the correction multiplies the losses of the tokens by weights. */
+  get hasWeights(): boolean {
+    return this.#evaluators.some(([part]) => part === 'weight');
+  }
+
+  /** Whether the correction replaces logprob, for all terms of an objective. */
+  get replacesLogprob(): boolean {
+    return this.#evaluators.some(([part]) => part === 'logprob');
+  }
+
+  /** The batch keys that the correction reads in addition to logprob. */
+  get keys(): string[] {
+    return [...this.columns.filter((column) => column !== 'logprob'), ...this.rowColumns];
+  }
+
+  /** Whether the weights depend on logprob, although they are constants for the gradient. */
+  get weighsByLogprob(): boolean {
+    return this.hasWeights && this.columns.includes('logprob');
+  }
+
+  apply(input: Input, stream: bigint | undefined): Steps<Corrected> {
+    return this.#run(this.#evaluators, input, stream);
+  }
+
+  *mask(input: Input): Steps<Uint8Array | undefined> {
+    const evaluators = this.#evaluators.filter(([part]) => part === 'kept');
+    return (yield* this.#run(evaluators, input, undefined)).columns.mask;
+  }
+
+  *#run(evaluators: Evaluators, input: Input, stream: bigint | undefined): Steps<Corrected> {
+    const own = onceEach(input);
+    const arrays: Arrays = {};
+    const metrics: Metrics = {};
+    for (const [part, evaluator] of evaluators) {
+      const call = { input: own, gradients: newArray(input), options: { stream }, coefficients: {} };
+      const result = yield* evaluator.evaluate<Metrics>(call);
+      arrays[part] = result.grad!;
+      Object.assign(metrics, result.metrics);
+    }
+    const { weight, kept, logprob, passing } = arrays;
+    const mask = kept && (yield* maskOf(kept));
+    return { columns: { mask, weights: weight, logprob }, passing, metrics };
+  }
+}
+
+// Multiplies the weights of several corrections. A token is kept if all of them keep it.
+function combined(
+  { constant }: ProgramSymbols,
+  all: readonly CorrectionExpressions[],
+): CorrectionExpressions {
+  const given = (part: Part) => all.flatMap((each) => each[part] ?? []);
+  const product = (part: Part) => {
+    const values = given(part);
+    return values.length === 0 ? undefined : values.reduce((a, b) => a.mul(b), constant(1));
+  };
+  return {
+    weight: product('weight'),
+    kept: product('kept'),
+    logprob: given('logprob')[0],
+    passing: product('passing'),
+    metrics: Object.assign({}, ...all.map(({ metrics }) => metrics)),
+  };
+}
+
+function valuesOf(metric: MetricExpression | undefined): Expression[] {
+  return Object.values(metric ?? {}).filter((value) => typeof value !== 'number');
+}
+
+function unique<T>(values: readonly T[]): T[] {
+  return [...new Set(values)];
+}
+
+// Returns the batch with each row once. A correction does not depend on how often a row counts.
+function onceEach(input: Input): Input {
+  const { repeats } = input.native as NativeBatch;
+  return repeats ? { ...input, native: { ...(input.native as NativeBatch), repeats: undefined } } : input;
+}
+
+function newArray({ layout: { tokens } }: Input): { grad: Float32Array } {
+  return { grad: allocate(`a correction of ${tokens} values`, () => new Float32Array(tokens)) };
+}
+
+function* maskOf(kept: Float32Array): Steps<Uint8Array> {
+  const mask = new Uint8Array(kept.length);
+  yield* inSlices(kept.length, (begin, end) => {
+    for (let i = begin; i < end; i++) mask[i] = kept[i]!;
+  });
+  return mask;
+}

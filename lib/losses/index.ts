@@ -1,0 +1,125 @@
+// All functions. Each table is a module of statements; the order of the tables and of their statements is the order of the
+// registries.
+
+import { ADVANTAGE_FN as ADVANTAGES, type AdvantageFn } from './advantage-fn.js';
+import * as advantages from './advantages.js';
+import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
+import type { EntropyLossFn } from './entropy.js';
+import * as entropy from './entropy.js';
+import { ENTROPY_LOSS_FN as ENTROPY_LOSSES } from './entropy.js';
+import * as kl from './kl.js';
+import { KL_FN as KL_FUNCTIONS, type KLFn } from './kl-fn.js';
+import * as clipping from './papers-clipping.js';
+import * as context from './papers-context.js';
+import * as offPolicy from './papers-off-policy.js';
+import { POLICY_LOSS_FN as POLICY_LOSSES, type PolicyLossFn } from './policy-loss-fn.js';
+import { type ByName, type NamedRegistry, register } from './statement.js';
+import * as trinity from './trinity.js';
+import * as rows from './trinity-rows.js';
+import * as trl from './trl.js';
+import * as trainers from './trl-trainers.js';
+import * as verl from './verl.js';
+import * as verlAdvantages from './verl-advantages.js';
+import * as corrections from './verl-corrections.js';
+import * as recipes from './verl-recipes.js';
+
+register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context);
+register(CORRECTIONS, corrections);
+register(KL_FUNCTIONS, kl);
+register(ENTROPY_LOSSES, entropy);
+register(ADVANTAGES, advantages, verlAdvantages);
+
+/** The policy losses by name. */
+export interface PolicyLosses
+  extends ByName<
+    typeof trinity &
+      typeof rows &
+      typeof verl &
+      typeof recipes &
+      typeof trl &
+      typeof trainers &
+      typeof offPolicy &
+      typeof clipping &
+      typeof context
+  > {}
+/** The corrections by name. */
+export interface Corrections extends ByName<typeof corrections> {}
+/** The KL functions by name. */
+export interface KLFunctions extends ByName<typeof kl> {}
+/** The entropy losses by name. */
+export interface EntropyLosses extends ByName<typeof entropy> {}
+/** The advantage functions by name. */
+export interface Advantages extends ByName<typeof advantages & typeof verlAdvantages> {}
+
+type AnyMetrics = Partial<Record<string, number>>;
+
+/** The registry of the policy losses. */
+export const POLICY_LOSS_FN = POLICY_LOSSES as NamedRegistry<PolicyLossFn<AnyMetrics>, PolicyLosses>;
+/** The registry of the corrections. */
+export const CORRECTION_FN = CORRECTIONS as NamedRegistry<CorrectionFn<AnyMetrics>, Corrections>;
+/** The registry of the KL functions. */
+export const KL_FN = KL_FUNCTIONS as NamedRegistry<KLFn, KLFunctions>;
+/** The registry of the entropy losses. */
+export const ENTROPY_LOSS_FN = ENTROPY_LOSSES as NamedRegistry<EntropyLossFn, EntropyLosses>;
+/** The registry of the advantage functions. */
+export const ADVANTAGE_FN = ADVANTAGES as NamedRegistry<AdvantageFn, Advantages>;
+
+export type { AdvantageOutputs } from './advantage-arrays.js';
+export type {
+  AdvantageComputeOptions,
+  AdvantageComputeSyncOptions,
+  AdvantageDeclaration,
+  AdvantageOptions,
+  AdvantageResult,
+} from './advantage-fn.js';
+export { AdvantageFn } from './advantage-fn.js';
+export type { NormalisationOptions, StdCalLevel } from './advantage-options.js';
+export * from './advantages.js';
+export {
+  type CorrectionComputeOptions,
+  CorrectionFn,
+  type CorrectionFnOptions,
+  type CorrectionResult,
+} from './correction-fn.js';
+export {
+  DefaultEntropyLossFn,
+  DummyEntropyLossFn,
+  type EntropyComputeOptions,
+  type EntropyComputeSyncOptions,
+  type EntropyLossDeclaration,
+  EntropyLossFn,
+  type EntropyLossOptions,
+  type EntropyMetrics,
+  MixEntropyLossFn,
+} from './entropy.js';
+export * from './kl.js';
+export {
+  type KLDeclaration,
+  KLFn,
+  type KLMetrics,
+  type KLOptions,
+  type KlLossOptions,
+  type KlLossSyncOptions,
+  type KlPenaltyResult,
+} from './kl-fn.js';
+export type { CorrectionOption, LossCorrectionOptions, MaskOptions } from './loss-correction.js';
+export * from './papers-clipping.js';
+export * from './papers-context.js';
+export * from './papers-off-policy.js';
+export type { PolicyLossClass } from './policy-loss.js';
+export {
+  type AggregatedLossOptions,
+  type PolicyLossDeclaration,
+  PolicyLossFn,
+  type PolicyLossOptions,
+} from './policy-loss-fn.js';
+export type { MetricsOf, OptionsOf } from './statement.js';
+export type { ClipRangeOptions } from './surrogate.js';
+export * from './trinity.js';
+export * from './trinity-rows.js';
+export * from './trl.js';
+export * from './trl-trainers.js';
+export * from './verl.js';
+export * from './verl-advantages.js';
+export * from './verl-corrections.js';
+export * from './verl-recipes.js';

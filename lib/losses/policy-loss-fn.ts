@@ -1,0 +1,362 @@
+// The base class of all policy losses, and their registry. policy-loss.ts makes the subclasses.
+import type { NativeFunctionSpec, NativeLossSpec, NativeProgramLossSpec } from '../../binding.js';
+import type { Batch } from '../core/batch.js';
+import { BatchReader, type Input, type InputName } from '../core/batch-reader.js';
+import type {
+  LossComputeOptions,
+  LossComputeSyncOptions,
+  LossResult,
+  Metrics,
+  Result,
+} from '../core/calls.js';
+import { countBatch } from '../core/count-batch.js';
+import type { Counts, Normalizer } from '../core/counts.js';
+import type { FunctionDeclaration } from '../core/declaration.js';
+import type { DeviceBatch } from '../core/device-batch.js';
+import { LossError } from '../core/errors.js';
+import { type Coefficients, Evaluator, type ReadLoss } from '../core/evaluator.js';
+import type { FormColumns, Forms } from '../core/forms.js';
+import { gradientsOf } from '../core/gradients.js';
+import { KeyMapper } from '../core/key-mapper.js';
+import { COLUMNS, type ColumnName, type RowDataName } from '../core/native-batch.js';
+import { type LossAggMode, nativeOptions, type TrinityArgs } from '../core/options.js';
+import { Registry } from '../core/registry.js';
+import { type Steps, takeLater, takeNow } from '../core/steps.js';
+import {
+  type FromLogitsOptions,
+  type FromLogitsSyncOptions,
+  fromLogits,
+  fromLogitsSync,
+  type LogitsBatch,
+  type LogitsBatchSync,
+  type LogitsResult,
+  type LossOfLogits,
+} from '../logits/from-logits.js';
+import type { CompiledLoss } from '../program/compile.js';
+import type { LossProgram } from '../program/loss-program.js';
+import type { CorrectionPrograms } from './correction-programs.js';
+import type { LossCorrectionOptions } from './loss-correction.js';
+
+/** Options that every policy loss accepts. */
+export interface PolicyLossOptions extends LossCorrectionOptions {
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's; 'verl' by default. */
+  backend?: string | undefined;
+}
+
+/** Options of the policy losses for which the aggregation of the tokens' losses can be chosen. */
+export interface AggregatedLossOptions extends PolicyLossOptions {
+  /** How the losses of the tokens become one number; 'token-mean' unless the class states another default. */
+  lossAggMode?: LossAggMode | null | undefined;
+}
+
+/** The declaration of a policy loss, as data. */
+export interface PolicyLossDeclaration extends FunctionDeclaration {
+  /** True if rows come in pairs: each even row holds a chosen answer, and the row after it the rejected answer. */
+  readonly pairs?: true;
+  /** True if the loss of a row, or of a group of rows, is not a sum of losses of its tokens. */
+  readonly ofRows?: true;
+  /**
+   * True if the gradient treats a part of the loss that depends on logprob as constant. It then differs from the loss's
+   * derivative.
+   */
+  readonly stopsGradient?: true;
+  /** Columns that a batch may lack. Without `old_logprob`, the old policy is the current one. */
+  readonly optional?: readonly ColumnName[];
+  /** Columns that become values of rows, which rows without tokens have too, if the batch has one value per row. */
+  readonly perRow?: readonly ColumnName[];
+}
+
+/** The properties of a policy loss that depend on its options and therefore cannot be part of the declaration. */
+export interface PolicyLossVariant extends Partial<NativeLossSpec> {
+  /** Keys in the declaration's `reads` that the loss does not read with the chosen options. */
+  readonly unread?: readonly string[];
+  /** Whether one of the loss's metrics also reads the advantages of masked tokens. */
+  readonly readsMaskedAdvantages?: boolean;
+  /** The declaration's `stopsGradient`, if it depends on the options. */
+  readonly stopsGradient?: boolean;
+  /**
+   * The compiled form of a loss that is defined by expressions. It runs instead of a loss of the native module. The
+   * columns that it reads replace the declaration's `reads`.
+   */
+  readonly program?: LossProgram;
+  /** The forms of a loss that depends on what a batch has. `program` is form 0. */
+  readonly forms?: FormColumns & { program(form: number): LossProgram };
+}
+
+/** Returns the batch keys that a compiled loss reads in addition to logprob. */
+export function keysOfProgram({
+  columns,
+  rowColumns,
+}: Pick<CompiledLoss, 'columns' | 'rowColumns'>): string[] {
+  return [...columns.filter((column) => column !== 'logprob'), ...rowColumns, 'action_mask'];
+}
+
+/**
+ * A policy loss. It computes a loss ℓ for each unmasked token and aggregates these to one number. It also computes
+ * metrics and the gradient with respect to logprob. The class is abstract; each loss is a subclass named as in
+ * Trinity-RFT.
+ *
+ * Source: Trinity-RFT, trinity.algorithm.policy_loss_fn.
+ */
+export abstract class PolicyLossFn<M = Metrics> {
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's. */
+  readonly backend: string;
+  /** @internal The loss as native code takes it: one of the native module, or a program. */
+  readonly policyLoss: NativeLossSpec | NativeProgramLossSpec;
+  /** @internal The checked options as native code takes them, under snake_case names. */
+  readonly nativeOptions: Readonly<Record<string, number | boolean | string>>;
+  /**
+   * @internal The columns that the loss reads from a batch, those among them that the batch may lack, and whether the
+   * loss reads expert_mask and step.
+   */
+  readonly reads: {
+    columns: readonly ColumnName[];
+    optional: readonly ColumnName[];
+    rowColumns: readonly RowDataName[];
+    expertMask: boolean;
+    step: boolean;
+  };
+  /** @internal Whether one of the loss's metrics also reads the advantages of masked tokens. */
+  readonly readsMaskedAdvantages: boolean;
+  /** @internal Whether the loss compares pairs of rows, which must stay in the same part of a batch. */
+  readonly readsPairs: boolean;
+  /** @internal Whether the gradient treats a part of the loss that depends on logprob as constant. */
+  readonly stopsGradient: boolean;
+  /** @internal Whether the loss reduces over all rows, so that a batch cannot be computed in parts. */
+  readonly readsWholeBatch: boolean;
+  /** @internal Whether the loss depends on the length of the rows, so that more padding changes it. */
+  readonly readsRowLength: boolean;
+  /** @internal Whether the loss has a gradient with respect to the entropies. */
+  readonly dependsOnEntropy: boolean;
+  readonly #forms: PolicyLossVariant['forms'];
+  readonly #selectKeys: readonly string[];
+  /** @internal The correction that the options `correction` and `masks` ask for. */
+  readonly correction: CorrectionPrograms | undefined;
+  readonly #evaluator: Evaluator;
+  readonly #counter: BatchReader;
+
+  /**
+   * Called by the classes of the statements in this folder.
+   * @internal
+   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
+   */
+  constructor(
+    backend: string,
+    declaration: PolicyLossDeclaration,
+    options: Readonly<Record<string, unknown>>,
+    { unread, readsMaskedAdvantages, stopsGradient, program, forms, ...native }: PolicyLossVariant,
+    correction: CorrectionPrograms | undefined,
+  ) {
+    const mapper = KeyMapper.get(backend);
+    const ownKeys = program ? keysOfProgram(program) : declaration.reads;
+    const required = [...new Set([...ownKeys, ...(correction?.keys ?? [])])];
+    const optional = forms?.optional.filter((name) => !required.includes(name)) ?? [];
+    const keys = [...optional, ...required];
+    this.backend = backend;
+    this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
+    const columns = COLUMNS.filter(
+      (name) =>
+        name === 'logprob' ||
+        correction?.columns.includes(name) ||
+        (keys.includes(name) && !unread?.includes(name)),
+    );
+    this.nativeOptions = native.options ?? nativeOptions(declaration.options, options);
+    const aggregation = (options.lossAggMode as LossAggMode | undefined) ?? 'token-mean';
+    this.policyLoss = program
+      ? { program, metrics: program.metrics, aggregation: native.aggregation ?? aggregation }
+      : {
+          name: declaration.name,
+          aggregation,
+          ...native,
+          options: this.nativeOptions,
+          weighted: correction?.hasWeights === true,
+        };
+    this.readsRowLength =
+      program?.readsRowLength === true ||
+      [this.policyLoss.aggregation, native.expertAggregation].includes('seq-mean-token-sum-norm');
+    this.readsMaskedAdvantages = readsMaskedAdvantages === true;
+    this.stopsGradient =
+      (stopsGradient ?? declaration.stopsGradient === true) || correction?.weighsByLogprob === true;
+    this.readsPairs = declaration.pairs === true;
+    this.correction = correction;
+    const rowColumns = [...new Set([...(program?.rowColumns ?? []), ...(correction?.rowColumns ?? [])])];
+    this.reads = {
+      columns,
+      optional,
+      rowColumns,
+      expertMask: keys.includes('expert_mask'),
+      step: keys.includes('step'),
+    };
+    const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
+    const step: InputName[] = this.reads.step ? ['step'] : [];
+    const needed = columns.filter((name) => !optional.includes(name));
+    const reader = new BatchReader(mapper, {
+      inputs: [...needed, ...rowColumns, ...masks, ...step],
+      optional,
+    });
+    this.dependsOnEntropy = program?.dependsOnEntropy === true;
+    this.#forms = forms;
+    this.#evaluator = new Evaluator(this.withTerms({}), reader, 'grad', correction);
+    this.readsWholeBatch = this.#evaluator.readsWholeBatch;
+    // A correction decides which tokens count, so counting also reads what its mask is computed from.
+    this.#counter = new BatchReader(mapper, { inputs: [...(correction?.maskColumns ?? []), ...masks] });
+    // Other functions of the package rely on these properties of the losses that callers pass to them.
+    for (const name of Object.keys(this))
+      Object.defineProperty(this, name, { writable: false, configurable: false });
+  }
+
+  /**
+   * The batch keys that the loss reads in addition to logprob, under the names that the backend uses. The loss can do
+   * without some of them; its class says which.
+   */
+  get selectKeys(): readonly string[] {
+    return this.#selectKeys;
+  }
+
+  /**
+   * Returns Trinity-RFT's default arguments for the class, with their names in snake_case. A registry's create() uses
+   * them for the arguments that it is not given.
+   */
+  static defaultArgs(): TrinityArgs {
+    return {};
+  }
+
+  /**
+   * Computes the loss, its metrics and, if asked for, its gradients. The work runs on a pool of threads, without
+   * blocking the event loop. Only batches of at most 8,192 tokens in at most 32 rows are computed at once on the calling
+   * thread, one in each turn of the event loop. Columns that native code cannot read in place are converted in slices
+   * first. Do not change, transfer or resize the batch's arrays before the promise settles; SECURITY.md says what happens
+   * otherwise.
+   *
+   * @returns the result. The promise rejects with a LossError of one of these codes: `ERR_MISSING_INPUT`,
+   * `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
+   * `ERR_ABORTED`.
+   */
+  compute(batch: Batch | DeviceBatch, options?: LossComputeOptions): Promise<LossResult<M>> {
+    return takeLater(this.#compute(batch, options), options);
+  }
+
+  /**
+   * Synchronous version of {@link compute}, for small batches and scripts. It blocks the calling thread; for large
+   * batches, the threads of the pool help. Its results are bitwise equal to the results of compute().
+   */
+  computeSync(batch: Batch | DeviceBatch, options?: LossComputeSyncOptions): LossResult<M> {
+    return takeNow(this.#compute(batch, options));
+  }
+
+  #compute(batch: Batch | DeviceBatch, options: LossComputeOptions | undefined): Steps<LossResult<M>> {
+    return this.#evaluator.compute(batch, options, (input, normalizer) =>
+      this.coefficients(input, normalizer),
+    );
+  }
+
+  /**
+   * Computes the log-probabilities from logits, then the loss and its metrics and, if requested, the gradient with
+   * respect to the logits. The logits are read once and the gradient is written once, unless the gradient of a token
+   * depends on other tokens, as in a loss with a ratio per row or with a correction: the logits are then read twice.
+   *
+   * @param batch a batch with `logits` and `targets` in place of log-probabilities and entropies.
+   * @returns the result of compute() for the log-probabilities of logprobs(), to the last bit, with these. The promise
+   * rejects with the LossErrors of compute(), logprobs() and logprobsBackward().
+   */
+  fromLogits(batch: LogitsBatch, options?: FromLogitsOptions): Promise<LossResult<M> & LogitsResult> {
+    return fromLogits(this.#ofLogits, batch, options);
+  }
+
+  /** Synchronous version of {@link fromLogits}. */
+  fromLogitsSync(batch: LogitsBatchSync, options?: FromLogitsSyncOptions): LossResult<M> & LogitsResult {
+    return fromLogitsSync(this.#ofLogits, batch, options);
+  }
+
+  get #ofLogits(): LossOfLogits<LossResult<M>> {
+    const { columns, optional } = this.reads;
+    return {
+      mapper: KeyMapper.get(this.backend),
+      needsEntropy: columns.includes('entropy') && !optional.includes('entropy'),
+      requestsGradEntropy: this.dependsOnEntropy,
+      needsLogprobFirst: () => this.correction !== undefined,
+      read: (batch, options) => this.#read(batch, options),
+    };
+  }
+
+  *#read(batch: Batch, options: LossComputeOptions): Steps<ReadLoss<LossResult<M>>> {
+    const input = yield* this.#evaluator.read(batch, options.device);
+    const coefficients = this.coefficients(input, options.normalizer);
+    const call = { input, gradients: gradientsOf(input, options), options, coefficients };
+    return this.#evaluator.prepare(call, (result) => result as LossResult<M>);
+  }
+
+  /**
+   * Counts a batch's tokens and rows. To compute a batch in several parts, count each part, add up the counts with
+   * sumCounts(), and pass the sum as `normalizer` to the computation of every part.
+   */
+  count(batch: Batch | DeviceBatch): Promise<Counts> {
+    return takeLater(countBatch(this.#counter, batch, { correction: this.correction }));
+  }
+
+  /** Synchronous version of {@link count}. */
+  countSync(batch: Batch | DeviceBatch): Counts {
+    return takeNow(countBatch(this.#counter, batch, { correction: this.correction }));
+  }
+
+  /**
+   * Computes the loss and the metrics of a whole batch from its parts. They have the same bits however the batch is
+   * divided, and in whatever order the parts are given.
+   * @param parts the property `part` of each part's result. compute() returns it if the option `part` is true.
+   * @param normalizer the counts of the whole batch, as for compute().
+   * @throws LossError `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`
+   */
+  merge(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Result<M> {
+    return this.#evaluator.merge(parts, normalizer);
+  }
+
+  /**
+   * Returns the specification of a native function that computes this loss and the given terms.
+   * @internal
+   */
+  withTerms(terms: Omit<NativeFunctionSpec, 'policyLoss'>): NativeFunctionSpec | Forms {
+    const forms = this.#forms;
+    if (forms === undefined) return { ...terms, policyLoss: this.policyLoss };
+    const { aggregation } = this.policyLoss;
+    const { optional, perRow } = forms;
+    const spec = (form: number) => {
+      const program = forms.program(form);
+      return { ...terms, policyLoss: { program, metrics: program.metrics, aggregation } };
+    };
+    return { optional, perRow, spec };
+  }
+
+  /**
+   * Returns the numbers that a native call needs in addition to the batch's arrays, such as MIX's mu. Subclasses
+   * override it. This version returns no numbers.
+   * @internal
+   */
+  coefficients(_input: Input, _normalizer: Normalizer | undefined): Coefficients {
+    return NO_COEFFICIENTS;
+  }
+}
+
+const NO_COEFFICIENTS: Coefficients = Object.freeze({});
+
+/**
+ * Checks that the rows of a batch come in pairs.
+ * @param loss the loss that needs them, for the error message.
+ * @throws LossError `ERR_SHAPE_MISMATCH` if the number of rows is odd.
+ */
+export function checkPairs({ layout: { rows } }: Pick<Input, 'layout'>, loss: string): void {
+  if (rows % 2 !== 0)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key: 'shape',
+      expected: `an even number of rows (chosen, rejected, chosen, …) for ${loss}`,
+      received: String(rows),
+    });
+}
+
+/**
+ * The batch keys of a loss that depends on advantages and on the probability ratio between the current policy and the
+ * old one.
+ */
+export const RATIO_KEYS = ['old_logprob', 'action_mask', 'advantages'] as const;
+
+/** The registry of the policy losses, by name. */
+export const POLICY_LOSS_FN = new Registry<PolicyLossFn<Partial<Record<string, number>>>>('policy loss');

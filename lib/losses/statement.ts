@@ -1,0 +1,142 @@
+// What the statements of all kinds of functions share: the type of the classes that they make, the order in which the
+// classes are registered, and the types of the registries.
+import type { FunctionDeclaration } from '../core/declaration.js';
+import { LossError } from '../core/errors.js';
+import {
+  defaultArgsOf,
+  type Option,
+  type PassedOptions,
+  type SnakeCase,
+  type TrinityArgs,
+} from '../core/options.js';
+import type { ClassRegistry, RegisteredClass, Registry } from '../core/registry.js';
+
+/**
+ * The class that a statement makes: of functions F, with the declaration D, the name N, and the options O in addition to
+ * those of all functions of its kind.
+ */
+export interface FunctionClass<F, D, N extends string, O, Common> {
+  /** @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend. */
+  new (...options: Arguments<O, Common>): F;
+  /** What the class was made from. */
+  readonly declaration: D & { readonly name: N };
+  /** Returns Trinity-RFT's default arguments, with their names in snake_case. */
+  defaultArgs(): TrinityArgs;
+}
+
+// The arguments of a constructor. They may be left out if no option is required.
+type Arguments<O, Common> = [NeededBy<O>] extends [never]
+  ? [options?: PassedOptions<O> & Common]
+  : [options: Either<PassedOptions<O> & Common, SourceOf<O>, NeededBy<O>>];
+
+type NeededBy<O> = {
+  [K in keyof O]: O[K] extends { '~type': readonly [unknown, 'needed', unknown] } ? K : never;
+}[keyof O];
+
+// The options from which the required ones take their values.
+type SourceOf<O> = {
+  // biome-ignore lint/suspicious/noExplicitAny: an option of any type
+  [K in NeededBy<O>]: O[K] extends Option<any, any, infer F>
+    ? [F] extends [never]
+      ? K
+      : Extract<F, keyof O>
+    : K;
+}[NeededBy<O>];
+
+/** The options O with a value of A, or else with values of all of B. The two differ in A, so an editor can tell them apart. */
+export type Either<O, A extends keyof O, B extends keyof O> =
+  | With<O, A>
+  | (With<O, B> & { [K in Exclude<A, B>]?: null | undefined });
+type With<O, A extends keyof O> = O & { [K in A]-?: NonNullable<O[K]> };
+
+/** The options of a function: `OptionsOf<typeof PPOPolicyLossFn>`. */
+export type OptionsOf<C> = C extends new (...args: infer A) => unknown ? NonNullable<A[0]> : never;
+
+/** The metrics of a function: `MetricsOf<typeof PPOPolicyLossFn>`. */
+export type MetricsOf<C> = C extends new (
+  ...args: never
+) => infer F
+  ? F extends { calculateKlLossSync(...args: never): { metrics: infer M } }
+    ? M
+    : F extends { computeSync(...args: never): { metrics: infer M } }
+      ? M
+      : never
+  : never;
+
+const ORDER = new Map<FunctionDeclaration, number>();
+
+/**
+ * Makes the class of a statement.
+ * @param args returns what the constructor of the base class takes, from the name of the class that is constructed and
+ * the options that a caller passed.
+ */
+export function classOf<A extends unknown[]>(
+  Base: abstract new (...args: A) => object,
+  declaration: FunctionDeclaration,
+  args: (owner: string, options: object) => [...A],
+) {
+  ORDER.set(declaration, ORDER.size);
+  return class extends (Base as unknown as new (...args: A) => object) {
+    static readonly declaration = declaration;
+
+    constructor(options: object = {}) {
+      super(...args(new.target.name, options));
+    }
+
+    static defaultArgs(): TrinityArgs {
+      return defaultArgsOf(declaration.options);
+    }
+  };
+}
+
+/** Registers the classes of a table, which is a module of statements, in their order. */
+export function register<F>(registry: Registry<F>, ...tables: readonly object[]): void {
+  for (const table of tables) {
+    const classes = Object.values(table).filter((value) => ORDER.has(value?.declaration));
+    classes.sort((a, b) => ORDER.get(a.declaration)! - ORDER.get(b.declaration)!);
+    for (const cls of classes) registry.register(cls.declaration.name, cls);
+  }
+}
+
+/** Calls a formula. An error that does not say where it occurred gets the place `at`. */
+export function located<T>(at: string, formula: () => T): T {
+  try {
+    return formula();
+  } catch (error) {
+    if (error instanceof LossError && error.at === undefined) throw error.with({ at });
+    throw error;
+  }
+}
+
+/** What create() takes and makes, by the names in the registry, for the classes of a table. */
+export type ByName<Table> = {
+  [K in keyof Table as Table[K] extends { readonly declaration: { readonly name: infer N extends string } }
+    ? N
+    : never]: {
+    made: Table[K] extends new (...args: never) => infer F ? F : never;
+    args: ArgsOf<Every<OptionsOf<Table[K]>>>;
+  };
+};
+
+/** Arguments of create(), under camelCase or snake_case names. None is required, because a class has defaults. */
+export type ArgsOf<O> = { [K in keyof O]?: O[K] | null } & {
+  [K in keyof O as SnakeCase<K & string>]?: O[K] | null;
+};
+// All options, without the condition that some of them are given.
+type Every<O> = { [K in O extends unknown ? keyof O : never]?: O extends { [P in K]?: infer V } ? V : never };
+
+/** A registry that knows this package's functions by name. Functions of one's own have other names. */
+export interface NamedRegistry<F, Names> extends ClassRegistry<RegisteredClass<F>> {
+  /**
+   * Creates an object of the class with this name. The class's defaultArgs() supply the arguments that are not given.
+   * Names of arguments may be in snake_case, as in Trinity-RFT, or in camelCase.
+   * @param options.backend the training framework whose key names batches may use; 'verl' by default.
+   * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`
+   */
+  create<N extends keyof Names | (string & {})>(
+    name: N,
+    args?: N extends keyof Names ? In<Names[N], 'args'> : Readonly<Record<string, unknown>>,
+    options?: { backend?: string },
+  ): N extends keyof Names ? In<Names[N], 'made'> : F;
+}
+type In<E, K extends string> = K extends keyof E ? E[K] : never;
