@@ -17,26 +17,13 @@ import type { CorrectionOptions } from './rollout-weights.js';
 import { limitedLog } from './statistics.js';
 import { clipMetrics } from './surrogate.js';
 
+const REACH = { atLeast: 0, typical: [0.05, 0.6] } as const;
+const FROM_BOTH = { ...REACH, defaultFrom: 'clipRatio' } as const;
 /** The options that say how far a clip range reaches on both sides of its centre. */
 export const CLIP_RATIO = {
-  clipRatio: number({
-    default: 0.2,
-    atLeast: 0,
-    typical: [0.05, 0.6],
-    help: 'how far the clip range reaches on both sides',
-  }),
-  clipRatioLow: number({
-    atLeast: 0,
-    defaultFrom: 'clipRatio',
-    typical: [0.05, 0.6],
-    help: 'how far the clip range reaches below',
-  }),
-  clipRatioHigh: number({
-    atLeast: 0,
-    defaultFrom: 'clipRatio',
-    typical: [0.05, 0.6],
-    help: 'how far the clip range reaches above',
-  }),
+  clipRatio: number({ ...REACH, default: 0.2, help: 'how far the clip range reaches on both sides' }),
+  clipRatioLow: number({ ...FROM_BOTH, help: 'how far the clip range reaches below' }),
+  clipRatioHigh: number({ ...FROM_BOTH, help: 'how far the clip range reaches above' }),
 };
 
 /** The option of the largest ratio. */

@@ -253,49 +253,24 @@ export class CEGPPOLossFn extends policyLoss({
 /** The most values of the upper bound that can be tried. Each is a sum over the batch. */
 const MAX_TRIALS = 64;
 
+const bound = (value: number, typical: readonly [number, number], help: string) =>
+  number({ default: value, atLeast: 0, typical, help });
 const BOUNDS = {
-  advRatioTarget: number({
-    default: 1,
-    atLeast: 0,
-    typical: [0.3, 3],
-    help: 'the bounds rise until the sum of A·r over positive tokens is this many times that over negative tokens',
-  }),
-  ratioLowerStart: number({
-    default: 0.6,
-    atLeast: 0,
-    typical: [0.4, 0.7],
-    help: "the lower bound's first value",
-  }),
-  ratioLowerMax: number({
-    default: 0.8,
-    atLeast: 0,
-    typical: [0.6, 0.9],
-    help: "the lower bound's largest value",
-  }),
-  ratioLowerStep: number({
-    default: 0.05,
-    atLeast: 0,
-    typical: [0, 0.1],
-    help: 'how much the lower bound rises at a time; 0 keeps its first value',
-  }),
-  ratioUpperStart: number({
-    default: 1.2,
-    atLeast: 0,
-    typical: [1.1, 1.4],
-    help: "the upper bound's first value",
-  }),
-  ratioUpperMax: number({
-    default: 2,
-    atLeast: 0,
-    typical: [1.3, 2.5],
-    help: "the upper bound's largest value",
-  }),
-  ratioUpperStep: number({
-    default: 0.05,
-    atLeast: 0,
-    typical: [0.05, 0.3],
-    help: 'how much the upper bound rises at a time; 0 keeps its first value',
-  }),
+  advRatioTarget: bound(
+    1,
+    [0.3, 3],
+    'the bounds rise until the sum of A·r over positive tokens is this many times that over negative tokens',
+  ),
+  ratioLowerStart: bound(0.6, [0.4, 0.7], "the lower bound's first value"),
+  ratioLowerMax: bound(0.8, [0.6, 0.9], "the lower bound's largest value"),
+  ratioLowerStep: bound(0.05, [0, 0.1], 'how much the lower bound rises at a time; 0 keeps its first value'),
+  ratioUpperStart: bound(1.2, [1.1, 1.4], "the upper bound's first value"),
+  ratioUpperMax: bound(2, [1.3, 2.5], "the upper bound's largest value"),
+  ratioUpperStep: bound(
+    0.05,
+    [0.05, 0.3],
+    'how much the upper bound rises at a time; 0 keeps its first value',
+  ),
   eps: number({ default: 1e-8, atLeast: 0, help: 'added to the sum over negative tokens' }),
 };
 

@@ -355,10 +355,7 @@ export class SegmentPPOLossFn extends policyLoss({
   reads: RATIO_KEYS,
   options: { ...clipRange(0.2, 0.2), ...DUAL_CLIP, lossAggMode: aggregation('token-mean') },
   metrics: { pg_loss: LOSS, ratio_high_clipfrac: FRACTION, ratio_low_clipfrac: FRACTION },
-  numerics: {
-    ...OVERFLOWING,
-    range: 'means of logprob − old_logprob from −20 to 20',
-  },
+  numerics: { ...OVERFLOWING, range: 'means of logprob − old_logprob from −20 to 20' },
   formula: (symbols, options) => {
     const ratio = symbols.exp(segmentMean(symbols, symbols.d));
     const ppo = surrogate(symbols, ratio, rangeOf(options));

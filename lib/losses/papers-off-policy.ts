@@ -13,7 +13,9 @@ import {
   clippedTo,
   clipRange,
   DUAL_CLIP,
+  LEAST,
   limited,
+  MOST,
   OVERFLOWING,
   rangeOf,
   reinforced,
@@ -27,18 +29,8 @@ const KL_PENALTY = 0.01;
 
 // The options of NeMo-RL's loss.
 const CLIPPED_PG = {
-  ratioClipMin: number({
-    default: 0.2,
-    atLeast: 0,
-    typical: [0.05, 0.6],
-    help: 'the ratio is clipped to at least 1 − this',
-  }),
-  ratioClipMax: number({
-    default: 0.2,
-    atLeast: 0,
-    typical: [0.05, 0.6],
-    help: 'the ratio is clipped to at most 1 + this',
-  }),
+  ratioClipMin: number({ ...LEAST, default: 0.2 }),
+  ratioClipMax: number({ ...MOST, default: 0.2 }),
   ratioClipC: number({
     above: 1,
     typical: [1.1, 5],

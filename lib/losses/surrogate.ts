@@ -5,26 +5,23 @@ import type { CheckedOptions, PassedOptions } from '../core/options.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import type { MetricExpression } from '../program/loss-program.js';
 
+/** An option that bounds a ratio from below, without its default. */
+export const LEAST = {
+  atLeast: 0,
+  typical: [0.05, 0.6],
+  help: 'the ratio is clipped to at least 1 − this',
+} as const;
+/** An option that bounds a ratio from above, without its default. */
+export const MOST = { ...LEAST, help: 'the ratio is clipped to at most 1 + this' } as const;
+
 /** The options of Trinity-RFT that set the range [1 − low, 1 + high] to which a ratio is clipped. */
 export const CLIP_RANGE = {
   clipRange: number({
     atLeast: 0,
     help: 'used for both ends of the clip range, except for an end that has its own value',
   }),
-  clipRangeLow: number({
-    atLeast: 0,
-    defaultFrom: 'clipRange',
-    required: true,
-    typical: [0.05, 0.6],
-    help: 'the ratio is clipped to at least 1 − this',
-  }),
-  clipRangeHigh: number({
-    atLeast: 0,
-    defaultFrom: 'clipRange',
-    required: true,
-    typical: [0.05, 0.6],
-    help: 'the ratio is clipped to at most 1 + this',
-  }),
+  clipRangeLow: number({ ...LEAST, defaultFrom: 'clipRange', required: true }),
+  clipRangeHigh: number({ ...MOST, defaultFrom: 'clipRange', required: true }),
 };
 
 /** The options that set the range [1 − low, 1 + high] to which a ratio is clipped. */
@@ -33,18 +30,8 @@ export type ClipRangeOptions = PassedOptions<typeof CLIP_RANGE>;
 /** Returns the options of a clip range with the defaults low and high. */
 export function clipRange(low: number, high: number) {
   return {
-    clipRangeLow: number({
-      default: low,
-      atLeast: 0,
-      typical: [0.05, 0.6],
-      help: 'the ratio is clipped to at least 1 − this',
-    }),
-    clipRangeHigh: number({
-      default: high,
-      atLeast: 0,
-      typical: [0.05, 0.6],
-      help: 'the ratio is clipped to at most 1 + this',
-    }),
+    clipRangeLow: number({ ...LEAST, default: low }),
+    clipRangeHigh: number({ ...MOST, default: high }),
   };
 }
 

@@ -64,7 +64,17 @@ export class DPOLossFn extends policyLoss({
   }
 }
 
-/** The options that MIX and MIX-CHORD share. */
+const COUNT = { default: 1, listed: false, atLeast: 1 } as const;
+const ROWS_OF_BATCH = {
+  atLeast: 1,
+  defaultFrom: 'ngpusTrainer',
+  atLeastOption: 'ngpusTrainer',
+  typical: [4, 24],
+} as const;
+const SHARE = { default: 0.1, atLeast: 0, atMost: 1, typical: [0, 1] } as const;
+const STEPS = { default: 0, atLeast: 0, typical: [0, 120] } as const;
+
+// The options that MIX and MIX-CHORD share.
 const MIXED_OPTIONS = {
   ...CLIP_RANGE,
   clipRange: like(CLIP_RANGE.clipRange, { trinity: 0.2 }),
@@ -73,41 +83,14 @@ const MIXED_OPTIONS = {
     listed: false,
     help: 'compute the weights of rows from the number of rows in this batch, not from the micro-batch size',
   }),
-  ppoMiniBatchSize: integer({
-    default: 1,
-    listed: false,
-    atLeast: 1,
-    typical: [4, 32],
-    help: 'rows of a mini-batch over all GPUs',
-  }),
-  ppoMicroBatchSizePerGpu: integer({
-    default: 1,
-    listed: false,
-    atLeast: 1,
-    typical: [1, 4],
-    help: 'rows of a micro-batch on one GPU',
-  }),
-  ngpusTrainer: integer({
-    default: 1,
-    listed: false,
-    atLeast: 1,
-    typical: [1, 4],
-    help: 'the number of GPUs that train',
-  }),
+  ppoMiniBatchSize: integer({ ...COUNT, typical: [4, 32], help: 'rows of a mini-batch over all GPUs' }),
+  ppoMicroBatchSizePerGpu: integer({ ...COUNT, typical: [1, 4], help: 'rows of a micro-batch on one GPU' }),
+  ngpusTrainer: integer({ ...COUNT, typical: [1, 4], help: 'the number of GPUs that train' }),
   trainBatchSizeUsual: integer({
-    atLeast: 1,
-    defaultFrom: 'ngpusTrainer',
-    atLeastOption: 'ngpusTrainer',
-    typical: [4, 24],
+    ...ROWS_OF_BATCH,
     help: 'rows of a training batch that the policy sampled',
   }),
-  trainBatchSizeExpert: integer({
-    atLeast: 1,
-    defaultFrom: 'ngpusTrainer',
-    atLeastOption: 'ngpusTrainer',
-    typical: [4, 24],
-    help: 'rows of a training batch that experts wrote',
-  }),
+  trainBatchSizeExpert: integer({ ...ROWS_OF_BATCH, help: 'rows of a training batch that experts wrote' }),
   lossAggMode: aggregation('token-mean'),
   sftLossAggMode: aggregation({ defaultFrom: 'lossAggMode', help: "the aggregation of experts' rows" }),
   grpoLossAggMode: aggregation({
@@ -157,16 +140,7 @@ export class MIXPolicyLossFn extends policyLoss({
   details: ['Each kind of rows is aggregated on its own and weighted by its share of a training batch.'],
   source: ['arXiv 2505.17826', 'Trinity-RFT'],
   reads: MIX_KEYS,
-  options: {
-    mu: number({
-      default: 0.1,
-      atLeast: 0,
-      atMost: 1,
-      typical: [0, 1],
-      help: "the share of the experts' loss",
-    }),
-    ...MIXED_OPTIONS,
-  },
+  options: { mu: number({ ...SHARE, help: "the share of the experts' loss" }), ...MIXED_OPTIONS },
   metrics: {
     ...USUAL_METRICS,
     'expert/sft_loss': { unit: 'nats, before mu', when: "with experts' rows" },
@@ -188,32 +162,10 @@ export class MIXPolicyLossFn extends policyLoss({
 }
 
 const SCHEDULE = {
-  muWarmupSteps: integer({
-    default: 0,
-    atLeast: 0,
-    typical: [0, 120],
-    help: 'steps over which mu rises from 0 to its peak',
-  }),
-  muDecaySteps: integer({
-    default: 0,
-    atLeast: 0,
-    typical: [0, 120],
-    help: 'steps over which mu then falls to its valley, along a cosine',
-  }),
-  muPeak: number({
-    default: 0.1,
-    atLeast: 0,
-    atMost: 1,
-    typical: [0, 1],
-    help: "the experts' share at the peak",
-  }),
-  muValley: number({
-    default: 0.1,
-    atLeast: 0,
-    atMost: 1,
-    typical: [0, 1],
-    help: "the experts' share after the fall",
-  }),
+  muWarmupSteps: integer({ ...STEPS, help: 'steps over which mu rises from 0 to its peak' }),
+  muDecaySteps: integer({ ...STEPS, help: 'steps over which mu then falls to its valley, along a cosine' }),
+  muPeak: number({ ...SHARE, help: "the experts' share at the peak" }),
+  muValley: number({ ...SHARE, help: "the experts' share after the fall" }),
 };
 
 /**

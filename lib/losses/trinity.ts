@@ -51,10 +51,7 @@ export class PPOPolicyLossFn extends policyLoss({
     'seq_mask/masked_tokens': { unit: 'masked tokens per token', when: 'with sequence masking' },
     'seq_mask/mean_sequence_kl': { ...NATS, when: 'with sequence masking' },
   },
-  numerics: {
-    ...SATURATING,
-    variants: [{ fallback_to_policy_gradient: true }],
-  },
+  numerics: { ...SATURATING, variants: [{ fallback_to_policy_gradient: true }] },
   kernel: ({ enableSequenceMasking, fallbackToPolicyGradient }) => ({
     name: `ppo${enableSequenceMasking ? '_sequence_masking' : ''}${fallbackToPolicyGradient ? '_on_policy' : ''}`,
     ...(fallbackToPolicyGradient && { unread: ['old_logprob'] }),

@@ -12,7 +12,7 @@ import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './order-statistics.j
 import type { Has, Metrics } from './policy-loss.js';
 import { RATIO_KEYS } from './policy-loss-fn.js';
 import { isOfRow, meanOrZero, minOfFilled } from './statistics.js';
-import { outsideOf, surrogate } from './surrogate.js';
+import { LEAST, MOST, outsideOf, surrogate } from './surrogate.js';
 import {
   BONUS,
   BONUS_METRICS,
@@ -29,18 +29,8 @@ import { FRACTION, IN_ONE_CALL } from './units.js';
 
 /** The options that set the range to which a ratio is clipped. */
 export const CLIP_RANGE = {
-  epsilon: number({
-    default: 0.2,
-    atLeast: 0,
-    typical: [0.05, 0.6],
-    help: 'the ratio is clipped to at least 1 − this',
-  }),
-  epsilonHigh: number({
-    atLeast: 0,
-    defaultFrom: 'epsilon',
-    typical: [0.05, 0.6],
-    help: 'the ratio is clipped to at most 1 + this',
-  }),
+  epsilon: number({ ...LEAST, default: 0.2 }),
+  epsilonHigh: number({ ...MOST, defaultFrom: 'epsilon' }),
 };
 
 /** The options of {@link clipped}. */

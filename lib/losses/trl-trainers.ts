@@ -215,10 +215,7 @@ export class TRLNashMDLossFn extends policyLoss({
     const preference = probability.sub(0.5);
     return {
       loss: sg(logRatio).mul(beta).sub(preference).mul(lp).div(rows),
-      metrics: {
-        'loss/score': { row: preference.mul(rowSum(lp)) },
-        'loss/kl': { row: rowSum(logRatio) },
-      },
+      metrics: { 'loss/score': { row: preference.mul(rowSum(lp)) }, 'loss/kl': { row: rowSum(logRatio) } },
     };
   },
 }) {}

@@ -45,6 +45,9 @@ const OLDER = {
 };
 const LEVELS = ['token', 'sequence', 'geometric'] as const;
 const ROWS = { unit: 'fraction of rows' };
+const UPPER = { default: 2, above: 0, typical: [1.1, 5] } as const;
+const LOWER = { above: 0, typical: [0.2, 0.9] } as const;
+const VETO = { above: 0, typical: [0.0001, 0.5] } as const;
 
 // Returns the log-ratio of the policy to the rollout.
 function logRatio({ old, rollout }: ProgramSymbols): Expression {
@@ -79,28 +82,19 @@ export class VerlRolloutCorrectionV070Fn extends correction({
     rolloutIs: choice(LEVELS, {
       help: 'the ratio that weights the tokens: their own, or the product or geometric mean over the row; none if absent',
     }),
-    rolloutIsThreshold: number({ default: 2, above: 0, typical: [1.1, 5], help: 'the largest weight' }),
+    rolloutIsThreshold: number({ ...UPPER, help: 'the largest weight' }),
     rolloutIsBatchNormalize: flag({
       default: false,
       help: 'whether the weights are divided by their mean over the batch',
     }),
-    rolloutRs: choice(LEVELS, {
-      help: 'the ratio by which tokens or rows are rejected; none if absent',
-    }),
-    rolloutRsThreshold: number({
-      default: 2,
-      above: 0,
-      typical: [1.1, 5],
-      help: 'the largest ratio that is kept',
-    }),
+    rolloutRs: choice(LEVELS, { help: 'the ratio by which tokens or rows are rejected; none if absent' }),
+    rolloutRsThreshold: number({ ...UPPER, help: 'the largest ratio that is kept' }),
     rolloutRsThresholdLower: number({
-      above: 0,
-      typical: [0.2, 0.9],
+      ...LOWER,
       help: 'the smallest ratio that is kept; 1 / rollout_rs_threshold if absent',
     }),
     rolloutTokenVetoThreshold: number({
-      above: 0,
-      typical: [0.0001, 0.5],
+      ...VETO,
       help: 'rows with a token whose ratio is below this are rejected; none if absent',
     }),
   },
@@ -156,16 +150,14 @@ export class VerlRolloutImportanceWeightsV060Fn extends correction({
       default: 'truncate',
       help: 'whether weights above the threshold become the threshold, or weights outside both become 0',
     }),
-    rolloutIsThreshold: number({ default: 2, above: 0, typical: [1.1, 5], help: 'the largest weight' }),
+    rolloutIsThreshold: number({ ...UPPER, help: 'the largest weight' }),
     rolloutIsThresholdLower: number({
-      above: 0,
-      typical: [0.2, 0.9],
+      ...LOWER,
       help: 'the smallest weight with the mode mask; 1 / rollout_is_threshold if absent',
     }),
     rolloutIsVetoThreshold: number({
+      ...VETO,
       trinity: 0.0001,
-      above: 0,
-      typical: [0.0001, 0.5],
       help: 'the weights of rows with a token whose ratio is below this are 0; none if absent',
     }),
   },

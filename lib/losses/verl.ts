@@ -36,10 +36,7 @@ export class VerlVanillaLossFn extends policyLoss({
   reads: CORRECTED_KEYS,
   options: { ...CLIP_RATIO, ...CLIP_RATIO_C, ...VERL_AGGREGATION, ...ROLLOUT_CORRECTION },
   metrics: CLIPPED_METRICS,
-  numerics: {
-    range: LOG_RATIOS,
-    outside: 'the log-ratio is clipped to this range, where the gradient is 0',
-  },
+  numerics: { range: LOG_RATIOS, outside: 'the log-ratio is clipped to this range, where the gradient is 0' },
   formula: (symbols, options) => corrected(symbols, options, (kept) => dualClipped(kept, kept.A, options)),
 }) {}
 

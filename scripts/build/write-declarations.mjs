@@ -1,0 +1,235 @@
+// Writes the declarations of all functions from the functions themselves, in place of those that tsc wrote: one interface
+// with the options of a function, one type with its metrics, and its class. tsc prints the options and metrics of each
+// statement as types without comments, so editors would not show what an option does. This runs after tsc, on files that
+// tsc has just written.
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+// Loads dist without the native module, which may not be built yet. The declarations do not need it.
+process.env.POLICY_LOSS_NATIVE = fileURLToPath(new URL('no-native.cjs', import.meta.url));
+const root = new URL('../../dist/', import.meta.url);
+const api = await import(new URL('index.js', root));
+const { validValues } = await import(new URL('core/options.js', root));
+
+const LEGEND = [
+  [/ℓ/, 'ℓ is the loss of a token'],
+  [/\bA\b/, 'A its advantage'],
+  [/\br\b/, 'r = exp(logprob − old_logprob)'],
+  [/δ/, 'δ = ref_logprob − logprob'],
+  [/\bp\b/, 'p = exp(logprob)'],
+  [/\bR\b/, 'R is the reward of the row'],
+];
+
+/** The kinds of functions. Those of a kind without `stem` have the same options. */
+const KINDS = [
+  {
+    base: 'PolicyLossFn',
+    module: './policy-loss-fn.js',
+    declaration: 'PolicyLossDeclaration',
+    common: 'PolicyLossOptions',
+    stem: (name) => name.replace(/Fn$/, ''),
+    metrics: (name) => `${name.replace(/(Policy)?LossFn$/, '')}Metrics`,
+  },
+  {
+    base: 'CorrectionFn',
+    module: './correction-fn.js',
+    declaration: 'FunctionDeclaration',
+    common: 'CorrectionFnOptions',
+    stem: (name) => name.replace(/Fn$/, ''),
+    metrics: (name) => `${name.replace(/Fn$/, '')}Metrics`,
+  },
+  {
+    base: 'AdvantageFn',
+    module: './advantage-fn.js',
+    declaration: 'AdvantageDeclaration',
+    common: 'AdvantageOptions',
+    stem: (name) => `${name.replace(/(Group(ed)?)?Advantage(Fn)?$/, '')}Advantage`,
+  },
+  { base: 'KLFn', module: './kl-fn.js', declaration: 'KLDeclaration', common: 'KLOptions' },
+  {
+    base: 'EntropyLossFn',
+    module: './entropy.js',
+    declaration: 'EntropyLossDeclaration',
+    common: 'EntropyLossOptions',
+  },
+];
+const MODULES = {
+  FunctionDeclaration: '../core/declaration.js',
+  LossAggMode: '../core/options.js',
+  Either: './statement.js',
+  ArgsOf: './statement.js',
+};
+const REGISTRIES = {
+  PolicyLosses: api.POLICY_LOSS_FN,
+  Corrections: api.CORRECTION_FN,
+  KLFunctions: api.KL_FN,
+  EntropyLosses: api.ENTROPY_LOSS_FN,
+  Advantages: api.ADVANTAGE_FN,
+};
+
+const TYPES = {
+  number: 'number',
+  integer: 'number',
+  boolean: 'boolean',
+  text: 'string | number',
+  aggregation: 'LossAggMode',
+};
+const typeOf = ({ type, choices, of }) =>
+  TYPES[type] ??
+  (type === 'choice'
+    ? choices.map((word) => `'${word}'`).join(' | ')
+    : `readonly ${of === 'text' ? 'string' : 'number'}[]`);
+const capitalised = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
+const sentence = (text) => `${capitalised(text)}.`;
+const key = (name) => (/^\w+$/.test(name) ? name : `'${name}'`);
+const words = (names) => [...new Set(names)].map((each) => `'${each}'`).join(' | ');
+
+function optionComment({ help, default: own, defaultFrom, atLeastOption, requiredWith, needs = {}, ...rest }) {
+  const fallback = own ?? (defaultFrom && `that of ${defaultFrom}`);
+  return [
+    sentence(help),
+    sentence(`${validValues(rest)}${atLeastOption === undefined ? '' : `, and at least ${atLeastOption}`}`),
+    requiredWith && `Required with ${requiredWith}.`,
+    ...Object.entries(needs).map(
+      ([choice, others]) =>
+        `${choice} needs ${Object.entries(others)
+          .map(([other, value]) => `${other} ${value}`)
+          .join(', ')}.`,
+    ),
+    fallback !== undefined && `Default: ${fallback}.`,
+  ]
+    .filter(Boolean)
+    .join(' ');
+}
+
+const printOption = ([name, option]) =>
+  `    /** ${optionComment(option)} */\n    ${key(name)}?: ${typeOf(option)} | null | undefined;\n`;
+const printMetric = ([name, { unit, when }]) =>
+  `    /** ${sentence(unit + (when ? `; ${when}` : ''))} */\n    ${key(name)}${when ? '?' : ''}: number;\n`;
+
+/** Prints the members of a type that are not those of an earlier type of the file, and the name of that type. */
+function members(name, schema, print, earlier) {
+  const base = earlier
+    .filter((each) => Object.entries(each.schema).every(([member, value]) => schema[member] === value))
+    .filter((each) => Object.keys(each.schema).length > 2)
+    .sort((a, b) => Object.keys(b.schema).length - Object.keys(a.schema).length)[0];
+  earlier.push({ name, schema });
+  const own = Object.entries(schema).filter(([member]) => !(member in (base?.schema ?? {})));
+  return { base: base?.name, text: own.length > 0 ? `\n${own.map(print).join('')}` : '' };
+}
+
+/** Prints the type of a function's options. If some must be given, it is a choice of these and what they default to. */
+function optionsType(name, cls, options, { common, stem }, earlier) {
+  if (!stem || Object.keys(options).length === 0) return { text: '', type: common, any: common, mark: '?' };
+  const type = `${capitalised(stem(name))}Options`;
+  const required = Object.entries(options).filter(([, { required }]) => required);
+  const any = required.length > 0 ? type.replace(/Options$/, 'AnyOptions') : type;
+  const { base, text } = members(any, options, printOption, earlier);
+  const what = `/** Options of {@link ${name}}. */\n`;
+  const all = `${what}export interface ${any} extends ${base ?? common} {${text}}\n`;
+  if (required.length === 0) return { text: all, type, any, mark: '?' };
+  const needed = words(required.map(([option]) => option));
+  const given = words(required.map(([option, { defaultFrom }]) => defaultFrom ?? option));
+  return { text: `${all}${what}export type ${type} = Either<${any}, ${given}, ${needed}>;\n`, type, any, mark: '' };
+}
+
+/** Prints the type of a function's metrics. It is not an interface, which is not assignable to Record<string, number>. */
+function metricsType(name, schema, { metrics }, earlier) {
+  if (!metrics) return { text: '', type: '' };
+  const type = capitalised(metrics(name));
+  const { base, text } = members(type, schema, printMetric, earlier);
+  const parts = [base, text && `{${text}}`].filter(Boolean);
+  return {
+    text: `/** Metrics of {@link ${name}}. */\nexport type ${type} = ${parts.join(' & ') || 'Record<never, never>'};\n`,
+    type: `<${type}>`,
+  };
+}
+
+function classComment(own, { summary, details = [], unlike = {}, reads, metrics, source }) {
+  const units = Object.entries(metrics).map(
+    ([name, { unit, when }]) => `${name} (${unit}${when === undefined ? '' : `; ${when}`})`,
+  );
+  const symbols = LEGEND.filter(([symbol]) => symbol.test(summary)).map(([, meaning]) => meaning);
+  const lines = [
+    ...own
+      .replace(/^\/\*\*|\*\/\n$/g, '')
+      .trim()
+      .split('\n')
+      .map((line) => line.replace(/^ *\* ?/, '')),
+    '',
+    sentence(summary),
+    symbols.length > 0 && sentence(symbols.join(', ')),
+    ...details,
+    ...Object.entries(unlike).map(([name, what]) => `Differs from ${name}: ${what}.`),
+    '',
+    `Reads ${reads.join(', ')}.`,
+    units.length > 0 ? `Metrics: ${units.join(', ')}.` : 'It has no metrics.',
+    '',
+    `Source: ${source.join(', ')}.`,
+  ];
+  return `/**\n${lines
+    .filter((line) => line !== false)
+    .map((line) => ` * ${line}`.trimEnd())
+    .join('\n')}\n */\n`;
+}
+
+/** Adds imports of the names that a text uses and does not declare. */
+function withImports(text, file) {
+  const modules = { ...MODULES };
+  for (const { base, module, declaration, common } of KINDS)
+    for (const name of [base, declaration, common]) modules[name] ??= module;
+  const imports = Object.entries(modules)
+    .filter(([name, module]) => new RegExp(`\\b${name}\\b`).test(text) && module !== `./${file}`)
+    .filter(([name]) => !new RegExp(`import [^;]*\\b${name}\\b[^;]* from `).test(text))
+    .map(([name, module]) => `import { ${name} } from '${module}';\n`);
+  return imports.join('') + text;
+}
+
+/** A class as tsc wrote it: the type of its base, its comment, its name and its members. */
+const CLASS =
+  /declare const (\w+)_base: (?:(?!^declare )[\s\S])*?\n(\/\*\*(?:(?!\*\/)[\s\S])*\*\/\n)export declare class \1 extends \1_base \{\n([\s\S]*?)^\}\n/gm;
+
+// The declared options and the module of each class.
+const declared = new Map();
+
+const folder = new URL('types/lib/losses/', root);
+for (const file of readdirSync(folder)) {
+  const js = file.replace('.d.ts', '.js');
+  const [options, metrics] = [[], []];
+  const url = new URL(file, folder);
+  const before = readFileSync(url, 'utf8');
+  const classes = [];
+  let text = before.replace(CLASS, (_, name, own, members) => {
+    const cls = api[name];
+    const kind = KINDS.find(({ base }) => cls.prototype instanceof api[base]);
+    const { declaration } = cls;
+    classes.push(declaration);
+    const given = optionsType(name, cls, declaration.options, kind, options);
+    const reported = metricsType(name, declaration.metrics, kind, metrics);
+    declared.set(cls, `{ made: import('./${js}').${name}; args: ArgsOf<import('./${js}').${given.any}> }`);
+    return `${given.text}${reported.text}${classComment(own, declaration)}export declare class ${name} extends ${kind.base}${reported.type} {
+    static readonly declaration: ${kind.declaration} & { readonly name: '${declaration.name}' };
+    constructor(options${given.mark}: ${given.type});
+${members}}
+`;
+  });
+  // Options that several functions share. Those of a constant that is not exported are the options of a class.
+  const values = await import(new URL(`losses/${js}`, root));
+  text = text.replace(/PassedOptions<typeof (\w+)>(?=[;> ])/g, (_, constant) => {
+    const names = [...new RegExp(`const ${constant}: \\{\\n([\\s\\S]*?)^\\};`, 'm').exec(before)[1].matchAll(/^ {4}(?:readonly )?(\w+):/gm)];
+    const source = values[constant] ?? classes.find((each) => names.every(([, name]) => name in each.options)).options;
+    return `{\n${names.map(([, name]) => printOption([name, source[name]])).join('')}}`;
+  });
+  if (text !== before) writeFileSync(url, withImports(text, js));
+}
+
+const index = new URL('index.d.ts', folder);
+const listed = readFileSync(index, 'utf8').replace(
+  /export interface (\w+) extends ByName<[^{]*\{\s*\}/g,
+  (_, name) =>
+    `export interface ${name} {\n${REGISTRIES[name]
+      .names()
+      .map((each) => `    '${each}': ${declared.get(REGISTRIES[name].get(each))};\n`)
+      .join('')}}`,
+);
+writeFileSync(index, withImports(listed, 'index.js').replace(/import \{ (?!ArgsOf)\w+ \} from '[^']*';\n/g, ''));
