@@ -4,7 +4,7 @@ import { createInterface, type Interface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
 /** Returns the first of the given Python programs that can run `code`, or undefined if none can. */
-export function findPython(code: string, among = ['python3', '/usr/bin/python3']): string | undefined {
+export function findPython(code: string, among: readonly string[]): string | undefined {
   return among.find((path) => spawnSync(path, ['-c', code], { stdio: 'ignore' }).status === 0);
 }
 
@@ -15,9 +15,9 @@ export class TorchProcess {
   readonly #lines: AsyncIterator<string>;
   #standardError = '';
 
-  constructor(python: string, script: string, args: string[], env: Record<string, string>) {
+  constructor(python: string, script: string, args: string[]) {
     const path = fileURLToPath(new URL(script, import.meta.url));
-    this.#process = spawn(python, ['-B', path, ...args], { env: { ...process.env, ...env } });
+    this.#process = spawn(python, ['-B', path, ...args]);
     this.#process.stderr.on('data', (data) => {
       this.#standardError = (this.#standardError + data).slice(-2000);
     });
