@@ -22,10 +22,11 @@ import {
 import { timeOnDevice } from './gpu/functions.js';
 import { logitsTable, timeLogits } from './gpu/logits.js';
 import { makeInputs, type Shape } from './lib/batch.js';
-import { gpuTable, summaries } from './lib/comparison.js';
+import { gpuTable } from './lib/comparison.js';
 import { checkTorch } from './lib/functions.js';
 import { describeMachine, slug } from './lib/machine.js';
 import { benchNative } from './lib/native.js';
+import { summaries } from './lib/ratios.js';
 import { type GpuReport, save } from './lib/report.js';
 import { print as printTable, type TableContent, timesTable } from './lib/tables.js';
 import { Torch } from './peers/torch.js';

@@ -1,56 +1,18 @@
-// Compares the times of functions with PyTorch's, in a table and in a few sentences.
-import { FORMS } from '../peers/torch.js';
-import {
-  type CpuReport,
-  type FunctionTimes,
-  type GpuReport,
-  OF_LOGITS,
-  ON_DEVICE,
-  OURS,
-  type Times,
-} from './report.js';
+// The tables that compare the times of functions with PyTorch's.
+import { mediansOf, shapeText } from './ratios.js';
+import { type CpuReport, type GpuReport, OF_LOGITS, ON_DEVICE, OURS, type Times } from './report.js';
 import { digits, ratio, type TableContent } from './tables.js';
 
-/** Median times in milliseconds. Those of PyTorch are undefined if they were not measured. */
-interface Medians {
-  ours: number;
-  eager: number | undefined;
-  /** torch.compile with autograd. */
-  compiled: number | undefined;
-  /** The faster of the two compiled forms. */
-  fastest: number | undefined;
-  /** The faster of eager PyTorch and the fastest compiled form. */
-  peer: number | undefined;
-}
-
-/** Returns the medians that a comparison needs from the times of all contenders. */
-export function mediansOf(times: Times): Medians {
-  const { eager, compiled, grad_and_value: together } = FORMS;
-  const least = (...names: string[]) => {
-    const found = names.flatMap((name) => times[name]?.median ?? []);
-    return found.length > 0 ? Math.min(...found) : undefined;
-  };
-  return {
-    ours: times[OURS]!.median,
-    eager: times[eager]?.median,
-    compiled: times[compiled]?.median,
-    fastest: least(compiled, together),
-    peer: least(eager, compiled, together),
-  };
-}
-
 /** The titles of the cells of comparedCells(). */
-export const COMPARED = ['eager', '`torch.compile`', 'its fastest form', '×'];
+const COMPARED = ['eager', '`torch.compile`', 'its fastest form', '×'];
 
 /** Returns PyTorch's times, and the time of its faster form divided by this package's. */
-export function comparedCells(times: Times, unit: 'ms' | 'µs'): string[] {
+function comparedCells(times: Times, unit: 'ms' | 'µs'): string[] {
   const { ours, eager, compiled, fastest, peer } = mediansOf(times);
   const cell = (time: number | undefined) =>
     time === undefined ? '' : digits(unit === 'µs' ? 1e3 * time : time);
   return [cell(eager), cell(compiled), cell(fastest), peer === undefined ? '' : `**${digits(peer / ours)}**`];
 }
-
-export const shapeText = (shape: readonly number[]) => shape.join('×');
 
 /** Returns the table of all functions: a small shape in microseconds, and a large one in milliseconds. */
 export function cpuTable({ functions, logits }: CpuReport): TableContent {
@@ -119,38 +81,4 @@ export function gpuTable({ functions, bytesPerToken, copyBytes }: GpuReport): Ta
       return [id, digits(times[OURS]!.median), digits((100 * speed) / copy), ...comparedCells(times, 'ms')];
     }),
   };
-}
-
-const geometricMean = (values: readonly number[]) =>
-  Math.exp(values.reduce((sum, x) => sum + Math.log(x), 0) / values.length);
-
-/** Returns a sentence for each shape: how many times as long as this package PyTorch takes. */
-export function summaries(functions: readonly FunctionTimes[]): string[] {
-  const shapes = [...new Set(functions.map(({ shape }) => shapeText(shape)))];
-  return shapes.flatMap((shape) => {
-    const compared = functions
-      .filter((each) => shapeText(each.shape) === shape)
-      .map(({ id, times }) => ({ id, ...mediansOf(times) }));
-    const ratios = (form: 'eager' | 'fastest' | 'peer') =>
-      compared
-        .flatMap(({ id, ours, [form]: theirs }) =>
-          theirs === undefined ? [] : [{ id, value: theirs / ours }],
-        )
-        .sort((a, b) => a.value - b.value);
-    const range = (list: readonly { id: string; value: number }[]) => {
-      const [least, most] = [list[0]!, list.at(-1)!];
-      const mean = digits(geometricMean(list.map(({ value }) => value)));
-      return `${digits(least.value)} (${least.id}) to ${digits(most.value)} (${most.id}), geometric mean ${mean},`;
-    };
-    const [peer, fastest, eager] = [ratios('peer'), ratios('fastest'), ratios('eager')];
-    if (peer.length === 0) return [];
-    const slower = fastest
-      .filter(({ value }) => value < 1)
-      .map(({ id, value }) => `${id} (${digits(value)})`);
-    return [
-      `${shape}, ${peer.length} functions: the faster of eager PyTorch and torch.compile takes ${range(peer)} times as ` +
-        `long as this package. Slower than torch.compile in its fastest form: ${slower.join(', ') || 'none'}. Eager ` +
-        `PyTorch takes ${range(eager)} times as long.`,
-    ];
-  });
 }

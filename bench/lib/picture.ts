@@ -1,6 +1,6 @@
 // Draws how many times as fast as PyTorch each function is, as SVG: bars on a logarithmic scale, in two columns. The
 // picture has its own background, which is light or dark according to the viewer's system.
-import { mediansOf, shapeText } from './comparison.js';
+import { mediansOf, shapeText } from './ratios.js';
 import type { CpuReport } from './report.js';
 import { digits } from './tables.js';
 

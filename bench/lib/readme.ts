@@ -1,12 +1,14 @@
-// Writes the results of the last runs into bench/README.md, between the markers of their kind, and draws speed.svg.
+// Writes the results of the last runs into bench/README.md and README.md, between markers, and draws speed.svg.
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { cpuTable, gpuTable, logitsSteps, shapeText, summaries } from './comparison.js';
+import { cpuTable, gpuTable, logitsSteps } from './comparison.js';
 import { drawSpeed } from './picture.js';
+import { claim, shapeText, summaries } from './ratios.js';
 import type { CpuReport, GpuReport } from './report.js';
 import { inMarkdown, timesTable } from './tables.js';
 
 const BENCH = new URL('../', import.meta.url);
-const README = new URL('README.md', BENCH);
+const PAGE = new URL('README.md', BENCH);
+const README = new URL('../README.md', BENCH);
 const RESULTS = new URL('results/', BENCH);
 
 /** Writes the tables of every kind of machine that has results. The others stay as they are. */
@@ -16,19 +18,21 @@ export function writeTables(): void {
     .map((name): CpuReport | GpuReport => JSON.parse(readFileSync(new URL(name, RESULTS), 'utf8')));
   const ofCpus = reports.filter((report) => report.kind === 'cpu');
   const ofGpus = reports.filter((report) => report.kind === 'gpu');
-  let text = readFileSync(README, 'utf8');
-  if (ofCpus.length > 0) text = between(text, 'cpu', ofCpus.map(describeCpu));
-  if (ofGpus.length > 0) text = between(text, 'gpu', ofGpus.map(describeGpu));
-  writeFileSync(README, text);
-  if (ofCpus[0]) writeFileSync(new URL('speed.svg', BENCH), drawSpeed(ofCpus[0]));
+  if (ofCpus.length > 0) writeBetween(PAGE, 'cpu', ofCpus.map(describeCpu));
+  if (ofGpus.length > 0) writeBetween(PAGE, 'gpu', ofGpus.map(describeGpu));
+  const [first] = ofCpus;
+  if (!first) return;
+  writeBetween(README, 'speed', [claim(first)]);
+  writeFileSync(new URL('speed.svg', BENCH), drawSpeed(first));
 }
 
-/** Replaces the text between the markers of a kind. */
-function between(text: string, kind: string, parts: readonly string[]): string {
-  const [begin, end] = [`<!-- ${kind} -->`, `<!-- /${kind} -->`];
+/** Replaces the text of a file between two markers. */
+function writeBetween(file: URL, marker: string, parts: readonly string[]): void {
+  const text = readFileSync(file, 'utf8');
+  const [begin, end] = [`<!-- ${marker} -->`, `<!-- /${marker} -->`];
   const [from, to] = [text.indexOf(begin), text.indexOf(end)];
-  if (from < 0 || to < from) throw new Error(`bench/README.md: expected the markers ${begin} and ${end}`);
-  return `${text.slice(0, from + begin.length)}\n${parts.join('\n\n')}\n${text.slice(to)}`;
+  if (from < 0 || to < from) throw new Error(`${file.pathname}: expected the markers ${begin} and ${end}`);
+  writeFileSync(file, `${text.slice(0, from + begin.length)}\n${parts.join('\n\n')}\n${text.slice(to)}`);
 }
 
 function describeCpu(report: CpuReport): string {
