@@ -1,13 +1,15 @@
 // Times the package on this machine's CPU, in turns with PyTorch. Before PyTorch is timed, its results are compared with
 // the package's.
 //
-//   npm run bench [-- --only REGEX] [--check] [--no-logits] [--rounds 9] [--no-torch] [--python PATH]
+//   npm run bench [-- --only REGEX] [--check] [--no-logits] [--rounds 9] [--busy] [--no-torch] [--python PATH]
 //
 // --only selects the functions whose names match, --no-logits leaves out what starts from logits, and --check compares
-// results and times nothing. A complete run writes bench/results/<cpu>.json, and from it the tables of bench/README.md
-// and bench/speed.svg. Any other run writes build/bench/<cpu>.json. To time another native module, such as a prebuilt
-// one, set the environment variable POLICY_LOSS_NATIVE to its absolute path.
-import { join } from 'node:path';
+// results and times nothing. --busy is for a machine that other programs use. There, PyTorch's threads wait for each
+// other for milliseconds, because they spin. With --busy they sleep, which makes short calls slower on an idle machine.
+//
+// A complete run writes bench/results/<cpu>.json, and from it the tables of bench/README.md and bench/speed.svg. Any run
+// writes build/bench/<cpu>.json. To time another native module, such as a prebuilt one, set the environment variable
+// POLICY_LOSS_NATIVE to its absolute path.
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { makeInputs } from './lib/batch.js';
@@ -29,6 +31,7 @@ const { values: flags } = parseArgs({
     'no-logits': { type: 'boolean', default: false },
     'no-torch': { type: 'boolean', default: false },
     rounds: { type: 'string', default: '9' },
+    busy: { type: 'boolean', default: false },
     python: { type: 'string' },
   },
 });
@@ -44,7 +47,7 @@ const { cpu, cores, threads, isa, node, binary } = machine;
 console.log(`${cpu}, ${cores} cores, ${threads} threads, ${isa}; Node ${node}; ${binary}`);
 const torch = flags['no-torch']
   ? undefined
-  : await Torch.start({ device: 'cpu', threads, python: flags.python });
+  : await Torch.start({ device: 'cpu', python: flags.python, busy: flags.busy });
 console.log(
   torch ? `PyTorch ${torch.about.version}` : 'PyTorch: absent. bench/install-torch.sh installs it.',
 );
@@ -56,7 +59,7 @@ const report: CpuReport = {
   date: new Date().toISOString(),
   machine,
   rounds,
-  torch: torch?.about.version,
+  torch: torch && `${torch.about.version}${flags.busy ? ' with threads that sleep while they wait' : ''}`,
   functions: [],
   logits: [],
   calls: {},
@@ -71,13 +74,13 @@ try {
 
 async function timeAll(): Promise<void> {
   const complete = torch !== undefined && flags.only === undefined && !flags['no-logits'];
-  const folder = fileURLToPath(new URL(complete ? 'results' : '../build/bench', import.meta.url));
-  const file = join(folder, `${slug(`${cpu} ${isa}`)}.json`);
+  const name = `${slug(`${cpu} ${isa}`)}.json`;
+  const file = fileURLToPath(new URL(`../build/bench/${name}`, import.meta.url));
   report.calls = await timeCalls(rounds);
-  if (!flags['no-logits']) report.logits = await timeLogits(torch, rounds);
+  if (!flags['no-logits']) report.logits = await timeLogits(torch, threads, rounds);
   for (const shape of [SMALL, LARGE]) {
     const inputs = makeInputs(shape);
-    await torch?.load(inputs);
+    await torch?.load(inputs, shape === SMALL ? 1 : threads);
     for (const work of list) {
       report.functions.push(await timeFunction(work, inputs, torch, rounds));
       save(report, file);
@@ -90,6 +93,9 @@ async function timeAll(): Promise<void> {
   print(logitsSteps(report));
   print(timesTable('Calls of ppo with its gradient', report.calls, 'µs'));
   for (const text of summaries(report.functions)) console.log(`\n${text}`);
-  if (complete) writeTables();
+  if (complete) {
+    save(report, fileURLToPath(new URL(`results/${name}`, import.meta.url)));
+    writeTables();
+  }
   console.log(`\nAll numbers are in ${file}.`);
 }

@@ -1,7 +1,7 @@
 // Times small calls of PPO, and for how long large ones block the event loop.
 import { makeInputs } from './batch.js';
 import { LARGE, ownWorks, SMALL } from './functions.js';
-import { type Contender, contender, race, syncContender } from './race.js';
+import { contender, race, syncContender } from './race.js';
 import type { Times } from './report.js';
 import { gradientsOf } from './works.js';
 
@@ -18,30 +18,17 @@ export function timeCalls(rounds: number): Promise<Times> {
     [
       syncContender(`computeSync(), ${SMALL.join('×')}`, () => ppo!.computeSync(small, smallGradient)),
       contender(`compute(), ${SMALL.join('×')}, awaited`, () => ppo!.compute(small, smallGradient)),
-      untilPromise(`compute() into an array, ${LARGE.join('×')}, until it returns`, () =>
-        ppo!.compute(large, largeGradient),
+      contender(
+        `compute() into an array, ${LARGE.join('×')}, until it returns`,
+        () => ppo!.compute(large, largeGradient),
+        'promise',
       ),
-      untilPromise(`compute() with grad: true, ${LARGE.join('×')}, until it returns`, () =>
-        ppo!.compute(large, { grad: true }),
+      contender(
+        `compute() with grad: true, ${LARGE.join('×')}, until it returns`,
+        () => ppo!.compute(large, { grad: true }),
+        'promise',
       ),
     ],
     rounds,
   );
-}
-
-/** Returns a contender whose times end when a call returns its promise. */
-function untilPromise(name: string, call: () => Promise<unknown>): Contender {
-  return {
-    name,
-    async time(calls) {
-      const times = new Array<number>(calls);
-      for (let i = 0; i < calls; i++) {
-        const start = performance.now();
-        const result = call();
-        times[i] = performance.now() - start;
-        await result;
-      }
-      return times;
-    },
-  };
 }

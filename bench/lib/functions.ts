@@ -8,7 +8,10 @@ import { contender, race, syncContender } from './race.js';
 import { type FunctionTimes, OURS } from './report.js';
 import { type Gradients, gradientsOf, type Work, works } from './works.js';
 
-/** The shapes of the timed batches. SMALL is timed through computeSync(), and LARGE through compute(). */
+/**
+ * The shapes of the timed batches. SMALL is timed through computeSync() on the thread that calls it, and LARGE through
+ * compute() on all threads.
+ */
 export const SMALL: Shape = [8, 512];
 export const LARGE: Shape = [1024, 4096];
 
@@ -30,7 +33,7 @@ export function resultsOf(work: Work, batch: Parameters<Work['computeSync']>[0],
 export async function checkTorch(list: readonly Work[], torch: Torch, shape: Shape): Promise<void> {
   const inputs = withCorners(makeInputs(shape));
   const tokens = shape[0] * shape[1];
-  await torch.load(inputs);
+  await torch.load(inputs, 1);
   for (const work of list.filter((each) => torch.covers(each))) {
     const expected = resultsOf(work, inputs, tokens);
     const { prepared } = await torch.prepare(work, tokens);
@@ -73,5 +76,5 @@ function small(work: Work, inputs: Inputs, gradients: Gradients) {
 
 function large(work: Work, inputs: Inputs, gradients: Gradients) {
   const batch = usual(inputs);
-  return [contender(OURS, () => work.compute(batch, gradients)), floor(work, batch, gradients)];
+  return [contender(OURS, () => work.compute(batch, gradients)), floor(work, inputs, gradients)];
 }

@@ -14,13 +14,22 @@ const DTYPES = ['float32', 'bfloat16'] as const;
 type DType = (typeof DTYPES)[number];
 const ENTROPY_COEF = 0.01;
 
-export async function timeLogits(torch: Torch | undefined, rounds: number): Promise<FunctionTimes[]> {
+export async function timeLogits(
+  torch: Torch | undefined,
+  threads: number,
+  rounds: number,
+): Promise<FunctionTimes[]> {
   const found: FunctionTimes[] = [];
-  for (const dtype of DTYPES) found.push(await timeOne(dtype, torch, rounds));
+  for (const dtype of DTYPES) found.push(await timeOne(dtype, torch, threads, rounds));
   return found;
 }
 
-async function timeOne(dtype: DType, torch: Torch | undefined, rounds: number): Promise<FunctionTimes> {
+async function timeOne(
+  dtype: DType,
+  torch: Torch | undefined,
+  threads: number,
+  rounds: number,
+): Promise<FunctionTimes> {
   const data = drawn(dtype);
   const wrapped = <D>(values: D) => (dtype === 'float32' ? values : { data: values, dtype }) as Float32Array;
   const logits = wrapped(data);
@@ -65,6 +74,7 @@ async function timeOne(dtype: DType, torch: Torch | undefined, rounds: number): 
         expert_mask: { values: ofRows.expertMask, shape: [ROWS] },
       },
       0,
+      threads,
     );
   }
   const { prepared, problems } = torch

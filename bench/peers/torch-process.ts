@@ -15,9 +15,9 @@ export class TorchProcess {
   readonly #lines: AsyncIterator<string>;
   #standardError = '';
 
-  constructor(python: string, script: string, args: string[]) {
+  constructor(python: string, script: string, args: string[], env: Record<string, string>) {
     const path = fileURLToPath(new URL(script, import.meta.url));
-    this.#process = spawn(python, ['-B', path, ...args]);
+    this.#process = spawn(python, ['-B', path, ...args], { env: { ...process.env, ...env } });
     this.#process.stderr.on('data', (data) => {
       this.#standardError = (this.#standardError + data).slice(-2000);
     });

@@ -96,11 +96,12 @@ export class Torch {
   /** Starts the process. Returns undefined if no Python program has a torch that can use the requested device. */
   static async start(options: {
     device: 'cpu' | 'cuda:0';
-    threads?: number;
     python?: string | undefined;
     until?: Until;
+    /** Whether other programs use the CPU. PyTorch's threads then sleep while they wait, instead of spinning. */
+    busy?: boolean;
   }): Promise<Torch | undefined> {
-    const { device, threads, until = 'host' } = options;
+    const { device, until = 'host', busy = false } = options;
     const needed = device === 'cpu' ? 'import torch' : 'import torch; assert torch.cuda.is_available()';
     const candidates = options.python ? [options.python] : [INSTALLED, 'python3', '/usr/bin/python3'];
     const python = findPython(
@@ -108,8 +109,8 @@ export class Torch {
       candidates.filter((path) => path !== INSTALLED || existsSync(path)),
     );
     if (python === undefined) return undefined;
-    const process = new TorchProcess(python, 'torch_peer.py', [device]);
-    return new Torch(process, until, await process.ask<AboutTorch>({ op: 'about', threads }));
+    const process = new TorchProcess(python, 'torch_peer.py', [device], busy ? { GOMP_SPINCOUNT: '0' } : {});
+    return new Torch(process, until, await process.ask<AboutTorch>({ op: 'about' }));
   }
 
   private constructor(process: TorchProcess, until: Until, about: AboutTorch) {
@@ -127,17 +128,17 @@ export class Torch {
     return { name, time: (calls) => this.#times({ op: 'copy', source, bytes, calls }) };
   }
 
-  /** Passes a batch to the process. All following calls use it. */
-  load(inputs: Inputs): Promise<void> {
-    return this.loadTensors(tensorsOf(inputs), inputs.step);
+  /** Passes a batch to the process. All following calls use it, and so many threads on a CPU. */
+  load(inputs: Inputs, threads?: number): Promise<void> {
+    return this.loadTensors(tensorsOf(inputs), inputs.step, threads);
   }
 
   /** Passes inputs to the process, through files. */
-  async loadTensors(tensors: Record<string, Tensor>, step: number): Promise<void> {
+  async loadTensors(tensors: Record<string, Tensor>, step: number, threads?: number): Promise<void> {
     const files: Record<string, { path: string; dtype: string; shape: readonly number[] }> = {};
     for (const [name, { values, shape }] of Object.entries(tensors))
       files[name] = { path: this.#write(name, values), dtype: DTYPES[values.constructor.name]!, shape };
-    await this.#process.ask({ op: 'load', files, step });
+    await this.#process.ask({ op: 'load', files, step, threads });
     for (const { path } of Object.values(files)) rmSync(path);
   }
 

@@ -5,8 +5,8 @@
 Reads one JSON object per line and answers each with one line, so that the caller can alternate its own work with
 PyTorch's. Where PyTorch raises an error, the answer is {"error": …}.
 
-  {"op": "about", "threads"}                 versions, and the names of the losses by family
-  {"op": "load", "files", "step"}            reads the inputs of the batch, each from a file
+  {"op": "about"}                            versions, and the names of the losses by family
+  {"op": "load", "files", "step", "threads"} reads the inputs of the batch, each from a file, for so many threads
   {"op": "prepare", "form", "family", "name", "args", "wrt"}
                                              prepares a loss and the columns to differentiate it by
   {"op": "evaluate", "form", "files"}        loss and metrics; the gradients go to files, in the order of wrt
@@ -141,9 +141,7 @@ class Session:
         self.contenders = {}
         self.buffers = {}
 
-    def about(self, threads=None):
-        if threads is not None:
-            torch.set_num_threads(threads)
+    def about(self):
         cuda = self.device.type == "cuda"
         return {
             "version": torch.__version__,
@@ -151,7 +149,9 @@ class Session:
             "functions": {family: list(functions) for family, functions in FUNCTIONS.items()},
         }
 
-    def load(self, files, step):
+    def load(self, files, step, threads=None):
+        if threads is not None:
+            torch.set_num_threads(threads)
         # Frees the previous batch first, because the device may not have room for both.
         self.batch = None
         self.release()
