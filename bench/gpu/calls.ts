@@ -10,7 +10,7 @@ import type { Work } from '../lib/works.js';
 import type { Torch } from '../peers/torch.js';
 import { DEVICE, deviceContender, type Effort, uploadInputs } from './device.js';
 
-const PPO = new PPOPolicyLossFn();
+const PPO = new PPOPolicyLossFn({ clipRange: 0.2 });
 const ON_DEVICE = `cuda:${DEVICE}`;
 
 /**
