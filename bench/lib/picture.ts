@@ -40,7 +40,7 @@ export function drawSpeed({ machine, date, torch, functions }: CpuReport): strin
     .sort((a, b) => b.factor - a.factor);
   const most = Math.log(Math.max(...bars.map(({ factor }) => factor)));
   const perColumn = Math.ceil(bars.length / 2);
-  const marks = bars.flatMap(({ id, factor }, i) => {
+  const marks = bars.map(({ id, factor }, i) => {
     const left = MARGIN + LEFT + (i < perColumn ? 0 : COLUMN);
     const y = TOP + ROW * (i % perColumn);
     const width = Math.max((LENGTH * Math.log(factor)) / most, 1);
@@ -48,7 +48,7 @@ export function drawSpeed({ machine, date, torch, functions }: CpuReport): strin
       text(left - 8, y + 12, id, '', 'end'),
       `<rect class="bar" x="${left}" y="${y + 2}" width="${width.toFixed(1)}" height="${ROW - 5}" rx="2"/>`,
       text(left + width + 6, y + 12, digits(factor), 'minor'),
-    ];
+    ].join('');
   });
   const height = TOP + ROW * perColumn + 40;
   const title = `How many times as fast as PyTorch: loss, metrics and gradient of ${shape.join(' × ')} tokens`;

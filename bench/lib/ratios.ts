@@ -54,11 +54,15 @@ function rangeOf(ratios: Ratios): string {
   return `${digits(least.value)} (${least.id}) to ${digits(most.value)} (${most.id})`;
 }
 
+/** Groups functions by shape. */
+function shapesOf(functions: readonly FunctionTimes[]): [shape: string, functions: FunctionTimes[]][] {
+  const shapes = [...new Set(functions.map(({ shape }) => shapeText(shape)))];
+  return shapes.map((shape) => [shape, functions.filter((each) => shapeText(each.shape) === shape)]);
+}
+
 /** Returns a few sentences for each shape: how many times as long as this package PyTorch takes. */
 export function summaries(functions: readonly FunctionTimes[]): string[] {
-  const shapes = [...new Set(functions.map(({ shape }) => shapeText(shape)))];
-  return shapes.flatMap((shape) => {
-    const ofShape = functions.filter((each) => shapeText(each.shape) === shape);
+  return shapesOf(functions).flatMap(([shape, ofShape]) => {
     const peer = ratiosOf(ofShape, 'peer');
     if (peer.length === 0) return [];
     const eager = ratiosOf(ofShape, 'eager');
@@ -72,15 +76,17 @@ export function summaries(functions: readonly FunctionTimes[]): string[] {
   });
 }
 
-/** Returns what README.md says about the speed: a run's largest shape. */
+/** Returns what README.md says about the speed. */
 export function claim({ machine, functions }: CpuReport): string {
-  const { shape } = functions.at(-1)!;
-  const ofShape = functions.filter((each) => shapeText(each.shape) === shapeText(shape));
-  const [peer, eager] = [ratiosOf(ofShape, 'peer'), ratiosOf(ofShape, 'eager')];
   const ends = (ratios: Ratios) => `${digits(ratios[0]!.value)} to ${digits(ratios.at(-1)!.value)}`;
-  return (
-    `On ${machine.threads} threads of ${machine.cpu} with ${machine.isa}, for loss, metrics and gradient of ${shape.join('×')} ` +
-    `tokens,\nthe faster of eager PyTorch and \`torch.compile\` takes ${meanOf(peer)} times as long as this package (geometric ` +
-    `mean of ${peer.length}\nfunctions; ${ends(peer)}). Eager PyTorch alone takes ${ends(eager)} times as long.`
-  );
+  const lines = shapesOf(functions).map(([shape, ofShape]) => {
+    const [peer, eager] = [ratiosOf(ofShape, 'peer'), ratiosOf(ofShape, 'eager')];
+    return `- ${shape} tokens: ${meanOf(peer)} times as long (${ends(peer)}); eager PyTorch alone ${ends(eager)} times.`;
+  });
+  return [
+    `Time of the faster of eager PyTorch and \`torch.compile\` for loss, metrics and gradient, on ${machine.threads} threads of`,
+    `${machine.cpu} with ${machine.isa}, relative to this package (geometric mean and range over all functions):`,
+    '',
+    ...lines,
+  ].join('\n');
 }
