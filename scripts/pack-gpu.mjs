@@ -20,10 +20,18 @@ import { isBuiltin } from 'node:module';
 import { extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { constants, gzipSync } from 'node:zlib';
-import { ADDONS, COPIED } from './gpu/packed.mjs';
 
 const NODE_VERSION = '20.20.2';
 const LIMIT = 60e6; // bytes, all files together
+
+// The tests load the first module, which is the one that users get, and the second, which plays a framework in the same
+// process. The benchmark loads the third, which is built for it.
+const ADDONS = [
+  'build/Release/policy_loss.node',
+  'build/framework/framework.node',
+  'build/bench/Release/policy_loss.node',
+];
+const COPIED = ['LICENSE', 'scripts/gpu/run.sh', 'test/golden'];
 
 process.chdir(fileURLToPath(new URL('..', import.meta.url)));
 const OUT = 'build/pack-gpu';
@@ -138,7 +146,10 @@ writeFileSync(
   join(OUT, 'package.json'),
   `${JSON.stringify({ name, version, license, type, private: true }, null, 2)}\n`,
 );
-for (const path of [...ADDONS, ...COPIED]) cpSync(path, join(OUT, path), { recursive: true });
+const python = readdirSync('bench/peers')
+  .filter((file) => file.endsWith('.py'))
+  .map((file) => join('bench/peers', file));
+for (const path of [...ADDONS, ...COPIED, ...python]) cpSync(path, join(OUT, path), { recursive: true });
 // A test reads in the sources which methods are internal.
 cpSync('lib', join(OUT, 'lib'), {
   recursive: true,

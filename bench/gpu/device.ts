@@ -3,11 +3,20 @@ import { execFileSync } from 'node:child_process';
 import type { NativeResident } from '../../binding.js';
 import { type CudaDevice, devices, upload } from '../../lib/index.js';
 import { checkAgreement } from '../lib/agreement.js';
-import { type Inputs, makeInputs, nativeBatch, type Shape, withCorners } from '../lib/batch.js';
-import { benchNative } from '../lib/native.js';
-import { callFor } from '../lib/native-calls.js';
+import { type Inputs, makeInputs, type Shape, withCorners } from '../lib/batch.js';
+import { ownWorks, resultsOf } from '../lib/functions.js';
+import { benchNative, callFor, nativeBatch, nativeForm } from '../lib/native.js';
 import type { Contender } from '../lib/race.js';
-import { gradientsOf, type Work, works } from '../lib/works.js';
+import type { Work } from '../lib/works.js';
+
+/** How many rounds and calls to measure, and how many bytes to copy. */
+export interface Effort {
+  rounds: number;
+  /** The largest number of calls that a contender makes in one turn. If undefined, race() uses its own limit. */
+  mostCalls?: number;
+  /** The size of one copy within the device's memory, in bytes. */
+  copyBytes: number;
+}
 
 /** The index of the device that all measurements use: the first CUDA device. */
 export const DEVICE = 0;
@@ -43,8 +52,8 @@ export function driverVersion(): string | undefined {
  * computed.
  */
 export function deviceWorks(only: RegExp | undefined): Work[] {
-  return works(only)
-    .filter(({ computes, wrt }) => computes && wrt.includes('logprob'))
+  return ownWorks(only)
+    .filter(({ wrt }) => wrt.includes('logprob'))
     .map((work) => ({ ...work, wrt: ['logprob'] }));
 }
 
@@ -52,14 +61,15 @@ export function deviceWorks(only: RegExp | undefined): Work[] {
  * Returns how many bytes per token the token pass (the kernel over all tokens) must read or write: 4 for each float
  * column, 1 for the mask, and 4 for the gradient.
  */
-export function bytesPerToken({ columns }: Work): number {
-  return 4 * columns.length + 1 + 4;
+export function bytesPerToken(work: Work): number {
+  return 4 * nativeForm(work).reads.columns.length + 1 + 4;
 }
 
 /** Uploads the inputs that the functions read, for calls of the bench build. The caller must release the batch. */
 export async function uploadInputs(inputs: Inputs, list: readonly Work[]): Promise<NativeResident> {
-  const columns = [...new Set(list.flatMap((work) => work.columns))];
-  const rowColumns = [...new Set(list.flatMap((work) => work.rowColumns))];
+  const reads = list.map((work) => nativeForm(work).reads);
+  const columns = [...new Set(reads.flatMap((each) => each.columns))];
+  const rowColumns = [...new Set(reads.flatMap((each) => each.rowColumns))];
   const batch = nativeBatch(inputs, { columns, rowColumns, expertMask: true });
   const resident = await benchNative.upload({ device: DEVICE, batch });
   if (resident === -1) throw new Error('the upload was aborted');
@@ -74,10 +84,12 @@ export async function checkDevice(list: readonly Work[], shape: Shape): Promise<
   const inputs = withCorners(makeInputs(shape));
   using resident = await upload(inputs, `cuda:${DEVICE}`);
   const tokens = shape[0] * shape[1];
-  for (const work of list) {
-    const expected = work.computeSync(inputs, gradientsOf(work, tokens));
-    checkAgreement(`the device, ${work.id}`, work.computeSync(resident, gradientsOf(work, tokens)), expected);
-  }
+  for (const work of list)
+    checkAgreement(
+      `the device, ${work.id}`,
+      resultsOf(work, resident, tokens),
+      resultsOf(work, inputs, tokens),
+    );
 }
 
 /**
@@ -90,9 +102,8 @@ export function deviceContender(
   work: Work,
   resident: NativeResident,
 ): Contender {
-  const fn = benchNative.createFunction(work.spec);
   const timing = new Float64Array(2);
-  const call = { ...callFor(benchNative, fn, resident, {}), timing };
+  const call = { ...callFor(work, resident, {}), timing };
   const index = part === 'all passes' ? 0 : 1;
   return {
     name,

@@ -6,8 +6,7 @@ import { benchNative } from '../lib/native.js';
 import { type Contender, race, renamed } from '../lib/race.js';
 import type { Times } from '../lib/report.js';
 import { ratio, type TableContent } from '../lib/tables.js';
-import { copyContender, DEVICE } from './device.js';
-import type { Effort } from './functions.js';
+import { copyContender, DEVICE, type Effort } from './device.js';
 
 type Size = readonly [rows: number, vocabulary: number];
 

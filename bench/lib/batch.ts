@@ -1,10 +1,6 @@
-// The inputs on which all contenders are timed, and their conversion for native calls. The numbers are pseudo-random
-// with a fixed seed, so every run uses the same ones.
-import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
-import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
-import { KeyMapper } from '../../lib/core/key-mapper.js';
-import { takeNow } from '../../lib/core/steps.js';
-import type { Batch, HalfColumn, PolicyLossFn } from '../../lib/index.js';
+// The inputs on which all contenders are timed. The numbers are pseudo-random with a fixed seed, so every run uses the
+// same ones.
+import type { Batch, HalfColumn } from '../../lib/index.js';
 import { generator } from '../../test/support/random.js';
 
 /** The shape of a batch: the number of rows, and the number of tokens in each row. */
@@ -120,21 +116,6 @@ export function withCorners(inputs: Inputs): Inputs {
 }
 
 /**
- * Replaces the mask with one that covers only the beginning of each row: a random number of tokens, from 1 to all, and
- * half of the row on average. Also returns these numbers as `lengths`.
- */
-export function withPrefixMasks(inputs: Inputs): { inputs: Inputs; lengths: Int32Array } {
-  const [rows, columns] = inputs.shape;
-  const random = generator(1).uniform;
-  const lengths = Int32Array.from({ length: rows }, () => 1 + Math.floor(random() * columns));
-  const actionMask = new Uint8Array(rows * columns);
-  lengths.forEach((length, b) => {
-    actionMask.fill(1, b * columns, b * columns + length);
-  });
-  return { inputs: { ...inputs, actionMask }, lengths };
-}
-
-/**
  * Masks turns: about half of the tokens, in runs of 64 to 512 tokens, as in conversations of several turns and with
  * calls of tools.
  */
@@ -149,37 +130,6 @@ export function withTurns(inputs: Inputs): Inputs {
   return { ...inputs, actionMask };
 }
 
-/** Masks about every second token, at random. */
-export function withHoles(inputs: Inputs): Inputs {
-  const { uniform } = generator(1);
-  return { ...inputs, actionMask: inputs.actionMask.map(() => (uniform() < 0.5 ? 0 : 1)) };
-}
-
-/** Returns a packed batch that holds, for each row b, the first `lengths[b]` tokens. */
-export function packed(inputs: Inputs, lengths: Int32Array): Batch {
-  const [, columns] = inputs.shape;
-  const cuSeqlens = new Int32Array(lengths.length + 1);
-  lengths.forEach((length, b) => {
-    cuSeqlens[b + 1] = cuSeqlens[b]! + length;
-  });
-  const tokens = cuSeqlens.at(-1)!;
-  const batch: Batch & Record<string, unknown> = {
-    cuSeqlens,
-    actionMask: new Uint8Array(tokens).fill(1),
-    expertMask: inputs.expertMask,
-    step: inputs.step,
-  };
-  for (const key of Object.keys(ROW_INPUTS)) batch[key] = inputs[key];
-  for (const key of FLOAT_KEYS) {
-    const column = new Float32Array(tokens);
-    lengths.forEach((length, b) => {
-      column.set(inputs[key].subarray(b * columns, b * columns + length), cuSeqlens[b]);
-    });
-    batch[key] = column;
-  }
-  return batch;
-}
-
 /** Returns the batch with its float columns converted to a 16-bit dtype. */
 export function inHalf(inputs: Inputs, dtype: HalfColumn['dtype']): Batch {
   const batch: Batch & Record<string, unknown> = { ...inputs };
@@ -188,7 +138,8 @@ export function inHalf(inputs: Inputs, dtype: HalfColumn['dtype']): Batch {
   return batch;
 }
 
-function toBfloat16(values: Float32Array): Uint16Array {
+/** Rounds numbers to bfloat16. */
+export function toBfloat16(values: Float32Array): Uint16Array {
   const bits = new Uint32Array(values.buffer, values.byteOffset, values.length);
   return Uint16Array.from(bits, (x) => (x + 0x7fff + ((x >>> 16) & 1)) >>> 16);
 }
@@ -203,24 +154,4 @@ function toFloat16(values: Float32Array): Uint16Array {
     const rest = (exponent << 23) | (x & 0x7fffff);
     return sign | ((rest + 0xfff + ((rest >>> 13) & 1)) >>> 13);
   });
-}
-
-const TRINITY = KeyMapper.get('verl');
-
-/** The inputs of a function that native calls read, in addition to the action mask. */
-export type NativeReads = Readonly<Pick<PolicyLossFn['reads'], 'columns' | 'rowColumns' | 'expertMask'>>;
-
-/** Converts a batch for native calls that evaluate losses. The result has only the given inputs and the action mask. */
-export function nativeBatch(batch: Batch, { columns, rowColumns, expertMask }: NativeReads): NativeBatch {
-  const masks: InputName[] = expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
-  const reader = new BatchReader(TRINITY, { inputs: [...columns, ...rowColumns, ...masks] });
-  return takeNow(reader.readHost(batch)).native;
-}
-
-/**
- * Converts a batch for native calls that compute advantages. The result has only the given inputs and the action mask.
- */
-export function nativeAdvantageBatch(batch: Batch, inputs: readonly InputName[]): NativeAdvantageBatch {
-  const reader = new BatchReader(TRINITY, { inputs: [...inputs, 'action_mask'], order: 'advantage' });
-  return takeNow(reader.readHost(batch)).native as NativeAdvantageBatch;
 }

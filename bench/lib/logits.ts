@@ -1,114 +1,114 @@
 // Times what starts from logits: log-probabilities and entropies, their gradient, and PPO with an entropy bonus in one
-// call. The floors read the logits once, or read and write them once, on the same threads.
+// call, in turns with loops that move the same memory and with PyTorch.
 import { ALGORITHM_TYPE, logprobs, logprobsBackward } from '../../lib/index.js';
-import type { Peer } from '../peers/peer.js';
-import { TorchPeer } from '../peers/torch.js';
+import type { Torch } from '../peers/torch.js';
+import { BFLOAT16_TOLERANCE, checkAgreement } from './agreement.js';
+import { toBfloat16 } from './batch.js';
 import { benchNative } from './native.js';
 import { contender, race } from './race.js';
-import type { LogitsTimes, Times } from './report.js';
-import { digits, ratio, spread, type TableContent } from './tables.js';
+import { type FunctionTimes, OF_LOGITS, OURS } from './report.js';
 
-/** Rows and vocabulary: few long rows, as of models with large vocabularies, and many shorter ones. */
-const SHAPES = [
-  [512, 151_936],
-  [4096, 32_000],
-] as const;
+const SHAPE = [512, 50_257] as const;
+const [ROWS, VOCABULARY] = SHAPE;
 const DTYPES = ['float32', 'bfloat16'] as const;
+type DType = (typeof DTYPES)[number];
+const ENTROPY_COEF = 0.01;
 
-export const READ = 'reading once';
-export const REWRITE = 'reading and writing once';
-export const FORWARD = 'logprobs()';
-export const BACKWARD = 'logprobsBackward() in place';
-export const FUSED = 'PPO from logits, with gradient in place';
-const PYTORCH = 'eager PyTorch';
-
-/** Times all shapes and dtypes. */
-export async function timeLogits(peers: readonly Peer[], rounds: number): Promise<LogitsTimes[]> {
-  const torch = peers.find((peer) => peer instanceof TorchPeer);
-  const found: LogitsTimes[] = [];
-  for (const shape of SHAPES)
-    for (const dtype of DTYPES)
-      found.push({ shape, dtype, times: await timeOne(shape, dtype, torch, rounds) });
+export async function timeLogits(
+  torch: Torch | undefined,
+  threads: number,
+  rounds: number,
+): Promise<FunctionTimes[]> {
+  const found: FunctionTimes[] = [];
+  for (const dtype of DTYPES) found.push(await timeOne(dtype, torch, threads, rounds));
   return found;
 }
 
 async function timeOne(
-  shape: readonly [number, number],
-  dtype: (typeof DTYPES)[number],
-  torch: TorchPeer | undefined,
+  dtype: DType,
+  torch: Torch | undefined,
+  threads: number,
   rounds: number,
-): Promise<Times> {
-  const [rows, vocabulary] = shape;
-  const data = drawn(rows * vocabulary, dtype);
-  const logits = data instanceof Float32Array ? data : ({ data, dtype: 'bfloat16' } as const);
-  const targets = Int32Array.from({ length: rows }, (_, row) => (row * 7919) % vocabulary);
-  const options = { shape, targets } as const;
+): Promise<FunctionTimes> {
+  const data = drawn(dtype);
+  const wrapped = <D>(values: D) => (dtype === 'float32' ? values : { data: values, dtype }) as Float32Array;
+  const logits = wrapped(data);
+  const targets = Int32Array.from({ length: ROWS }, (_, row) => (row * 7919) % VOCABULARY);
+  const options = { shape: SHAPE, targets };
   const { logprob, logsumexp, entropy } = await logprobs(logits, { ...options, entropy: true });
-  const gradLogprob = Float64Array.from({ length: rows }, (_, row) => Math.sin(row) / rows);
-  const gradEntropy = new Float64Array(rows).fill(-0.01 / rows);
-  const backward = { ...options, gradLogprob, gradEntropy, logsumexp, entropy: entropy! };
+  const backward = {
+    ...options,
+    ...{ logsumexp, entropy: entropy!, out: logits },
+    gradLogprob: Float64Array.from({ length: ROWS }, (_, row) => Math.sin(row) / ROWS),
+    gradEntropy: new Float64Array(ROWS).fill(-ENTROPY_COEF / ROWS),
+  };
   const objective = ALGORITHM_TYPE.get('grpo').objective({
     kl_loss_fn: 'none',
-    entropy_loss_fn_args: { entropy_coef: 0.01 },
+    entropy_loss_fn_args: { entropy_coef: ENTROPY_COEF },
   });
   const batch = {
-    shape: [rows / 64, 64] as const,
-    logits,
-    targets,
+    shape: [ROWS / 64, 64] as const,
+    ...{ logits, targets },
     oldLogprob: logprob.map((x, row) => x + 0.1 * Math.sin(row)),
-    advantages: Float32Array.from({ length: rows }, (_, row) => Math.cos(row)),
-    actionMask: new Uint8Array(rows).fill(1),
+    advantages: Float32Array.from({ length: ROWS }, (_, row) => Math.cos(row)),
+    actionMask: new Uint8Array(ROWS).fill(1),
   };
+
+  const id = `PPO from logits, ${dtype}`;
+  const loss = {
+    id,
+    family: 'logits',
+    name: 'ppo',
+    args: { entropy_coef: ENTROPY_COEF },
+    wrt: ['logits'],
+  } as const;
+  if (torch) {
+    const ofRows = { ...batch, expertMask: new Uint8Array(ROWS) };
+    await torch.loadTensors(
+      {
+        logits: { values: data, shape: SHAPE },
+        targets: { values: targets, shape: [ROWS] },
+        old_logprob: { values: ofRows.oldLogprob, shape: [ROWS] },
+        advantages: { values: ofRows.advantages, shape: [ROWS] },
+        action_mask: { values: ofRows.actionMask, shape: [ROWS] },
+        expert_mask: { values: ofRows.expertMask, shape: [ROWS] },
+      },
+      0,
+      threads,
+    );
+  }
+  const { prepared, problems } = torch
+    ? await torch.prepare(loss, data.length)
+    : { prepared: [], problems: {} };
+  const gradient = new Float32Array(data.length);
+  const { loss: expected } = await objective.fromLogits(batch, { gradLogits: gradient });
+  const results = { loss: expected, metrics: {}, gradients: [gradient] };
+  const tolerance = dtype === 'bfloat16' ? BFLOAT16_TOLERANCE : undefined;
+  for (const { name, evaluate } of prepared)
+    checkAgreement(`${name}, ${id}`, await evaluate(), results, tolerance);
+
   // The gradients replace the logits, so later calls read them. No step takes longer for other numbers.
-  return race(
+  const times = await race(
     [
-      contender(READ, () => benchNative.memoryTraffic({ array: data, writes: false, later: true })),
-      contender(REWRITE, () => benchNative.memoryTraffic({ array: data, writes: true, later: true })),
-      contender(FORWARD, () => logprobs(logits, { ...options, entropy: true })),
-      contender(BACKWARD, () => logprobsBackward(logits, { ...backward, out: logits })),
-      contender(FUSED, () => objective.fromLogits(batch, { gradLogits: logits })),
-      ...(torch ? [torch.session.fromLogits(PYTORCH, shape, dtype)] : []),
+      contender(OURS, () => objective.fromLogits(batch, { gradLogits: logits })),
+      contender(OF_LOGITS.forward, () => logprobs(logits, { ...options, entropy: true })),
+      contender(OF_LOGITS.backward, () => logprobsBackward(logits, backward)),
+      contender(OF_LOGITS.read, () => benchNative.memoryTraffic({ array: data, writes: false, later: true })),
+      contender(OF_LOGITS.rewrite, () =>
+        benchNative.memoryTraffic({ array: data, writes: true, later: true }),
+      ),
+      ...prepared,
     ],
     rounds,
   );
+  await torch?.release();
+  return { id, shape: SHAPE, times, problems };
 }
 
-function drawn(count: number, dtype: (typeof DTYPES)[number]): Float32Array | Uint16Array {
-  const number = (i: number) => 3 * Math.sin(i * 12.9898) + Math.cos(i * 0.01);
-  if (dtype === 'float32') return Float32Array.from({ length: count }, (_, i) => number(i));
-  const one = new Float32Array(1);
-  const bits = new Uint32Array(one.buffer);
-  return Uint16Array.from({ length: count }, (_, i) => {
-    one[0] = number(i);
-    return bits[0]! >>> 16;
-  });
-}
-
-/** The share of a floor's speed that a step reaches. */
-export function shareOf({ times }: LogitsTimes, step: string): number {
-  return times[step === FORWARD ? READ : REWRITE]!.median / times[step]!.median;
-}
-
-export function logitsTable(all: readonly LogitsTimes[]): TableContent {
-  return {
-    title: 'From logits; the floors read the logits once, or read and write them once',
-    head: ['rows × vocabulary', 'dtype', 'call', 'ms', 'min – max', 'of the floor', `× ${PYTORCH}`],
-    rows: all.flatMap((each) =>
-      [FORWARD, BACKWARD, FUSED].map((step) => [
-        each.shape.join('×'),
-        each.dtype,
-        step,
-        digits(each.times[step]!.median),
-        spread(each.times[step]!),
-        digits(shareOf(each, step)),
-        step === FUSED ? ratio(each.times[PYTORCH], each.times[step]) : '',
-      ]),
-    ),
-  };
-}
-
-/** How many times as fast as eager PyTorch PPO from logits is, or undefined if it was not measured. */
-export function overPyTorch({ times }: LogitsTimes): number | undefined {
-  const torch = times[PYTORCH];
-  return torch && torch.median / times[FUSED]!.median;
+function drawn(dtype: DType): Float32Array | Uint16Array {
+  const values = Float32Array.from(
+    { length: ROWS * VOCABULARY },
+    (_, i) => 3 * Math.sin(i * 12.9898) + Math.cos(i * 0.01),
+  );
+  return dtype === 'float32' ? values : toBfloat16(values);
 }

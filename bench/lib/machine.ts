@@ -2,8 +2,7 @@
 // nothing that identifies the machine.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { cpus, totalmem } from 'node:os';
-import { basename } from 'node:path';
+import { cpus } from 'node:os';
 import { native } from '../../lib/core/native.js';
 import { devices } from '../../lib/index.js';
 
@@ -14,24 +13,15 @@ export interface Machine {
   threads: number;
   /** The instruction set that the package uses on this CPU, such as avx2. */
   isa: string;
-  platform: string;
-  memoryGiB: number;
   node: string;
-  binary: { file: string; from: 'a prebuilt binary' | 'a build from source'; compiler: string };
+  /** Where the native module comes from and what compiled it. */
+  binary: string;
 }
 
 export function describeMachine(): Machine {
   const [{ cores, threads, isa }] = devices();
-  return {
-    cpu: cpus()[0]?.model.trim() || 'unknown CPU',
-    cores,
-    threads,
-    isa,
-    platform: `${process.platform} ${process.arch}`,
-    memoryGiB: Math.round(totalmem() / 2 ** 30),
-    node: process.versions.node,
-    binary: describeBinary(),
-  };
+  const cpu = cpus()[0]?.model.trim() || 'unknown CPU';
+  return { cpu, cores, threads, isa, node: process.versions.node, binary: describeBinary() };
 }
 
 /** Turns a description into part of a file name: lower-case words with hyphens between them. */
@@ -40,19 +30,12 @@ export function slug(words: string): string {
   return plain.replaceAll(/[^a-z0-9]+/g, '-').replaceAll(/^-|-$/g, '');
 }
 
-/** Finds the path of the loaded native module in Node's module cache. */
-export function nativePath(): string {
+function describeBinary(): string {
+  // The module that was loaded is in Node's module cache.
   const { cache } = createRequire(import.meta.url);
-  return Object.keys(cache).find((path) => cache[path]?.exports === native)!;
-}
-
-function describeBinary(): Machine['binary'] {
-  const path = nativePath();
-  return {
-    file: basename(path),
-    from: /[/\\]prebuilds[/\\]/.test(path) ? 'a prebuilt binary' : 'a build from source',
-    compiler: compilerOf(readFileSync(path)),
-  };
+  const path = Object.keys(cache).find((file) => cache[file]?.exports === native)!;
+  const from = /[/\\]prebuilds[/\\]/.test(path) ? 'a prebuilt binary' : 'a build from source';
+  return `${from} by ${compilerOf(readFileSync(path))}`;
 }
 
 // Returns the compiler that built the module. Compilers write their names into the binary. A GCC name may come from a

@@ -1,10 +1,24 @@
 // Loads the bench build of the native module: the published addon plus a few functions that only benchmarks use.
-// `npm run build:bench` builds it.
+// `npm run build:bench` builds it. Also prepares their arguments. Only this file and the files in bench/gpu know how the
+// package calls native code.
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
-import type { NativeBinding, NativeCall, NativeCompute } from '../../binding.js';
+import type {
+  NativeBatch,
+  NativeBinding,
+  NativeCall,
+  NativeCompute,
+  NativeFunctionSpec,
+} from '../../binding.js';
+import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
+import { nativeArray, nativeDtypes } from '../../lib/core/gradients.js';
+import { KeyMapper } from '../../lib/core/key-mapper.js';
 import { native } from '../../lib/core/native.js';
+import { takeNow } from '../../lib/core/steps.js';
+import { type Batch, type EntropyLossFn, KLFn, Objective, PolicyLossFn } from '../../lib/index.js';
+import { type Contender, contender } from './race.js';
+import type { AnyLossFn, Gradients, Work } from './works.js';
 
 /** The interface of the bench build: the addon's own functions and those for benchmarks. */
 export interface NativeBenchBinding extends NativeBinding {
@@ -15,8 +29,8 @@ export interface NativeBenchBinding extends NativeBinding {
    */
   traffic: NativeCompute<NativeCall>;
   /**
-   * Reads an array and, if `writes` is set, writes the same numbers back, on the threads of the pool. Its value
-   * has no meaning.
+   * Reads an array and, if `writes` is set, writes the same numbers back, on the threads of the pool. Its value has no
+   * meaning.
    */
   memoryTraffic: NativeCompute<{ array: Float32Array | Uint16Array; writes: boolean }>;
   /**
@@ -50,3 +64,88 @@ function loadBenchBuild(): NativeBenchBinding {
  * that one is used; otherwise the one in build/bench. Functions and batches of one module cannot be passed to another.
  */
 export const benchNative: NativeBenchBinding = isBenchBuild(native) ? native : loadBenchBuild();
+
+/** The inputs of a function that native calls read, in addition to the action mask. */
+export type NativeReads = Readonly<Pick<PolicyLossFn['reads'], 'columns' | 'rowColumns' | 'expertMask'>>;
+
+/** A function as native calls describe it. */
+export interface NativeForm {
+  readonly spec: NativeFunctionSpec;
+  readonly reads: NativeReads;
+}
+
+/** Returns the form of a function for batches with all columns that it can read, with one value per token. */
+export function nativeForm({ fn }: Work): NativeForm {
+  if (fn instanceof PolicyLossFn) return { spec: specOf(fn), reads: fn.reads };
+  if (fn instanceof KLFn) return klForm(fn);
+  if (fn instanceof Objective) return objectiveForm(fn);
+  return entropyForm(fn);
+}
+
+function specOf(fn: AnyLossFn): NativeFunctionSpec {
+  const made = fn.withTerms({});
+  return 'spec' in made ? made.spec((1 << made.optional.length) - 1) : made;
+}
+
+function klForm(fn: KLFn): NativeForm {
+  const columns = [
+    'logprob',
+    'ref_logprob',
+    ...(fn.usesOldLogprob ? (['old_logprob'] as const) : []),
+  ] as const;
+  return {
+    spec: { kl: fn.term('token-mean', true)! },
+    reads: { columns: [...columns], rowColumns: [], expertMask: false },
+  };
+}
+
+function entropyForm(fn: EntropyLossFn): NativeForm {
+  return {
+    spec: { entropy: fn.term('token-mean')! },
+    reads: { columns: ['entropy'], rowColumns: [], expertMask: fn.rows === 'usual' },
+  };
+}
+
+function objectiveForm({ policyLossFn, klLossFn, entropyLossFn, lossAggMode }: Objective): NativeForm {
+  const kl = klLossFn.term(lossAggMode, true);
+  const entropy = entropyLossFn.term(lossAggMode);
+  return {
+    spec: { policyLoss: policyLossFn.policyLoss, ...(kl && { kl }), ...(entropy && { entropy }) },
+    reads: { ...policyLossFn.reads, columns: [...policyLossFn.reads.columns, 'ref_logprob', 'entropy'] },
+  };
+}
+
+/** Converts a batch for native calls. The result has only the given inputs and the action mask. */
+export function nativeBatch(batch: Batch, { columns, rowColumns, expertMask }: NativeReads): NativeBatch {
+  const masks: InputName[] = expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
+  const reader = new BatchReader(KeyMapper.get('verl'), { inputs: [...columns, ...rowColumns, ...masks] });
+  return takeNow(reader.readHost(batch)).native;
+}
+
+// The times do not depend on the values of these coefficients. None is 0, because the native code could skip a term
+// with a coefficient of 0.
+const COEFFICIENTS = { mu: 0.1, klCoef: 0.001, entropyCoef: -0.01 };
+
+/** Returns a call of a function on a batch, with arrays for its results. */
+export function callFor(work: Work, batch: NativeCall['batch'], gradients: Gradients): NativeCall {
+  const fn = benchNative.createFunction(nativeForm(work).spec);
+  return {
+    fn,
+    batch,
+    values: new Float64Array(benchNative.valueNames(fn).length),
+    grad: nativeArray(gradients.grad),
+    gradEntropy: nativeArray(gradients.gradEntropy),
+    gradDtypes: nativeDtypes(gradients),
+    ...COEFFICIENTS,
+  };
+}
+
+/**
+ * Returns a contender that runs a function's traffic floor: a loop that reads the function's columns and mask and writes
+ * its gradients, without any arithmetic. It uses the same threads, chunks and tiles as the function. If the arrays do not
+ * fit in the caches, an implementation on these threads can hardly be faster than this loop.
+ */
+export function floor(work: Work, batch: Batch, gradients: Gradients): Contender {
+  const call = callFor(work, nativeBatch(batch, nativeForm(work).reads), gradients);
+  return contender('floor', () => benchNative.traffic({ ...call, later: true }));
+}

@@ -103,16 +103,25 @@ export function summarise(times: readonly number[]): Sample {
   return { median, least: sorted[0]!, most: sorted.at(-1)!, calls: times.length };
 }
 
-/** Returns a contender that calls an asynchronous function. Each of its times ends when the result has been awaited. */
-export function contender(name: string, call: () => unknown): Contender {
+/**
+ * Returns a contender that calls an asynchronous function. Each of its times ends when the result has been awaited, or
+ * when the call returns its promise.
+ */
+export function contender(
+  name: string,
+  call: () => unknown,
+  until: 'result' | 'promise' = 'result',
+): Contender {
   return {
     name,
     async time(calls) {
       const times = new Array<number>(calls);
       for (let i = 0; i < calls; i++) {
         const start = performance.now();
-        await call();
-        times[i] = performance.now() - start;
+        const promise = call();
+        const returned = performance.now();
+        await promise;
+        times[i] = (until === 'promise' ? returned : performance.now()) - start;
       }
       return times;
     },

@@ -1,6 +1,7 @@
-// Formats and prints tables, for a terminal or as Markdown for bench/README.md.
+// Formats tables, for a terminal or as Markdown for bench/README.md.
 import Table from 'cli-table3';
 import type { Sample } from './race.js';
+import type { Times } from './report.js';
 
 /** The title and the cells of a table. The first column is aligned to the left, and the others to the right. */
 export interface TableContent {
@@ -9,29 +10,39 @@ export interface TableContent {
   rows: readonly (readonly string[])[];
 }
 
-/** Returns a function that prints a table, either as Markdown or for a terminal. */
-export function printer(markdown: boolean): (table: TableContent) => void {
-  return ({ title, head, rows }) => {
-    const text = markdown ? inMarkdown(head, rows) : forTerminal(head, rows);
-    console.log(`\n${title}\n${markdown ? '\n' : ''}${text}`);
-  };
-}
-
-function forTerminal(head: readonly string[], rows: readonly (readonly string[])[]): string {
+/** Prints a table for a terminal. */
+export function print({ title, head, rows }: TableContent): void {
   const table = new Table({
     head: [...head],
+    // Without lines between the rows.
+    chars: { mid: '', 'left-mid': '', 'mid-mid': '', 'right-mid': '' },
     style: { head: [], border: [] },
     colAligns: head.map((_, i) => (i === 0 ? 'left' : 'right')),
   });
-  table.push(...rows.map((row) => [...row]));
-  return table.toString();
+  table.push(...rows.map((row) => row.map((cell) => cell.replaceAll('**', ''))));
+  console.log(`\n${title}\n${table.toString()}`);
 }
 
-function inMarkdown(head: readonly string[], rows: readonly (readonly string[])[]): string {
+/** Returns a table in Markdown, without its title. */
+export function inMarkdown({ head, rows }: TableContent): string {
   const line = (cells: readonly string[]) =>
     `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`;
   const rule = `|${head.map((_, i) => (i === 0 ? ' --- ' : ' ---: ')).join('|')}|`;
   return [line(head), rule, ...rows.map(line)].join('\n');
+}
+
+/** Returns a table of times. */
+export function timesTable(title: string, times: Times, unit: 'ms' | 'µs'): TableContent {
+  const scale = unit === 'µs' ? 1e3 : 1;
+  return {
+    title,
+    head: ['', unit, 'min – max'],
+    rows: Object.entries(times).map(([name, sample]) => [
+      name,
+      digits(sample.median * scale),
+      spread(sample, scale),
+    ]),
+  };
 }
 
 /**
@@ -53,18 +64,4 @@ export function spread({ least, most }: Sample, scale = 1): string {
  */
 export function ratio(other: Sample | undefined, sample: Sample | undefined): string {
   return other && sample ? digits(other.median / sample.median) : '';
-}
-
-/** Formats a speed in millions of tokens per second. `tokens` is the number of tokens that one call computes. */
-export function speed(tokens: number, { median }: Sample): string {
-  return digits(tokens / median / 1e3);
-}
-
-/**
- * Converts a sample of times, in milliseconds, to throughput in GB/s. The longest time gives the least throughput, and
- * the shortest time the most.
- */
-export function gigabytesPerSecond(bytes: number, { median, least, most }: Sample) {
-  const rate = (milliseconds: number) => bytes / milliseconds / 1e6;
-  return { median: rate(median), least: rate(most), most: rate(least) };
 }

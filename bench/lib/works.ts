@@ -1,31 +1,30 @@
-// Lists the functions to time: every loss in the package's registries, and GRPO's whole objective. A function that is
-// added to a registry is timed without a change here, unless it has an argument without a default.
-import type { NativeFunctionSpec } from '../../binding.js';
-import {
-  ALGORITHM_TYPE,
-  type Batch,
-  type DeviceBatch,
-  ENTROPY_LOSS_FN,
-  type HalfColumn,
-  KL_FN,
-  POLICY_LOSS_FN,
-  type PolicyLossFn,
+// Lists the functions to time: every loss in the package's registries, GRPO's whole objective, and the expressions of the
+// golden cases. A function that is added to a registry is timed without a change here, unless it has an argument without
+// a default. Only the package's public interface is used, so that compare-builds.ts can time other versions of it.
+import { readFileSync } from 'node:fs';
+import type * as Package from '../../lib/index.js';
+import type {
+  Batch,
+  DeviceBatch,
+  EntropyLossFn,
+  HalfColumn,
+  KLFn,
+  Objective,
+  PolicyLossFn,
 } from '../../lib/index.js';
-import { GROUP_SIZE, type NativeReads } from './batch.js';
+import { GROUP_SIZE } from './batch.js';
+
+/** The interface of the package whose functions are timed. */
+export type Api = typeof Package;
 
 /** The arrays that receive the gradients of a call. */
-export interface Gradients<A = Float32Array> {
+export interface Gradients<A = Float32Array | HalfColumn> {
   grad?: A;
   gradEntropy?: A;
 }
 
-/** Requests the gradient with respect to log-probabilities in an array that the call returns. */
-export interface ReturnedGradient {
-  grad: true;
-}
-
-/** The results of a call: loss, metrics and gradients. */
-export interface Outcome extends Gradients {
+/** The loss and the metrics of a call. */
+export interface Outcome {
   loss: number;
   metrics: Partial<Record<string, number>>;
 }
@@ -34,10 +33,13 @@ export interface Outcome extends Gradients {
  * The family of a function. 'framework' has the policy losses of other frameworks and papers than Trinity-RFT, which
  * this package defines by expressions.
  */
-type Family = 'policy' | 'framework' | 'kl' | 'entropy' | 'objective' | 'expression';
+export type Family = 'policy' | 'framework' | 'kl' | 'entropy' | 'objective' | 'expression';
 
-/** A function to time, in the form that all benchmarks share, and the inputs that it reads. */
-export interface Work extends NativeReads {
+/** Any policy loss. */
+export type AnyLossFn = PolicyLossFn<Partial<Record<string, number>>>;
+
+/** A function to time, in the form that all benchmarks share. */
+export interface Work {
   /** The function's name in tables and result files, such as 'ppo', 'kl k3', 'entropy mix' or 'grpo objective'. */
   readonly id: string;
   readonly family: Family;
@@ -47,19 +49,14 @@ export interface Work extends NativeReads {
   readonly args: Record<string, number>;
   /** The columns with respect to which the loss is differentiated. */
   readonly wrt: readonly ('logprob' | 'entropy')[];
-  /** Whether the function computes anything. It is false for `none`, which only writes zeros. */
-  readonly computes: boolean;
-  readonly spec: NativeFunctionSpec;
-  /** With `grad: true`, returns the gradient in an array of its own. */
-  compute(
-    batch: Batch | DeviceBatch,
-    gradients?: Gradients<Float32Array | HalfColumn> | ReturnedGradient,
-  ): Promise<Outcome>;
+  readonly fn: AnyLossFn | KLFn | EntropyLossFn | Objective;
+  /** With `grad: true`, the gradient is in an array that the call returns. */
+  compute(batch: Batch | DeviceBatch, gradients?: Gradients | { grad: true }): Promise<Outcome>;
   computeSync(batch: Batch | DeviceBatch, gradients?: Gradients): Outcome;
 }
 
 /**
- * The entropy coefficient. With the default of 0, all results would be 0, and a comparison with a peer could find no
+ * The entropy coefficient. With the default of 0, all results would be 0, and a comparison with PyTorch could find no
  * error.
  */
 const ENTROPY_COEF = 0.01;
@@ -71,133 +68,96 @@ const ARGUMENTS: Record<string, Record<string, number>> = {
   'verl/online_dpo': { beta: 0.1 },
 };
 
-function policyLoss(name: string): Work {
-  const args = ARGUMENTS[name] ?? {};
-  const fn = POLICY_LOSS_FN.create(name, args);
-  const family = 'program' in fn.policyLoss ? 'framework' : 'policy';
-  return policyWork({ id: name, family, name, args }, fn);
+/** Returns the functions to time, PPO first. If a pattern is given, returns only the functions whose id matches it. */
+export function works(api: Api, only?: RegExp): Work[] {
+  // `none` computes nothing.
+  const names = (registry: { names(): string[] }) => registry.names().filter((name) => name !== 'none');
+  const all = [
+    ...names(api.POLICY_LOSS_FN).map((name) => policyLoss(api, name)),
+    ...names(api.KL_FN).map((name) => kl(api, name)),
+    ...names(api.ENTROPY_LOSS_FN).map((name) => entropy(api, name)),
+    grpoObjective(api),
+    ...expressions(api),
+  ];
+  return only ? all.filter(({ id }) => only.test(id)) : all;
 }
 
-/** Returns the work that times a policy loss. */
-export function policyWork(
-  named: Pick<Work, 'id' | 'family' | 'name' | 'args'>,
-  fn: PolicyLossFn<Partial<Record<string, number>>>,
-): Work {
+function policyLoss(api: Api, name: string): Work {
+  const args = ARGUMENTS[name] ?? {};
+  const { declaration } = api.POLICY_LOSS_FN.get(name) as { declaration?: { source: readonly string[] } };
+  const family = declaration?.source.includes('Trinity-RFT') ? 'policy' : 'framework';
+  return ofLoss({ id: name, family, name, args }, api.POLICY_LOSS_FN.create(name, args));
+}
+
+function ofLoss(named: Pick<Work, 'id' | 'family' | 'name' | 'args'>, fn: AnyLossFn | Objective): Work {
   return {
     ...named,
     wrt: ['logprob'],
-    computes: true,
-    ...fn.reads,
-    spec: usualForm(fn),
+    fn,
     compute: (batch, gradients) => fn.compute(batch, gradients),
     computeSync: (batch, gradients) => fn.computeSync(batch, gradients),
   };
 }
 
-/** Returns the form of a policy loss for batches with all columns that it can read, with one value per token. */
-function usualForm(fn: PolicyLossFn<Partial<Record<string, number>>>): NativeFunctionSpec {
-  const made = fn.withTerms({});
-  return 'spec' in made ? made.spec((1 << made.optional.length) - 1) : made;
-}
-
-function kl(name: string): Work {
-  const fn = KL_FN.create(name);
-  const term = fn.term('token-mean', true);
+function kl(api: Api, name: string): Work {
+  const fn = api.KL_FN.create(name);
   return {
-    id: `kl ${name}`,
-    family: 'kl',
-    name,
-    args: {},
-    wrt: ['logprob'],
-    computes: term !== undefined,
-    columns: term ? ['logprob', 'ref_logprob', ...(fn.usesOldLogprob ? (['old_logprob'] as const) : [])] : [],
-    rowColumns: [],
-    expertMask: false,
-    spec: term ? { kl: term } : {},
+    ...{ id: `kl ${name}`, family: 'kl', name, args: {}, wrt: ['logprob'], fn },
     compute: (batch, gradients) => fn.calculateKlLoss(batch, gradients),
     computeSync: (batch, gradients) => fn.calculateKlLossSync(batch, gradients),
   };
 }
 
-function entropy(name: string): Work {
-  const fn = ENTROPY_LOSS_FN.create(name, { entropy_coef: ENTROPY_COEF });
-  const term = fn.term('token-mean');
-  // In its options and results, an entropy loss calls its gradient `grad`. Objectives and the benchmarks call it
-  // `gradEntropy`.
-  const options = (given: Gradients<Float32Array | HalfColumn> | ReturnedGradient = {}) =>
-    'gradEntropy' in given && given.gradEntropy ? { grad: given.gradEntropy } : {};
-  const outcome = ({ grad, ...rest }: Outcome): Outcome => ({ ...rest, ...(grad && { gradEntropy: grad }) });
-  return {
-    id: `entropy ${name}`,
-    family: 'entropy',
-    name,
-    args: { entropy_coef: ENTROPY_COEF },
-    wrt: ['entropy'],
-    computes: term !== undefined,
-    columns: term ? ['entropy'] : [],
-    rowColumns: [],
-    expertMask: fn.rows === 'usual',
-    spec: term ? { entropy: term } : {},
-    compute: async (batch, gradients) => outcome(await fn.compute(batch, options(gradients))),
-    computeSync: (batch, gradients) => outcome(fn.computeSync(batch, options(gradients))),
-  };
-}
-
-function grpoObjective(): Work {
+function entropy(api: Api, name: string): Work {
   const args = { entropy_coef: ENTROPY_COEF };
-  const objective = ALGORITHM_TYPE.get('grpo').objective({ entropy_loss_fn_args: args });
-  const { policyLossFn, klLossFn, entropyLossFn, lossAggMode } = objective;
-  const kl = klLossFn.term(lossAggMode, true);
-  const entropy = entropyLossFn.term(lossAggMode);
+  const fn = api.ENTROPY_LOSS_FN.create(name, args);
+  // An entropy loss calls its gradient `grad`. Objectives and the benchmarks call it `gradEntropy`.
+  const options = (given: Gradients | { grad: true } = {}) =>
+    'gradEntropy' in given && given.gradEntropy ? { grad: given.gradEntropy } : {};
   return {
-    id: 'grpo objective',
-    family: 'objective',
-    name: 'grpo',
-    args,
-    wrt: ['logprob', 'entropy'],
-    computes: true,
-    columns: [...policyLossFn.reads.columns, 'ref_logprob', 'entropy'],
-    rowColumns: [],
-    expertMask: false,
-    spec: {
-      policyLoss: policyLossFn.policyLoss,
-      ...(kl && { kl }),
-      ...(entropy && { entropy }),
-    },
-    compute: (batch, gradients) => objective.compute(batch, gradients),
-    computeSync: (batch, gradients) => objective.computeSync(batch, gradients),
+    ...{ id: `entropy ${name}`, family: 'entropy', name, args, wrt: ['entropy'], fn },
+    compute: (batch, gradients) => fn.compute(batch, options(gradients)),
+    computeSync: (batch, gradients) => fn.computeSync(batch, options(gradients)),
   };
 }
 
-/** Returns the functions to time, PPO first. If a pattern is given, returns only the functions whose id matches it. */
-export function works(only: RegExp | undefined): Work[] {
-  const all = [
-    ...POLICY_LOSS_FN.names().map(policyLoss),
-    ...KL_FN.names().map(kl),
-    ...ENTROPY_LOSS_FN.names().map(entropy),
-    grpoObjective(),
-  ];
-  return only ? all.filter(({ id }) => only.test(id)) : all;
+function grpoObjective(api: Api): Work {
+  const args = { entropy_coef: ENTROPY_COEF };
+  const fn = api.ALGORITHM_TYPE.get('grpo').objective({ entropy_loss_fn_args: args });
+  const named = { id: 'grpo objective', family: 'objective', name: 'grpo', args } as const;
+  return { ...ofLoss(named, fn), wrt: ['logprob', 'entropy'] };
+}
+
+/** Returns the expressions of the golden cases. torch_losses.py has each of them under its text. */
+function expressions(api: Api): Work[] {
+  const file = new URL('../../test/golden/beyond/expressions.json', import.meta.url);
+  const cases: { expression: string; args: Record<string, number> }[] = JSON.parse(
+    readFileSync(file, 'utf8'),
+  );
+  return cases.map(({ expression: name, args }) => {
+    const fn = api.lossFromExpression(name, { options: args });
+    return ofLoss({ id: `expression ${name}`, family: 'expression', name, args }, fn);
+  });
 }
 
 /**
  * Returns arrays for a function's gradients. They are filled, so that the operating system provides their memory before
  * the timing starts.
  */
-export function gradientsOf(work: Work, tokens: number): Gradients {
+export function gradientsOf(work: Pick<Work, 'wrt'>, tokens: number): Gradients<Float32Array> {
   return gradientArrays(work, () => new Float32Array(tokens).fill(1));
 }
 
 /** Does the same for gradients in 16 bits. */
 export function halfGradientsOf(
-  work: Work,
+  work: Pick<Work, 'wrt'>,
   tokens: number,
   dtype: HalfColumn['dtype'],
 ): Gradients<HalfColumn> {
   return gradientArrays(work, () => ({ data: new Uint16Array(tokens).fill(1), dtype }));
 }
 
-function gradientArrays<A>({ wrt }: Work, make: () => A): Gradients<A> {
+function gradientArrays<A>({ wrt }: Pick<Work, 'wrt'>, make: () => A): Gradients<A> {
   return {
     ...(wrt.includes('logprob') && { grad: make() }),
     ...(wrt.includes('entropy') && { gradEntropy: make() }),

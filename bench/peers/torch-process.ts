@@ -4,7 +4,7 @@ import { createInterface, type Interface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
 /** Returns the first of the given Python programs that can run `code`, or undefined if none can. */
-export function findPython(code: string, among = ['python3', '/usr/bin/python3']): string | undefined {
+export function findPython(code: string, among: readonly string[]): string | undefined {
   return among.find((path) => spawnSync(path, ['-c', code], { stdio: 'ignore' }).status === 0);
 }
 

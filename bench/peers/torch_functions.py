@@ -1,6 +1,6 @@
 """The losses that PyTorch has, by family and name. A loss that is missing here is benchmarked without PyTorch."""
 
-from torch_losses import ENTROPY, EXPRESSION, KL, OBJECTIVE, POLICY
+from torch_losses import ENTROPY, EXPRESSION, KL, LOGITS, OBJECTIVE, POLICY
 from torch_other_losses import OTHERS
 from torch_trl import TRL
 from torch_verl import VERL
@@ -12,4 +12,5 @@ FUNCTIONS = {
     "entropy": ENTROPY,
     "objective": OBJECTIVE,
     "expression": EXPRESSION,
+    "logits": LOGITS,
 }

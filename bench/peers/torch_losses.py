@@ -1,5 +1,5 @@
-"""PyTorch versions of Trinity-RFT's functions (policy losses, KL estimators, entropy losses and GRPO's objective), and of
-the expressions that the benchmarks time.
+"""PyTorch versions of Trinity-RFT's functions (policy losses, KL estimators, entropy losses and GRPO's objective), of PPO
+from logits, and of the expressions that the benchmarks time.
 
 They are written in PyTorch's usual style: the mask multiplies, autograd differentiates, and metrics reuse what the loss
 has computed. Nothing here reads a value back to the host.
@@ -10,7 +10,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from torch_batch import aggregate, log_ratio_of, masked_mean, row_mean, row_sum
+from torch_batch import aggregate, log_ratio_of, masked_mean, row_mean, row_sum, surrogate
 
 
 # Policy losses. Each takes a Batch and Trinity-RFT's arguments, and returns the loss and its metrics.
@@ -286,10 +286,6 @@ def mix_chord(
 # KL estimators. Each returns one value per token.
 
 
-def none(b):
-    return torch.zeros_like(b.logprob)
-
-
 def k1(b):
     return b.logprob - b.ref_logprob
 
@@ -313,15 +309,20 @@ def absolute(b):
 
 
 def corrected_k3(b):
-    if b.old_logprob is None:
-        return k3(b)
     return (b.logprob - b.old_logprob).exp().clamp(0.0, 2.0) * k3(b)
+
+
+def bias_corrected_k3(b):
+    return (b.logprob - b.old_logprob).exp() * k3(b)
+
+
+def straight_through(estimator):
+    """Makes an estimator with the value of the given one, and the gradient of k2."""
+    return lambda b: k2(b) - k2(b).detach() + estimator(b).detach()
 
 
 def kl_loss(estimator):
     def loss_of(b, kl_coef=0.001, loss_agg_mode="token-mean"):
-        if estimator is none:
-            return (b.logprob * 0.0).sum(), {}
         kl = aggregate(estimator(b), b.mask, loss_agg_mode)
         return kl_coef * kl, {"kl_loss": kl.detach(), "kl_coef": torch.full_like(kl, kl_coef).detach()}
 
@@ -348,6 +349,18 @@ def grpo(b, entropy_coef=0.0, kl_coef=0.001):
     entropy_loss, entropy_metrics = entropy(b, entropy_coef)
     kl, kl_metrics = kl_loss(k2)(b, kl_coef)
     return policy - entropy_loss + kl, {**metrics, **entropy_metrics, **kl_metrics}
+
+
+# From the logits of each token [N, vocabulary].
+
+
+def ppo_from_logits(b, entropy_coef):
+    logprobs = torch.log_softmax(b.logits.float(), -1)
+    logprob = logprobs.gather(-1, b.targets[:, None].long())[:, 0]
+    ratio = (logprob - b.old_logprob).exp()
+    losses, _ = surrogate(b.advantages, ratio, 0.8, 1.2)
+    entropies = -(logprobs.exp() * logprobs).sum(-1)
+    return losses.mean() - entropy_coef * entropies.mean(), {}
 
 
 # Losses of the benchmark's expressions, under their texts. Each takes a Batch and the names in the text, and returns
@@ -429,17 +442,23 @@ POLICY = {
 KL = {
     name: kl_loss(estimator)
     for name, estimator in {
-        "none": none,
         "k1": k1,
         "k2": k2,
         "k3": k3,
         "low_var_kl": low_var_kl,
         "abs": absolute,
         "corrected_k3": corrected_k3,
+        "bias_corrected_k3": bias_corrected_k3,
+        "k1+": straight_through(k1),
+        "k2+": straight_through(k2),
+        "k3+": straight_through(low_var_kl),
+        "low_var_kl+": straight_through(low_var_kl),
+        "abs+": straight_through(absolute),
     }.items()
 }
 ENTROPY = {"default": entropy, "mix": usual_entropy}
 OBJECTIVE = {"grpo": grpo}
+LOGITS = {"ppo": ppo_from_logits}
 EXPRESSION = {
     text: expression_loss(per_token)
     for text, per_token in {

@@ -5,18 +5,17 @@
 Reads one JSON object per line and answers each with one line, so that the caller can alternate its own work with
 PyTorch's. Where PyTorch raises an error, the answer is {"error": …}.
 
-  {"op": "about", "threads"}                   versions, and the names of the losses by family
-  {"op": "compile_problem"}                    why torch.compile cannot be used; null if it can
-  {"op": "load", "files", "step"}              reads the inputs of the batch, each from a file
-  {"op": "prepare", "form", "family", "name", "args", "gradient", "wrt"}
-                                               prepares a loss and the columns to differentiate it by
-  {"op": "evaluate", "form", "files"}          loss and metrics; the gradients go to files, in the order of wrt
-  {"op": "time", "form", "calls", "until"}     milliseconds of each call
-  {"op": "release", "form"}                    drops what was prepared
-  {"op": "logits", "shape", "dtype", "calls"}  milliseconds of PPO from logits drawn at random, and of its gradient
-  {"op": "copy", "source", "bytes", "calls"}   milliseconds of copying bytes to the device's memory
+  {"op": "about"}                            versions, and the names of the losses by family
+  {"op": "load", "files", "step", "threads"} reads the inputs of the batch, each from a file, for so many threads
+  {"op": "prepare", "form", "family", "name", "args", "wrt"}
+                                             prepares a loss and the columns to differentiate it by
+  {"op": "evaluate", "form", "files"}        loss and metrics; the gradients go to files, in the order of wrt
+  {"op": "time", "form", "calls", "until"}   milliseconds of each call
+  {"op": "release"}                          drops all that was prepared
+  {"op": "copy", "source", "bytes", "calls"} milliseconds of copying bytes to the device's memory
 
-"form" is "eager" or "compiled". "until" is "host" to time a call until its loss and metrics are numbers on the host, or
+"form" is "eager", "compiled" (torch.compile of the loss; autograd differentiates) or "grad_and_value" (torch.compile of
+loss and gradient together). "until" is "host" to time a call until its loss and metrics are numbers on the host, or
 "device" to time the device alone, without reading anything back. "source" is "device" or "pinned" (host memory).
 """
 
@@ -73,37 +72,41 @@ def read(path, dtype, shape):
 class Contender:
     """A loss on a batch, ready to be evaluated and timed."""
 
-    def __init__(self, device, batch, compiled, family, name, args, gradient, wrt):
+    def __init__(self, device, batch, form, family, name, args, wrt):
         function = FUNCTIONS[family][name]
         step, names = batch.step, list(batch.columns)
+        with torch.no_grad():
+            self.metric_names = list(function(batch, **args)[1])
 
         # Takes each tensor as a separate parameter, so that torch.compile can trace this function.
         def of_tensors(mask, expert, *columns):
             loss, metrics = function(Batch(mask, expert, step, **dict(zip(names, columns))), **args)
-            return (loss, *metrics.values())
+            return loss, tuple(metrics.values())
+
+        # Detached tensors share the memory, but not whether they require a gradient.
+        inputs = [tensor.detach() for tensor in (batch.mask, batch.expert, *batch.columns.values())]
+        places = tuple(2 + names.index(column) for column in wrt)
+
+        if form == "grad_and_value":
+            both = compiled(torch.func.grad_and_value(of_tensors, argnums=places, has_aux=True))
+
+            def run():
+                gradients, (loss, metrics) = both(*inputs)
+                return [loss, *metrics], gradients
+
+        else:
+            forward = compiled(of_tensors) if form == "compiled" else of_tensors
+            variables = [inputs[place].requires_grad_() for place in places]
+
+            def run():
+                loss, metrics = forward(*inputs)
+                return [loss, *metrics], torch.autograd.grad(loss, variables)
 
         self.device = device
-        self.inputs = [batch.mask, batch.expert, *batch.columns.values()]
-        self.wrt = [getattr(batch, column) for column in wrt] if gradient else []
-        with torch.no_grad():
-            self.metric_names = list(function(batch, **args)[1])
-        for column in ("logprob", "entropy"):
-            getattr(batch, column).requires_grad_(gradient and column in wrt)
-        self.forward = of_tensors
-        if compiled:
-            torch._dynamo.reset()
-            self.forward = torch.compile(of_tensors, dynamic=False, fullgraph=True)
-            for _ in range(3):
-                self.run()
+        self.run = run
+        for _ in range(3):
+            self.run()
         synchronize(device)
-
-    def run(self):
-        """Returns the loss and metrics as a list, and the gradients as a tuple."""
-        if not self.wrt:
-            with torch.no_grad():
-                return list(self.forward(*self.inputs)), ()
-        values = list(self.forward(*self.inputs))
-        return values, torch.autograd.grad(values[0], self.wrt)
 
     def numbers(self, values):
         """Reads values back as Python numbers, on a GPU in one transfer."""
@@ -115,7 +118,7 @@ class Contender:
         values, gradients = self.run()
         for gradient, path in zip(gradients, files):
             torch.from_file(path, shared=True, size=gradient.numel()).copy_(gradient.flatten())
-        loss, *metrics = self.numbers(values)
+        loss, *metrics = self.numbers([value.detach() for value in values])
         return {"loss": loss, "metrics": dict(zip(self.metric_names, metrics))}
 
     def time(self, calls, until):
@@ -125,29 +128,8 @@ class Contender:
         return [host_milliseconds(lambda: self.numbers(self.run()[0])) for _ in range(calls)]
 
 
-class FromLogits:
-    """PPO with an entropy bonus from logits, and its gradient with respect to them."""
-
-    def __init__(self, device, shape, dtype):
-        generator = torch.Generator(device).manual_seed(1)
-        rows, vocabulary = shape
-        draw = lambda *size: torch.randn(*size, device=device, generator=generator)
-        self.logits = (3 * draw(rows, vocabulary)).to(getattr(torch, dtype)).requires_grad_()
-        self.targets = torch.randint(vocabulary, (rows, 1), device=device, generator=generator)
-        self.advantages = draw(rows)
-        with torch.no_grad():
-            chosen = self.logits.float().gather(-1, self.targets)[:, 0]
-            self.old_logprob = chosen - self.logits.float().logsumexp(-1) + 0.1 * draw(rows)
-
-    def run(self):
-        logprobs = torch.log_softmax(self.logits.float(), -1)
-        logprob = logprobs.gather(-1, self.targets)[:, 0]
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-        ratio = (logprob - self.old_logprob).exp()
-        unclipped = -self.advantages * ratio
-        clipped = -self.advantages * ratio.clamp(0.8, 1.2)
-        loss = torch.maximum(unclipped, clipped).mean() - 0.01 * entropy.mean()
-        return torch.autograd.grad(loss, [self.logits])
+def compiled(function):
+    return torch.compile(function, dynamic=False)
 
 
 class Session:
@@ -158,37 +140,26 @@ class Session:
         self.batch = None
         self.contenders = {}
         self.buffers = {}
-        self.from_logits = self.from_logits_key = None
 
-    def about(self, threads=None):
-        if threads is not None:
-            torch.set_num_threads(threads)
+    def about(self):
         cuda = self.device.type == "cuda"
         return {
             "version": torch.__version__,
             "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
-            "cuda": torch.version.cuda,
             "functions": {family: list(functions) for family, functions in FUNCTIONS.items()},
         }
 
-    def compile_problem(self):
-        if not hasattr(torch, "compile"):
-            return {"problem": f"PyTorch {torch.__version__} has no torch.compile"}
-        try:
-            torch.compile(lambda x: (x * 2.0).sum())(torch.ones(64, device=self.device))
-        except Exception as error:
-            return {"problem": f"torch.compile failed: {first_line(error)}"}
-        return {"problem": None}
-
-    def load(self, files, step):
+    def load(self, files, step, threads=None):
+        if threads is not None:
+            torch.set_num_threads(threads)
         # Frees the previous batch first, because the device may not have room for both.
         self.batch = None
-        self.contenders.clear()
+        self.release()
         self.batch = load(self.device, files, step)
         return {}
 
     def prepare(self, form, **request):
-        self.contenders[form] = Contender(self.device, self.batch, form == "compiled", **request)
+        self.contenders[form] = Contender(self.device, self.batch, form, **request)
         return {}
 
     def evaluate(self, form, files):
@@ -197,18 +168,11 @@ class Session:
     def time(self, form, calls, until):
         return {"milliseconds": self.contenders[form].time(calls, until)}
 
-    def release(self, form):
-        self.contenders.pop(form, None)
+    def release(self):
+        self.contenders.clear()
+        # Otherwise the number of compiled losses would reach a limit of torch.compile.
+        torch._dynamo.reset()
         return {}
-
-    def logits(self, shape, dtype, calls):
-        """The logits stay until other ones are asked for."""
-        key = (*shape, dtype)
-        if self.from_logits_key != key:
-            self.from_logits = None
-            self.from_logits, self.from_logits_key = FromLogits(self.device, shape, dtype), key
-        synchronize(self.device)
-        return {"milliseconds": [device_milliseconds(self.device, self.from_logits.run) for _ in range(calls)]}
 
     def copy(self, source, bytes, calls):
         origin, target = self.buffer(source, bytes), self.buffer("target", bytes)
@@ -226,7 +190,7 @@ class Session:
         return self.buffers[kind, size]
 
 
-OPS = ("about", "compile_problem", "load", "prepare", "evaluate", "time", "release", "logits", "copy")
+OPS = ("about", "load", "prepare", "evaluate", "time", "release", "copy")
 
 
 def first_line(error):

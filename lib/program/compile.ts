@@ -180,8 +180,8 @@ class Lowering {
 
   #lowered(node: Node, operands: readonly Node[]): Node {
     const graph = this.#graph;
-    const [first, ...others] = operands;
     const isAnd = node.op === 'mul' && operands.every((x) => x.isCondition);
+    const [first, ...others] = isAnd && !(operands[0]!.op in CHOICES) ? operands.toReversed() : operands;
     const choice = node.op === 'select' || isAnd ? CHOICES[first!.op] : undefined;
     if (node.op === 'stop') return first!;
     if (choice)

@@ -63,10 +63,10 @@ export async function cutFile(
     if (canBeCut && isText && (await hasPlainLines(path, { maxRowTokens: MAX_ROW_TOKENS })))
       return { ...about, pieces: await cutLines(path, bytes, canEnd) };
     if (canBeCut && reader === readParquet) {
-      const { boundsOfGroups } = await import('./parquet/groups.js');
+      const { boundsOfGroups } = await import('./parquet/file.js');
       const copy = await copyOf(path, { file, start: 0, end: 0, groups: [0, 0] });
       try {
-        const bounds = boundsOfGroups(path, copy?.path ?? path);
+        const bounds = boundsOfGroups(copy?.path ?? path);
         if (bounds) return { ...about, pieces: await cutGroups(about, bounds, bytes, canEnd) };
       } finally {
         await copy?.remove();

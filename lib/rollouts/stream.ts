@@ -28,7 +28,7 @@ export interface ReadOptions {
   backend?: string;
   /**
    * The maximum number of tokens in a row, including masked ones; 1,048,576 by default. A longer row is an error. It is
-   * found before the row's lists take memory.
+   * found before the row's lists take memory. The limits on the pages of Parquet files grow with it.
    */
   maxRowTokens?: number;
   /** The maximum number of rows in all files, including skipped ones; 1,048,576 by default. */
@@ -105,7 +105,8 @@ export interface StreamOptions extends ReadOptions {
  * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
  * (`.jsonl.gz`). A null value counts as absent. Every column except action_mask must have a value in every row or in
  * none. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size
- * of the files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice.
+ * of the files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice. A
+ * maxRowTokens of more than 9 million raises this limit.
  *
  * @param files the names of the files. A piece of a file, as cutFile() returns it, stands for some of its rows.
  * @throws LossError if the rollouts cannot be read. For a bad value, the message names the file, the line or row, the

@@ -1,26 +1,10 @@
 #include "cpu/advantages.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
-#include "advantage/draw.h"
 #include "cpu/engine.h"
 
 namespace policy_loss::cpu {
-namespace {
-
-// The number of groups that are scored by one piece of the task (see pool.h).
-constexpr int64_t kGroupsOfPiece = 512;
-
-// Returns the share of the rewards that are not 0. If all are 0, one of them counts as rewarded.
-double rewarded_share(const std::vector<double>& rewards) {
-  const auto zeros = std::count(rewards.begin(), rewards.end(), 0.0);
-  const auto rows = static_cast<double>(rewards.size());
-  return std::max(rows - static_cast<double>(zeros), 1.0) / rows;
-}
-
-}  // namespace
 
 void add_spreads(const Spread* spreads, int64_t rows, Spread* total) {
   for (int64_t row = 0; row < rows; ++row) total->add(spreads[row]);
@@ -35,68 +19,71 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
       seed_(seed),
       not_finite_row_(not_finite_row) {
   const int64_t rows = batch.tokens.layout.rows;
-  const double* options = function_.options.data();
-  bool whole_rows = false;
-  bool counts_tokens = false;
-  switch (function_.shape) {
-    case AdvantageShape::kGroup:
-      with_function(
-          function_.index, options,
-          [&]<class F>(const F& f) {
-            if constexpr (F::traits.sums_token_rewards) {
-              needs_statistics_ = !(F::traits.has_reward_keys && batch.named_rewards);
-              pass_.statistic_of = kTokenRewards;
-            }
-            counts_tokens = F::traits.counts_tokens() && !batch.row_tokens;
-            whitened_ = F::traits.whitened;
-            if constexpr (F::traits.has_rank_penalty) {
-              needs_statistics_ = f.rank_penalty != 0;
-              pass_.statistic_of = kSampledLogprob;
-            }
-          },
-          GroupAdvantages{});
-      whole_rows = needs_statistics_ || counts_tokens;
-      if (!outputs_.scores) scores_.resize(rows);
-      if (!outputs_.repeats) repeats_.resize(rows);
-      break;
-    case AdvantageShape::kRecurrence:
-      whole_rows = true;
-      with_function(
-          function_.index, options,
-          [&]<class F>(const F&) {
-            whitened_ = F::traits.whitened;
-            whitening_tokens_ = F::traits.whitening_tokens;
-          },
-          RecurrentAdvantages{});
-      break;
-    case AdvantageShape::kDistill:
-      row_sums_.resize(2 * rows);
-      break;
-    case AdvantageShape::kBaseline:
-      whole_rows = true;
-      break;
-  }
-  chunks_ = plan_chunks(batch.tokens.layout, whole_rows);
+  find_needs();
+  const bool is_group = function_.shape == AdvantageShape::kGroup;
+  const bool is_distillation = function_.shape == AdvantageShape::kDistill;
+  const bool is_recurrence = function_.shape == AdvantageShape::kRecurrence;
+  // Only what reads nothing of other tokens of a row can compute a part of one.
+  const bool in_parts = is_distillation || (is_group && !needs_statistics_ && !counts_tokens_);
+  chunks_ = plan_chunks(batch.tokens.layout, !in_parts);
   bad_.resize(chunks_.size());
   if (needs_statistics_) row_statistics_.resize(rows);
-  if (counts_tokens) {
+  if (counts_tokens_) {
     row_tokens_.resize(rows);
     batch_.row_tokens = row_tokens_.data();
   }
-  measured_ = whitened_ && function_.shape == AdvantageShape::kRecurrence && !batch.spread;
+  measured_ = whitened_ && is_recurrence && !batch.spread;
   if (measured_ && !outputs_.spreads) {
     spreads_.resize(rows);
     outputs_.spreads = spreads_.data();
   }
-  if (whitened_ && function_.shape == AdvantageShape::kGroup) unwhitened_.resize(rows);
-  if (function_.shape == AdvantageShape::kDistill) parts_.resize(2 * chunks_.size());
-  if (!outputs_.scores) outputs_.scores = scores_.data();
-  if (!outputs_.repeats) outputs_.repeats = repeats_.data();
+  if (whitened_ && is_group) unwhitened_.resize(rows);
+  if (is_distillation) {
+    row_sums_.resize(2 * rows);
+    parts_.resize(2 * chunks_.size());
+  }
+  if (is_group && !outputs_.scores) {
+    scores_.resize(rows);
+    outputs_.scores = scores_.data();
+  }
+  if (is_group && !outputs_.repeats) {
+    repeats_.resize(rows);
+    outputs_.repeats = repeats_.data();
+  }
   pass_.index = function_.index;
   pass_.scale = 1;
   pass_.row_statistics = needs_statistics_ ? row_statistics_.data() : nullptr;
-  pass_.row_tokens = counts_tokens ? row_tokens_.data() : nullptr;
+  pass_.row_tokens = counts_tokens_ ? row_tokens_.data() : nullptr;
   pass_.row_sums = row_sums_.data();
+}
+
+// Finds out which statistics of rows the function needs, and how it whitens.
+void AdvantageEvaluation::find_needs() {
+  const double* const options = function_.options.data();
+  if (function_.shape == AdvantageShape::kGroup)
+    with_function(
+        function_.index, options,
+        [&]<class F>(const F& f) {
+          if constexpr (F::traits.sums_token_rewards) {
+            needs_statistics_ = !(F::traits.has_reward_keys && batch_.named_rewards);
+            pass_.statistic_of = kTokenRewards;
+          }
+          counts_tokens_ = F::traits.counts_tokens() && !batch_.row_tokens;
+          whitened_ = F::traits.whitened;
+          if constexpr (F::traits.has_rank_penalty) {
+            needs_statistics_ = f.rank_penalty != 0;
+            pass_.statistic_of = kSampledLogprob;
+          }
+        },
+        GroupAdvantages{});
+  if (function_.shape == AdvantageShape::kRecurrence)
+    with_function(
+        function_.index, options,
+        [&]<class F>(const F&) {
+          whitened_ = F::traits.whitened;
+          whitening_tokens_ = F::traits.whitening_tokens;
+        },
+        RecurrentAdvantages{});
 }
 
 bool AdvantageEvaluation::collect_not_finite() {
@@ -161,187 +148,6 @@ void AdvantageEvaluation::work(int64_t piece) {
         subtract_baselines(piece);
       break;
   }
-}
-
-int64_t AdvantageEvaluation::next_group_phase() {
-  if (phase_ == 1) return 1 + (needs_statistics_ || pass_.row_tokens ? chunks() : 0);
-  if (collect_not_finite()) return 0;
-  if (phase_ == 2) {
-    if (!row_statistics_.empty()) batch_rewarded_ = rewarded_share(row_statistics_);
-    rules_.resize(groups_.size());
-    group_rows_.resize(groups_.size());
-    if (groups_.size() > 0) return (groups_.size() + kGroupsOfPiece - 1) / kGroupsOfPiece;
-    phase_ = 3;
-  }
-  if (phase_ == 3) {
-    count_repeats();
-    if (whitened_) whiten_scores();
-    return outputs_.advantages ? chunks() : 0;
-  }
-  return 0;
-}
-
-// Finds the groups, and the rewards of their units (rows, or runs of rows). This is a single piece of its
-// phase, because it does not read tokens. The other pieces of the phase do.
-void AdvantageEvaluation::find_units() {
-  const int64_t rows = batch_.tokens.layout.rows;
-  for (int64_t row = 0; batch_.rewards && row < rows; ++row) {
-    if (std::isfinite(batch_.rewards[row])) continue;
-    not_finite_ = {NonFiniteInput::kRewards, row};
-    return;
-  }
-  groups_ = find_groups(rows, batch_.groups, batch_.runs);
-  if (!batch_.rewards) return;
-  unit_rewards_.resize(groups_.units());
-  for (int64_t unit = 0; unit < groups_.units(); ++unit)
-    unit_rewards_[unit] = batch_.rewards[groups_.last_row[unit]];
-  batch_std_ = moments_of(groups_.units(), [&](int64_t unit) { return unit_rewards_[unit]; }).sample_std();
-}
-
-void AdvantageEvaluation::score_groups(int64_t piece) {
-  std::vector<double> values;
-  with_function(
-      function_.index, function_.options.data(),
-      [&](const auto& f) {
-        const int64_t first = piece * kGroupsOfPiece;
-        const int64_t last = std::min(first + kGroupsOfPiece, groups_.size());
-        for (int64_t group = first; group < last; ++group) score_group(f, group, &values);
-      },
-      GroupAdvantages{});
-}
-
-template <class F>
-void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<double>* values) {
-  const int64_t* const members = groups_.members.data() + groups_.offsets[group];
-  const int64_t size = groups_.offsets[group + 1] - groups_.offsets[group];
-  if constexpr (F::traits.has_reward_keys) {
-    if (batch_.named_rewards) return score_named_rewards(f, group);
-  }
-  const auto reward = [&](int64_t i) {
-    if constexpr (F::traits.sums_token_rewards)
-      return row_statistics_[members[i]];
-    else
-      return unit_rewards_[members[i]];
-  };
-  values->resize(size);
-  for (int64_t i = 0; i < size; ++i) (*values)[i] = reward(i);
-  const auto value = [&](int64_t i) { return (*values)[i]; };
-  std::vector<bool> left_out;
-
-  if constexpr (F::traits.has_rank_penalty) {
-    if (f.rank_penalty != 0 && size > 1) {
-      // The answers are ranked from the least likely to the most likely. A likelier answer loses more of its
-      // reward.
-      std::vector<int64_t> order(size);
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-        return row_statistics_[members[a]] < row_statistics_[members[b]];
-      });
-      for (int64_t rank = 0; rank < size; ++rank)
-        (*values)[order[rank]] = f.penalised((*values)[order[rank]], rank, size);
-    }
-  }
-  if constexpr (F::traits.has_balance) {
-    if (f.balance && size > 1) {
-      const double mean = moments_of(size, value).mean;
-      std::vector<int64_t> negatives;
-      for (int64_t i = 0; i < size; ++i)
-        if ((*values)[i] < mean) negatives.push_back(i);
-      const int64_t surplus = 2 * static_cast<int64_t>(negatives.size()) - size;
-      if (surplus > 0) {
-        left_out.resize(size);
-        draw_surplus(seed_, group, surplus, static_cast<int64_t>(negatives.size()), negatives.data());
-        for (int64_t i = 0; i < surplus; ++i) left_out[negatives[i]] = true;
-      }
-    }
-  }
-
-  GroupMoments moments = moments_of(size, value, [&](int64_t i) { return left_out.empty() || !left_out[i]; });
-  moments.batch_std = batch_std_;
-  if constexpr (F::traits.has_soft_baseline) {
-    if (f.soft) moments.log_mean_exp = log_mean_exp(size, value, f.tau);
-  }
-  if constexpr (F::traits.has_token_mean)
-    moments.token_mean = weighted_mean(size, value, [&](int64_t i) { return batch_.row_tokens[members[i]]; });
-  if constexpr (F::traits.has_second) moments.second = second_largest(size, value);
-  moments.batch_rewarded = batch_rewarded_;
-  const GroupRule rule = f.rule(moments);
-  rules_[group] = rule;
-  double rows = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    const int64_t unit = members[i];
-    rows += static_cast<double>(groups_.unit_rows[unit]);
-    double score = rule.score(reward(i));
-    if constexpr (F::traits.by_runs) {
-      if (f.step_norm) score /= static_cast<double>(groups_.unit_rows[unit]);
-    }
-    const bool counts = rule.kept && (left_out.empty() || !left_out[i]);
-    // If units are runs of rows, a run's score is stored at its last row here. count_repeats() copies it to
-    // the run's other rows.
-    outputs_.scores[groups_.last_row[unit]] = counts ? static_cast<float>(score) : 0.0f;
-    outputs_.repeats[groups_.last_row[unit]] = rule.kept ? 1 : 0;
-    if constexpr (F::traits.whitened) unwhitened_[unit] = score;
-  }
-  group_rows_[group] = rows;
-}
-
-// Scores a group by the named rewards of the batch instead of its token rewards. A row's score is the
-// weighted sum of its scores by each of these rewards.
-template <class F>
-void AdvantageEvaluation::score_named_rewards(const F& f, int64_t group) {
-  const int64_t* const members = groups_.members.data() + groups_.offsets[group];
-  const int64_t size = groups_.offsets[group + 1] - groups_.offsets[group];
-  for (int64_t i = 0; i < size; ++i) {
-    unwhitened_[members[i]] = 0;
-    outputs_.repeats[members[i]] = 1;
-  }
-  for (int64_t k = 0; k < batch_.named; ++k) {
-    const double* const rewards = batch_.named_rewards + k * batch_.tokens.layout.rows;
-    const GroupRule rule = f.rule(moments_of(size, [&](int64_t i) { return rewards[members[i]]; }));
-    for (int64_t i = 0; i < size; ++i)
-      unwhitened_[members[i]] += batch_.reward_weights[k] * rule.score(rewards[members[i]]);
-  }
-}
-
-// Whitens the rows' scores over the unmasked tokens of the batch. Each of these tokens has the score of its
-// row.
-void AdvantageEvaluation::whiten_scores() {
-  const int64_t rows = batch_.tokens.layout.rows;
-  Spread all;
-  for (int64_t row = 0; row < rows; ++row) all.add({batch_.row_tokens[row], unwhitened_[row], 0});
-  const Whitening whitening = all.whitening(kVerlTokens);
-  for (int64_t row = 0; row < rows; ++row)
-    outputs_.scores[row] = static_cast<float>(whitening.whiten(unwhitened_[row]));
-}
-
-// Computes what depends on all groups together: the metrics, and the number of times that each row counts.
-void AdvantageEvaluation::count_repeats() {
-  GroupTotals totals;
-  for (int64_t group = 0; group < groups_.size(); ++group) totals.add(rules_[group], group_rows_[group]);
-  finish_group_metrics(function_, totals, outputs_.values);
-  if (!groups_.unit_of_row.empty()) {
-    for (int64_t row = 0; row < batch_.tokens.layout.rows; ++row) {
-      const int64_t last = groups_.last_row[groups_.unit_of_row[row]];
-      outputs_.scores[row] = outputs_.scores[last];
-      outputs_.repeats[row] = outputs_.repeats[last];
-    }
-  }
-  with_function(
-      function_.index, function_.options.data(),
-      [&]<class F>(const F& f) {
-        if constexpr (F::traits.has_duplicates) {
-          if (!f.duplicates) return;
-          std::vector<int64_t> kept;
-          for (int64_t group = 0; group < groups_.size(); ++group)
-            if (rules_[group].kept) kept.push_back(group);
-          const auto count_again = [&](int64_t group) {
-            for (int64_t at = groups_.offsets[group]; at < groups_.offsets[group + 1]; ++at)
-              ++outputs_.repeats[groups_.members[at]];
-          };
-          draw_duplicates(seed_, groups_.size(), static_cast<int64_t>(kept.size()), kept.data(), count_again);
-        }
-      },
-      GroupAdvantages{});
 }
 
 int64_t AdvantageEvaluation::next_recurrence_phase() {

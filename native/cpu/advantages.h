@@ -29,6 +29,7 @@ class AdvantageEvaluation : public Task {
  private:
   int64_t open_phase() override;
   void work(int64_t piece) override;
+  void find_needs();
   bool collect_not_finite();  // returns whether a value that is not finite was found
   int64_t chunks() const { return static_cast<int64_t>(chunks_.size()); }
 
@@ -39,6 +40,9 @@ class AdvantageEvaluation : public Task {
   void score_groups(int64_t piece);
   template <class F>
   void score_group(const F& f, int64_t group, std::vector<double>* values);
+  template <class F>
+  void penalise(const F& f, const int64_t* members, std::vector<double>* rewards) const;
+  std::vector<bool> surplus_of(int64_t group, const std::vector<double>& rewards) const;
   void count_repeats();
 
   template <class F>
@@ -68,7 +72,7 @@ class AdvantageEvaluation : public Task {
   bool whitened_ = false;
   bool measured_ = false;  // whether the first phase of a recurrence measures
   double whitening_tokens_ = 0;
-  bool needs_statistics_ = false;
+  bool needs_statistics_ = false, counts_tokens_ = false;  // of each row
   std::vector<Chunk> chunks_;
   std::vector<NonFiniteValue> bad_;     // per chunk, or per group if the function has a baseline per token
   std::vector<Spread> spreads_;         // per row; recurrences that are measured only

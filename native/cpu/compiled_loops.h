@@ -1,9 +1,9 @@
-// Loops that compute a whole token segment of a program at once. They exist for the segments that
-// program/compiled.h lists.
+// Loops that compute a whole token segment of a program at once. They exist for the compiled segments
+// (program/compiled.h).
 #pragma once
 
 #include "cpu/loops.h"
-#include "program/compiled.h"
+#include "program/program.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
@@ -26,13 +26,8 @@ struct CompiledSegment {
   float* const* scanned;
 };
 
-struct CompiledLoop {
-  // Computes n tokens, a multiple of kBlock.
-  void (*run)(const CompiledSegment& segment, const TileColumns& in, int n) = nullptr;
-  // Whether the loop computes some values a step ahead. It has to begin with those of the first step, so it
-  // should not be called for few tokens.
-  bool carries_values = false;
-};
+// Computes n tokens, a multiple of kBlock.
+using CompiledLoop = void (*)(const CompiledSegment& segment, const TileColumns& in, int n);
 
 CompiledLoop compiled_loop(int index);
 

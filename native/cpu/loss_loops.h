@@ -35,19 +35,6 @@ PL_FN auto row_of(const L& loss, const RowStatistics& row) {
     return NoRow{};
 }
 
-// Whether a loop over a loss computes the ratios of a step during the step before. Only so far does a
-// processor look ahead: where a step begins with an exponential, all that follows waits for it. AVX2 has too
-// few registers, and GCC 12 would not vectorise the loop.
-#if defined(__clang__) && defined(__AVX512F__)
-template <class L>
-constexpr bool carries_ratios = requires(const L& loss, const typename L::Row& row, const Token& t) {
-  loss.token(row, t, loss.begin(row, t));
-};
-#else
-template <class L>
-constexpr bool carries_ratios = false;
-#endif
-
 // Computes the policy loss on one tile. The version with masked = false is faster, for tiles without masked
 // tokens and without weights of tokens. That version exists only with gradients, which most calls want,
 // because every version takes time to compile and makes the module larger.
@@ -73,32 +60,13 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   if constexpr (metrics > 1) sums->metric[1].store(m1);
   if constexpr (metrics > 2) sums->metric[2].store(m2);
   if constexpr (metrics > 3) sums->metric[3].store(m3);
-  constexpr bool carries = carries_ratios<L>;
-  [[maybe_unused]] float log[kSumLanes], ratio[kSumLanes];
-  if constexpr (carries) {
-    PL_FOR_LANES_COMPACTLY
-    for (int l = 0; l < kSumLanes; ++l) {
-      const Ratio first = loss.begin(row, PL_TOKEN(L::traits.token_columns(), l));
-      log[l] = first.log;
-      ratio[l] = first.value;
-    }
-  }
   for (int at = 0; at < n; at += kSumLanes) {
     PL_FETCH_COLUMNS(L::traits.token_columns(), at);
     if constexpr (with_grad) fetch_ahead<1>(grad + at);
-    [[maybe_unused]] const int next_at = at + kSumLanes < n ? at + kSumLanes : at;
     PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;
-      TokenTerm term;
-      if constexpr (carries) {
-        const Ratio next = loss.begin(row, PL_TOKEN(L::traits.token_columns(), next_at + l));
-        term = loss.token(row, PL_TOKEN(L::traits.token_columns(), i), {log[l], ratio[l]});
-        log[l] = next.log;
-        ratio[l] = next.value;
-      } else {
-        term = loss.token(row, PL_TOKEN(L::traits.token_columns(), i));
-      }
+      const TokenTerm term = loss.token(row, PL_TOKEN(L::traits.token_columns(), i));
       const int32_t lane = masked ? lanes[i] : -1;
       const float of_token = weighted ? weights[i] : 1.0f;
       if constexpr (with_grad) grad[i] = kept(term.derivative * weight * of_token, lane);

@@ -134,7 +134,7 @@ class ProgramRows {
         values_(pass),
         reducing_(reductions_with_outputs(program_)),
         has_output_loop_(has_loop(program_.segments[program_.output_segment])),
-        tile_size_(longest_tile(*pass.batch)) {
+        tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
     static_assert(cpu::kScannedPadding >= kBlock);
   }
@@ -228,39 +228,6 @@ class ProgramRows {
     Extreme extreme;
     int64_t kept;  // how many values have been kept
   };
-
-  // Loops that compute values ahead get the longest tiles, unless values of a tile are written to registers
-  // or columns of 16-bit numbers are converted.
-  int longest_tile(const BatchView& batch) const {
-    const Segment& output = program_.segments[program_.output_segment];
-    if (has_output_loop_ && compiled_loop(output.compiled).carries_values && !uses_registers() &&
-        !reads_narrow_columns(batch))
-      return kTile;
-    return program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2;
-  }
-
-  bool reads_narrow_columns(const BatchView& batch) const {
-    for (unsigned left = program_.columns; left != 0; left &= left - 1)
-      if (size_of(batch.column[__builtin_ctz(left)].dtype) < static_cast<int64_t>(sizeof(float))) return true;
-    return false;
-  }
-
-  // Returns whether values of a tile are written to registers, if a loop computes the outputs. They are not
-  // if loops compute all other tokens, too, and write only sums, scanned values and outputs.
-  bool uses_registers() const {
-    for (int s = 0; s < program_.segment_count; ++s) {
-      const Segment& segment = program_.segments[s];
-      if (segment.kind != Op::k_tokens) continue;
-      const bool is_joined = reducing_ > 0 && s == program_.output_segment + 1;
-      if (!is_joined && !has_loop(segment)) return true;
-      for (int i = segment.first; i < segment.last; ++i) {
-        const Op op = program_.instructions[i].op;
-        if (program::is_of_position(op) || (program::is_row_reduction(op) && !program::is_sum(op)))
-          return true;
-      }
-    }
-    return false;
-  }
 
   // Returns the number of reductions in the segment after the one with the outputs, or 0 if it has scans.
   static int reductions_with_outputs(const ProgramView& program) {
@@ -452,8 +419,8 @@ class ProgramRows {
         compute_of_position(*loop_.of_position[k], n, loop_.result[k]);
     float* scanned[program::kMaxScanned];
     for (int k = 0; k < program_.scanned; ++k) scanned[k] = scanned_of(k) + position_;
-    compiled_loop(loop_.segment->compiled)
-        .run({loop_.uniforms, grad, outputs, loop_.sums, loop_.operands, loop_.result, scanned}, in, n);
+    compiled_loop(loop_.segment->compiled)(
+        {loop_.uniforms, grad, outputs, loop_.sums, loop_.operands, loop_.result, scanned}, in, n);
     if (loop_.only_sums) return;
     for (int k = 0; k < loop_.reductions; ++k) {
       const Instruction& x = *loop_.reduction[k];
@@ -523,7 +490,7 @@ class ProgramRows {
   Reduction reductions_of_segment_[program::kMaxReductions];  // those of the segment that is run for the row
   double own_row_[2 * program::kMaxValues];
   alignas(64) float registers_[kTileRegisters * (kSharedTile + kPadding)];
-  alignas(64) float unwanted_grad_[kTile];  // a loop that computes a gradient always writes it
+  alignas(64) float unwanted_grad_[kSharedTile];  // a loop that computes a gradient always writes it
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

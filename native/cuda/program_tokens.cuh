@@ -67,8 +67,6 @@ __device__ __forceinline__ float value_of_position(Op op, double operand, int64_
 struct alignas(16) Uniform {
   double precise;
   float single;
-
-  PL_FN operator float() const { return single; }
 };
 static_assert(sizeof(Uniform) == sizeof(Values));
 

@@ -38,9 +38,8 @@ struct Cispo {
         mask_high(o.enable_mask_clip != 0 ? static_cast<float>(1.0 + o.mask_clip_range_high)
                                           : std::numeric_limits<float>::infinity()) {}
 
-  PL_FN Ratio begin(const NoRow&, const Token& t) const { return ratio_of(t); }
-  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
-  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+    const Ratio ratio = ratio_of(t);
     // The mask drops a token with a positive advantage if its ratio is too high, and a token with a negative
     // advantage if its ratio is too low.
     const float kept = t.advantage > 0.0f ? indicator(ratio.value <= mask_high)

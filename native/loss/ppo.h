@@ -34,9 +34,8 @@ struct Ppo {
         high(static_cast<float>(1.0 + o.clip_range_high)),
         dual(static_cast<float>(o.clip_ratio_c)) {}
 
-  PL_FN Ratio begin(const NoRow&, const Token& t) const { return bounded_ratio_of(t); }
-  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
-  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+    const Ratio ratio = bounded_ratio_of(t);
     const float log = bounded_log(ratio.log);
     const float unclipped = -t.advantage * ratio.value;
     const float clipped = -t.advantage * clip(ratio.value, low, high);
@@ -95,10 +94,8 @@ struct PpoSequenceMasking {
     out[1] = row.kl;
   }
 
-  PL_FN Ratio begin(const Row&, const Token& t) const { return ppo.begin({}, t); }
-  PL_FN TokenTerm token(const Row& row, const Token& t) const { return token(row, t, begin(row, t)); }
-  PL_FN TokenTerm token(const Row& row, const Token& t, const Ratio& ratio) const {
-    TokenTerm term = ppo.token({}, t, ratio);
+  PL_FN TokenTerm token(const Row& row, const Token& t) const {
+    TokenTerm term = ppo.token({}, t);
     const bool dropped = row.drop_negative & (t.advantage < 0.0f);
     term.value = dropped ? 0.0f : term.value;
     term.derivative = dropped ? 0.0f : term.derivative;
@@ -107,8 +104,7 @@ struct PpoSequenceMasking {
 };
 
 // A version of a loss that takes the current policy as the old policy. The ratio is then 1, and the gradient
-// is the plain policy gradient. Its token() hides the one that takes a ratio, so no loop calls the base's
-// begin(), for which old_logprob would have to be read.
+// is the plain policy gradient.
 template <class Base>
 struct OnPolicy : Base {
   static constexpr LossTraits traits = Base::traits.without(reads(kOldLogprob));

@@ -1,8 +1,5 @@
 // The ratio of the probabilities that the current and the old policy give a token, which the terms of many
 // losses begin with.
-//
-// A loss can have its loop compute the ratio of a token a step ahead: begin(row, token) returns the ratio,
-// and token(row, token, ratio) computes the terms from it.
 #pragma once
 
 #include "loss/loss.h"

@@ -53,17 +53,14 @@ struct Sapo {
     return {open * (positive ? scale_pos : scale_neg), 4.0f * open * closing};
   }
 
-  PL_FN Ratio begin(const NoRow&, const Token& t) const { return ratio_of(t); }
-  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
-  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
-    return term<true>(t, ratio);
-  }
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const { return term<true>(t); }
 
   // The version of the loss whose gate is detached. It does not need the derivative of the gate.
   struct Simpler;
 
   template <bool may_differentiate>
-  PL_FN TokenTerm term(const Token& t, const Ratio& ratio) const {
+  PL_FN TokenTerm term(const Token& t) const {
+    const Ratio ratio = ratio_of(t);
     const bool positive = t.advantage > 0.0f;
     const Gate g = gate(ratio.value, positive);
     const float weight = -t.advantage * g.value;
@@ -82,10 +79,7 @@ struct Sapo {
 
 struct Sapo::Simpler : Sapo {
   explicit Simpler(const Sapo& sapo) : Sapo(sapo) {}
-  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
-  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
-    return term<false>(t, ratio);
-  }
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const { return term<false>(t); }
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

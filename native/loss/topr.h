@@ -22,9 +22,8 @@ struct Topr {
 
   explicit Topr(const Options& o) : threshold(static_cast<float>(o.advantage_threshold)) {}
 
-  PL_FN Ratio begin(const NoRow&, const Token& t) const { return ratio_of(t); }
-  PL_FN TokenTerm token(const NoRow& row, const Token& t) const { return token(row, t, begin(row, t)); }
-  PL_FN TokenTerm token(const NoRow&, const Token& t, const Ratio& ratio) const {
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+    const Ratio ratio = ratio_of(t);
     const float alpha = t.advantage <= threshold ? clip(ratio.value, 0.0f, 1.0f) : 1.0f;
     const float derivative = -alpha * t.advantage;
     return {derivative * t.logprob, derivative, alpha, ratio.value};

@@ -43,6 +43,22 @@ template <class Number>
 PL_FN Number select(Number condition, Number a, Number b) {
   return is_true(condition) ? a : b;
 }
+PL_FN float select(bool condition, float a, float b) {
+  return condition ? a : b;
+}
+
+// Return whether two conditions hold, and whether one of them does. Both are computed.
+PL_FN bool both(bool a, bool b) {
+  return a & b;
+}
+PL_FN bool either(bool a, bool b) {
+  return a | b;
+}
+
+// Returns 1 if the condition holds, otherwise 0.
+PL_FN float as_number(bool condition) {
+  return condition ? 1.0f : 0.0f;
+}
 
 PL_FN float absolute(float x) {
 #if defined(__CUDA_ARCH__)
@@ -50,6 +66,9 @@ PL_FN float absolute(float x) {
 #else
   return __builtin_fabsf(x);
 #endif
+}
+PL_FN double absolute(double x) {
+  return __builtin_fabs(x);
 }
 
 // Returns y with the sign of x. y must either be positive, or 0, or have that sign already.

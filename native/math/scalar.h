@@ -262,6 +262,9 @@ PL_FN Exponential exp_and_residual(float x) {
 PL_FN float exp_residual(float x) {
   return exp_and_residual(x).residual;
 }
+PL_FN float exp_with_residual(float x) {
+  return exp_and_residual(x).value;
+}
 
 // The result of split(), which splits x into 2^n·(1 + f).
 struct Split {

@@ -290,7 +290,8 @@ void Program::find_compiled() {
       ++at;
     const int last = segments_[at].last;
     std::vector<Operand> uniforms;
-    segment.compiled = compiled_segment(&instructions_[segment.first], last - segment.first, &uniforms);
+    segment.compiled =
+        compiled_segment(&instructions_[segment.first], last - segment.first, constants_.data(), &uniforms);
     segment.first_uniform = static_cast<int>(uniforms_.size());
     uniforms_.insert(uniforms_.end(), uniforms.begin(), uniforms.end());
     segment.last_uniform = static_cast<int>(uniforms_.size());

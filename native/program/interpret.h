@@ -63,14 +63,14 @@ PL_FN Number apply(Number a, Number b, Number c, Number d) {
   if constexpr (op == Op::k_le) return a <= b ? one : zero;
   if constexpr (op == Op::k_eq) return a == b ? one : zero;
   if constexpr (op == Op::k_neg) return -a;
-  if constexpr (op == Op::k_abs) return a < zero ? -a : a + zero;
+  if constexpr (op == Op::k_abs) return absolute(a);
   if constexpr (op == Op::k_sign) return sign(a);
   if constexpr (op == Op::k_sqrt) return square_root(a);
   if constexpr (op == Op::k_floor) return round_down(a);
   if constexpr (op == Op::k_exp) return exp_flushed(x);
   if constexpr (op == Op::k_expm1) return expm1(x);
   if constexpr (op == Op::k_exp_residual) return exp_residual(x);
-  if constexpr (op == Op::k_exp_with_residual) return exp_and_residual(x).value;
+  if constexpr (op == Op::k_exp_with_residual) return exp_with_residual(x);
   if constexpr (op == Op::k_log) return log(x);
   if constexpr (op == Op::k_log1p) return log1p(x);
   if constexpr (op == Op::k_tanh) return tanh(x);

@@ -1,6 +1,6 @@
-// Writes the generated documentation: the README's tables, those of docs/configurations.md, docs/doctor.md, and
-// docs/numerics.md. The errors in docs/numerics.md are measured on this machine. Every run draws the same inputs, but the
-// last digit of an error may differ between instruction sets.
+// Writes the generated code in native/generated, and the generated documentation: the README's tables, those of
+// docs/configurations.md, docs/doctor.md, and docs/numerics.md. The errors in docs/numerics.md are measured on this
+// machine. Every run draws the same inputs, but the last digit of an error may differ between instruction sets.
 //
 //   npm run generate [-- --tokens 10000]
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -14,7 +14,9 @@ import { withTables } from './readme-tables.js';
 const { values: flags } = parseArgs({ options: { tokens: { type: 'string', default: '10000' } } });
 const root = new URL('../../', import.meta.url);
 const readme = new URL('README.md', root);
-writeFileSync(new URL('native/program/compiled_segments.inc', root), compiledSegments());
+const generated = new URL('native/generated/', root);
+mkdirSync(generated, { recursive: true });
+for (const [name, text] of Object.entries(compiledSegments())) writeFileSync(new URL(name, generated), text);
 writeFileSync(readme, withTables(readFileSync(readme, 'utf8')));
 const configurations = new URL('docs/configurations.md', root);
 writeFileSync(configurations, withConfigurationTables(readFileSync(configurations, 'utf8')));

@@ -108,7 +108,7 @@ export function cudaCodeOf(file: string): CudaCode[][] {
 }
 
 /** Returns where in an ELF file the section with the CUDA code is, in bytes. The size is 0 if there is none. */
-export function cudaSectionOf(file: string): { offset: number; size: number } {
+function cudaSectionOf(file: string): { offset: number; size: number } {
   const found = /Name: \.nv_fatbin \((?:.|\n)*?Offset: (\S+)\n\s+Size: (\S+)/.exec(
     llvm('readobj', '--sections', file),
   );

@@ -2,8 +2,7 @@
 // each source file. A fat binary has one entry for each GPU architecture: machine code (a cubin, which is an ELF file),
 // or PTX, which the driver compiles.
 //
-// NVIDIA does not document the format. The offsets below hold for CUDA 11 to 13; test/install/cuda-code.test.ts compares
-// what this file reads with the output of cuobjdump.
+// NVIDIA does not document the format. The offsets below hold for CUDA 11 to 13.
 
 /** The code in a fat binary for one architecture. */
 export interface CudaCode {

@@ -37,7 +37,7 @@ case $kind in
     exit 2
     ;;
 esac
-command -v "$clang" >/dev/null || { echo "test.sh: $clang: not found. It is in Debian's clang-19, with libclang-rt-19-dev." >&2; exit 1; }
+scripts/sanitize/has-clang.sh
 
 out=build/$kind
 CXX=$clang npx cmake-js configure --runtime node -O "$out" --CDPOLICY_LOSS_CUDA=OFF \

@@ -17,7 +17,7 @@ out=build/fuzz
 failed=0
 
 fuzz_engine() {
-  command -v "$clang" >/dev/null || { echo "run.sh: $clang: not found. It is in Debian's clang-19, with libclang-rt-19-dev." >&2; return 1; }
+  scripts/sanitize/has-clang.sh || return
   # Switches off the tracing of comparisons (trace-cmp). In loops over tokens it takes a fifth of the time, and it does
   # not help the fuzzer.
   CXX=$clang cmake -S . -B $out -DPOLICY_LOSS_CUDA=OFF -DPOLICY_LOSS_SANITIZE=address,undefined,fuzzer-no-link \

@@ -3,16 +3,18 @@
  * the same bits as the interpreter.
  */
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import type { NativeProgram, NativeProgramLossSpec } from '../../binding.js';
 import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
 import { Evaluator } from '../../lib/core/evaluator.js';
 import { native } from '../../lib/core/native.js';
 import { takeNow } from '../../lib/core/steps.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
-import { compiledSegments, operandsOf, programsOf } from '../../scripts/generate/compiled-segments.js';
+import { compiledSegments } from '../../scripts/generate/compiled-segments.js';
+import { programsOf } from '../../scripts/generate/token-segments.js';
 import { EDGE_LENGTHS, makeBatch, requiredArgs } from '../support/draw.js';
 import { poison } from '../support/poison.js';
+import { generator } from '../support/random.js';
 import { packedBatch, paddedBatch } from '../support/subject.js';
 import { assertSameBits } from '../support/tolerance.js';
 
@@ -24,25 +26,65 @@ const losses = POLICY_LOSS_FN.names().flatMap((name) => {
   return programsOf(name, args).map((spec, i) => ({ name: `${name} #${i}`, inputs, spec }));
 });
 
-/** Returns a program that computes the same in other registers. No compiled segment equals one of its segments. */
-function inOtherRegisters(program: NativeProgram): NativeProgram {
-  const code = program.code.slice();
-  const segments = native.programOps.slice(0, 3);
+const [COLUMN, CONSTANT] = [1, 2];
+
+/**
+ * Returns a program that computes the same with more instructions: each value x that a token segment outputs, reduces or
+ * scans becomes `logprob < logprob ? x : x`. No compiled segment computes that.
+ */
+function lengthened(program: NativeProgram): NativeProgram {
+  const code: number[] = [];
+  const choose = native.programOps.indexOf('select_lt');
   let isOfTokens = false;
-  for (let at = 0; at < code.length; at += 6) {
-    const op = native.programOps[code[at]!]!;
-    if (segments.includes(op)) isOfTokens = op === 'tokens';
-    else if (isOfTokens) move(op, code.subarray(at + 1, at + 6));
+  for (let at = 0; at < program.code.length; at += 6) {
+    const instruction = [...program.code.subarray(at, at + 6)];
+    const op = native.programOps[instruction[0]!]!;
+    if (['tokens', 'row', 'batch'].includes(op)) isOfTokens = op === 'tokens';
+    else if (isOfTokens && /^(row_|loss|metric|grad|(prefix|suffix|run)_sum)/.test(op)) {
+      code.push(choose, program.registers, COLUMN << 16, COLUMN << 16, instruction[2]!, instruction[2]!);
+      instruction[2] = program.registers;
+    }
+    code.push(...instruction);
   }
-  return { ...program, code, registers: program.registers + 1 };
+  return { ...program, code: Int32Array.from(code), registers: program.registers + 1 };
 }
 
-const SCANS = ['prefix_sum', 'suffix_sum', 'run_sum'];
+/** Returns the program with one change to a token segment: another operation, or another operand. */
+function mutated(program: NativeProgram, { uniform }: ReturnType<typeof generator>): NativeProgram {
+  const code = program.code.slice();
+  const pick = <T>(items: readonly T[]) => items[Math.floor(uniform() * items.length)];
+  const starts = Array.from({ length: code.length / 6 }, (_, i) => 6 * i);
+  const isOf = (at: number, names: RegExp) => names.test(native.programOps[code[at]!]!);
+  const ofTokens = starts.filter((at) =>
+    isOf(starts.findLast((x) => x <= at && isOf(x, SEGMENT))!, /^tokens$/),
+  );
+  const binary = pick(ofTokens.filter((at) => isOf(at, BINARY)));
+  const constant = pick(
+    ofTokens.flatMap((at) => [2, 3, 4, 5].map((k) => at + k).filter((x) => code[x]! >> 16 === CONSTANT)),
+  );
+  const change = pick(['operation', 'order', 'column', 'constant', 'constant']);
+  if (change === 'constant' && constant !== undefined)
+    code[constant] = (CONSTANT << 16) + Math.floor(uniform() * program.constants.length);
+  if (binary === undefined) return { ...program, code };
+  if (change === 'order') code.subarray(binary + 2, binary + 4).reverse();
+  if (change === 'column') code[binary + 2] = COLUMN << 16;
+  if (change === 'operation')
+    code[binary] = native.programOps.indexOf(pick(BINARY.source.match(/[a-z]+/g)!)!);
+  return { ...program, code };
+}
 
-/** Moves the registers of an instruction by one. `numbers` are its result and its operands. */
-function move(op: string, numbers: Int32Array): void {
-  const hasRegister = !/^(row_|loss|metric|grad)/.test(op) && !SCANS.includes(op);
-  for (let i = hasRegister ? 0 : 1; i <= operandsOf(op); i++) if (numbers[i]! < 65536) numbers[i]! += 1;
+const SEGMENT = /^(tokens|row|batch)$/;
+const BINARY = /^(add|sub|mul|div|min|max|lt|le|eq)$/;
+
+/** Returns the program with other values of those constants that a compiled segment takes as numbers. */
+function withOtherConstants(spec: NativeProgramLossSpec): NativeProgramLossSpec {
+  const { program } = spec;
+  return program.withGrad.constants.reduce<NativeProgramLossSpec>((changed, value, i) => {
+    const constants = changed.program.withGrad.constants.with(i, 1.25 * value + 0.125);
+    const withGrad = { ...program.withGrad, constants };
+    const other = { ...spec, program: { ...program, withGrad } };
+    return interpreted(other, true) === 0 ? other : changed;
+  }, spec);
 }
 
 /** Returns the result with and without a gradient. */
@@ -74,8 +116,9 @@ const CHEAPER_WITHOUT_GRAD = [
 
 describe('compiled segments', () => {
   it('are the generated ones', () => {
-    const file = new URL('../../native/program/compiled_segments.inc', import.meta.url);
-    assert.equal(readFileSync(file, 'utf8'), compiledSegments(), 'stale: npm run generate');
+    const folder = new URL('../../native/generated/', import.meta.url);
+    const files = readdirSync(folder).map((name) => [name, readFileSync(new URL(name, folder), 'utf8')]);
+    assert.deepEqual(Object.fromEntries(files), compiledSegments(), 'stale: npm run generate');
   });
 
   const drawn = makeBatch(EDGE_LENGTHS);
@@ -86,8 +129,7 @@ describe('compiled segments', () => {
   ]);
   for (const { name, inputs, spec } of losses)
     it(`of ${name} compute the bits of the interpreter`, () => {
-      const { withGrad } = spec.program;
-      const other = { ...spec, program: { ...spec.program, withGrad: inOtherRegisters(withGrad) } };
+      const other = asInterpreted(spec);
       assert.equal(interpreted(spec, true), 0, 'instructions that the interpreter runs');
       assert.equal(interpreted(spec, false) > 0, CHEAPER_WITHOUT_GRAD.includes(name.replace(/ #.*/, '')));
       assert.ok(interpreted(other, true) > 0);
@@ -98,4 +140,35 @@ describe('compiled segments', () => {
         assert.deepStrictEqual(compiled.withoutGrad, expected.withoutGrad);
       }
     });
+
+  const asInterpreted = (spec: NativeProgramLossSpec) => {
+    const withGrad = lengthened(spec.program.withGrad);
+    return { ...spec, program: { ...spec.program, withGrad } };
+  };
+
+  it('serve other values of options', () => {
+    let changes = 0;
+    for (const { inputs, spec } of losses) {
+      const other = withOtherConstants(spec);
+      const [before, after] = [spec, other].map(({ program }) => program.withGrad.constants);
+      changes += after!.filter((value, i) => value !== before![i]).length;
+      const { result } = compute(other, inputs, batches[0]!);
+      assertSameBits(result, compute(asInterpreted(other), inputs, batches[0]!).result);
+    }
+    assert.ok(changes > 150, `${changes} constants are not part of a segment`);
+  });
+
+  it('are not run in the place of similar segments', () => {
+    const random = generator(7);
+    let unlike = 0;
+    for (const { inputs, spec } of losses)
+      for (let i = 0; i < 20; i++) {
+        const withGrad = mutated(spec.program.withGrad, random);
+        const other = { ...spec, program: { ...spec.program, withGrad } };
+        unlike += interpreted(other, true) > 0 ? 1 : 0;
+        const { result } = compute(other, inputs, batches[0]!);
+        assertSameBits(result, compute(asInterpreted(other), inputs, batches[0]!).result);
+      }
+    assert.ok(unlike > 600, `${unlike} mutations have no compiled segment`);
+  });
 });

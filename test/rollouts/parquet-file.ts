@@ -14,6 +14,8 @@ export interface RepeatedColumn {
   rows: number;
   /** The number of values in each row's list. */
   tokens?: number;
+  /** The number of values that the runs of levels and of indices claim to have, if it is not the true one. */
+  claimed?: number;
 }
 
 /** Returns a file of one row group. All columns must have equally many rows. */
@@ -45,12 +47,14 @@ export interface LongFile {
   /** The number of the compression, and a function that compresses. */
   codec?: number;
   pack?: (page: Buffer) => Buffer;
+  /** The size to which a page unpacks, as its header states it, if it is not the true one. */
+  claimed?: number;
 }
 
 /** Writes a large file of one row group. Returns the number of its rows. */
 export function writeLongParquet(
   path: string,
-  { columns = ['logprobs'], pages, rows = 256, codec = 0, pack = (page) => page }: LongFile,
+  { columns = ['logprobs'], pages, rows = 256, codec = 0, pack = (page) => page, claimed }: LongFile,
 ): number {
   const tokens = 4096;
   const rowLevels = [run(1, 0), run(tokens - 1, 1)];
@@ -61,7 +65,7 @@ export function writeLongParquet(
   const numbers = Float32Array.from({ length: rows * tokens }, (_, i) => -(i % LONG_PERIOD) / 64);
   const details = struct([1, i32(rows * tokens)], [2, i32(PLAIN)], [3, i32(RLE)], [4, i32(RLE)]);
   const body = Buffer.concat([...levels, Buffer.from(numbers.buffer)]);
-  const whole = page(DATA_PAGE, pack(body), [5, details], body.length);
+  const whole = page(DATA_PAGE, pack(body), [5, details], claimed ?? body.length);
   const written = columns.map((name) => ({ name, value: -1, rows: rows * pages, tokens }));
   const chunks = written.map((column) => columnChunk(column, 4, 0, whole.length * pages, codec));
   const size = i64(4 + whole.length * pages);
@@ -169,13 +173,13 @@ function dictionaryPage({ value }: RepeatedColumn): Buffer {
   return page(DICTIONARY_PAGE, body, [7, details]);
 }
 
-function dataPage({ value, rows, tokens = 1 }: RepeatedColumn): Buffer {
+function dataPage({ value, rows, tokens = 1, claimed = rows * tokens }: RepeatedColumn): Buffer {
   const values = rows * tokens;
   const isList = typeof value === 'number';
   const newRow =
     tokens === 1 ? run(rows, 0) : Array.from({ length: rows }, () => [run(1, 0), run(tokens - 1, 1)]);
-  const levels = isList ? [sized([newRow].flat(2)), sized([run(values, 3)])] : [sized([run(values, 1)])];
-  const body = Buffer.concat([...levels, Buffer.from([1]), run(values, 0)]);
+  const levels = isList ? [sized([newRow].flat(2)), sized([run(claimed, 3)])] : [sized([run(claimed, 1)])];
+  const body = Buffer.concat([...levels, Buffer.from([1]), run(claimed, 0)]);
   const details = struct([1, i32(values)], [2, i32(PLAIN_DICTIONARY)], [3, i32(RLE)], [4, i32(RLE)]);
   return page(DATA_PAGE, body, [5, details]);
 }

@@ -228,12 +228,14 @@ describe('Parquet', () => {
       /expected at most 10000 columns, got 100001/,
     );
     const claims = (id: number) => fileOf(parquetWithFooter(struct([id, list(12, [], 2 ** 31 - 1)]).bytes));
-    await rejects(claims(2), /expected at most 10000 columns, got 2147483647/);
-    await rejects(claims(4), /expected at most 0 elements in the rest of the footer, got 2147483647/);
-    await rejects(claims(7), /expected a whole footer, got one that ends after \d+ bytes/);
+    for (const id of [2, 4, 7])
+      await rejects(claims(id), /expected a whole structure, got one that ends after \d+ bytes/);
     let deep = struct();
     for (let i = 0; i < 100; i++) deep = struct([1, deep]);
-    await rejects(fileOf(parquetWithFooter(struct([9, deep]).bytes)), /expected at most 32 levels/);
+    await rejects(
+      fileOf(parquetWithFooter(struct([9, deep]).bytes)),
+      /expected structures of at most 32 levels and 268435456 bytes, got more/,
+    );
   });
 
   it('refuses indices and levels that do not fit', async () => {
@@ -249,6 +251,53 @@ describe('Parquet', () => {
     await rejects(changed(-1, 1), /expected a level or an index of at most 0, got 1/);
     await rejects(changed(-2, 10), /expected as many levels and indices as values, got fewer/);
     await rejects(changed(-3, 40), /expected indices of at most 32 bits, got 40/);
+  });
+
+  it('reads no more values of a run than the page has', () => {
+    const file = fileOf(
+      parquetOf([
+        { name: 'logprobs', value: -1, rows: 2, tokens: 3, claimed: 2 ** 31 - 1 },
+        { name: 'task_id', value: 'a', rows: 2, claimed: 2 ** 31 - 1 },
+      ]),
+    );
+    const { result, memory } = readApart(file);
+    assert.equal(result, 2);
+    assert.ok(memory < 400e6, `${memory} bytes`);
+  });
+
+  it('refuses differences in blocks that never end', async () => {
+    const filename = folder.path('differences.parquet');
+    // Blocks of 128 values in -2 parts, as 32-bit integers.
+    const head = Buffer.from([0x80, 0x01, 0xfe, 0xff, 0xff, 0xff, 0x0f]);
+    for (const type of ['INT32', 'INT64'] as const) {
+      const data = Array.from({ length: 100 }, (_, i) => (type === 'INT32' ? i * i : BigInt(i * i)));
+      parquetWriteFile({
+        filename,
+        codec: 'GZIP',
+        compressors: {
+          GZIP: (page) => gzipSync(page.length > 100 ? Buffer.from(page).fill(head, 0, 7) : page),
+        },
+        columnData: [
+          { name: 'logprobs', data: data.map(() => '[-1]'), encoding: 'RLE_DICTIONARY' },
+          { name: 'step', type, data, encoding: 'DELTA_BINARY_PACKED' },
+        ],
+      });
+      await rejects(
+        filename,
+        /expected 100 differences in blocks of whole parts, got \d+ in blocks of 128 in/,
+      );
+    }
+  });
+
+  it('refuses long statistics, which the library would read for minutes', async () => {
+    const bytes = Buffer.concat([Buffer.from([0xe0, 0xa7, 0x12]), Buffer.alloc(300_000)]);
+    const statistics = struct([5, { type: 8, bytes }]);
+    const column = struct([3, struct([12, statistics])]);
+    const group = struct([1, list(12, [column])]);
+    await rejects(
+      fileOf(parquetWithFooter(struct([4, list(12, [group])]).bytes)),
+      /expected statistics of at most 4096 bytes, got 300000/,
+    );
   });
 
   const GIGABYTE = Buffer.alloc(12);

@@ -114,7 +114,8 @@ describe('the walk-through', () => {
     for (const file of ['README.md', 'docs/numerics.md'])
       assert.match(readFileSync(join(tree, file), 'utf8'), /`ratio_penalty`/, file);
     const works =
-      "import('./bench/lib/works.ts').then(({ works }) => console.log(works().map(({ id }) => id).join()))";
+      "import('./bench/lib/works.ts').then(({ works }) => import('./lib/index.ts').then((api) => " +
+      'console.log(works(api).map(({ id }) => id).join())))';
     assert.match(run('npx', 'tsx', '-e', works), /\bratio_penalty\b/);
   });
 });

@@ -1,154 +1,120 @@
-// Assembles the values of a column: a list of numbers, a value without parts, or a nested value.
-import { maxTextBytes, type RowLimits, textTooLong, tooManyTokens } from '../limits.js';
+// Assembles the values of a column of a row group: lists of numbers, values without parts, or nested values.
+import { type RowLimits, tooManyTokens } from '../limits.js';
 import { BadCell } from '../table.js';
-import { isNumeric, meaningOf } from './convert.js';
-import type { LeafReader } from './leaf.js';
-import { Malformed } from './malformed.js';
-import { leavesOf, listOf, mapOf, type Node } from './schema.js';
+import type { Budget } from './budget.js';
+import { converterOf } from './convert.js';
+import type { ParquetFile, RowGroup } from './file.js';
+import { ChunkReader } from './pages.js';
+import { type Row, rowsOf, wrongLevels } from './row-entries.js';
+import { listOf, mapOf, type Node } from './schema.js';
+
+/** The rows of a stored column: where they come from, those that are in memory, and the index of the next one. */
+interface Leaf {
+  node: Node;
+  source: AsyncGenerator<Row[], void>;
+  rows: Row[];
+  next: number;
+}
 
 /** A column of a row group, which is read row by row. */
-export interface ColumnReader {
-  /** Returns the value of the next row. One that exceeds a limit is a BadCell. */
-  read(): unknown;
-  /** Checks that all rows were read. */
-  end(): void;
-}
-
-/** Returns a reader of a column. `open` opens one of the stored columns of which it consists. */
-export function columnReader(
-  column: Node,
-  limits: RowLimits,
-  open: (leaf: Node) => LeafReader,
-): ColumnReader {
-  const leaves = new Map(leavesOf(column).map((leaf) => [leaf, open(leaf)]));
-  const [first] = leaves.values() as Iterable<LeafReader>;
-  const end = () => {
-    for (const leaf of leaves.values()) leaf.end();
-  };
-  const list = listOf(column);
-  if (list && list.item.leaf >= 0 && list.item.repetition === 1 && isNumeric(meaningOf(list.item.element))) {
-    const read = () => {
-      first!.beginRow();
-      const { definition } = first!;
-      if (definition >= list.repeated.definition) return first!.numbers(list.repeated.definition, limits);
-      first!.skip();
-      return definition < column.definition ? null : [];
-    };
-    return { read, end };
-  }
-  const size = new Size(limits);
-  const part = partOf(column, leaves, size);
-  const read = () => {
-    for (const leaf of leaves.values()) leaf.beginRow();
-    size.begin();
-    const value = part.read();
-    return size.flaw ?? value;
-  };
-  return { read, end };
-}
-
-/** Measures the value of a row. When it exceeds a limit, the rest of it is read but not kept. */
-class Size {
-  /** What is wrong with the value; undefined if nothing is. */
-  flaw: BadCell | undefined;
+export class ColumnReader {
+  readonly name: string;
+  readonly #column: Node;
   readonly #limits: RowLimits;
-  #bytes = 0;
-  #values = 0;
+  readonly #leaves: readonly Leaf[];
 
-  constructor(limits: RowLimits) {
+  constructor(file: ParquetFile, column: Node, group: RowGroup, limits: RowLimits, budget: Budget) {
+    this.name = column.element.name;
+    this.#column = column;
     this.#limits = limits;
+    this.#leaves = column.leaves.map((node) => {
+      const chunk = new ChunkReader(file, group.chunkOf(node), converterOf(node.element, limits), budget);
+      const source = rowsOf(chunk.entries(), node.definition, limits.maxRowTokens);
+      return { node, source, rows: [], next: 0 };
+    });
   }
 
-  begin(): void {
-    this.#bytes = 0;
-    this.#values = 0;
-    this.flaw = undefined;
+  /** Decodes more rows if none is in memory. Returns how many can be taken, or 0 at the end. */
+  async prepare(): Promise<number> {
+    const ready: number[] = [];
+    for (const leaf of this.#leaves) {
+      while (leaf.next === leaf.rows.length) {
+        const { value } = await leaf.source.next();
+        if (!value) break;
+        leaf.rows = value;
+        leaf.next = 0;
+      }
+      ready.push(leaf.rows.length - leaf.next);
+    }
+    const least = Math.min(...ready);
+    if (least === 0 && Math.max(...ready) > 0) throw wrongLevels();
+    return least;
   }
 
-  add(value: unknown): void {
-    if (value instanceof BadCell) this.flaw ??= value;
-    this.#bytes += typeof value === 'string' ? value.length : BYTES_PER_VALUE;
-    this.#values++;
-    if (this.flaw) return;
-    const { maxRowTokens } = this.#limits;
-    if (this.#values > maxRowTokens) this.flaw = new BadCell(tooManyTokens(this.#limits, 'more'));
-    else if (this.#bytes > maxTextBytes(this.#limits))
-      this.flaw = new BadCell(textTooLong(this.#limits, this.#bytes));
+  /** Returns the value of the next row, which must be in memory. One that exceeds a limit is a BadCell. */
+  take(): unknown {
+    const rows = new Map<Node, Row>();
+    let entries = 0;
+    for (const leaf of this.#leaves) {
+      const row = leaf.rows[leaf.next++]!;
+      rows.set(leaf.node, row);
+      entries = Math.max(entries, row.length);
+    }
+    if (entries > this.#limits.maxRowTokens) return new BadCell(tooManyTokens(this.#limits, entries));
+    const value = read(this.#column, rows);
+    let flaw: BadCell | undefined;
+    for (const row of rows.values()) {
+      if (!row.isAtEnd) throw wrongLevels();
+      flaw ??= row.flaw;
+    }
+    return flaw ?? value;
   }
 }
 
-const BYTES_PER_VALUE = 24;
+/** The entries of each stored column that belong to a row. */
+type Rows = ReadonlyMap<Node, Row>;
 
-/** A part of a nested value. */
-interface Part {
-  read(): unknown;
-  /** The stored columns of which the part consists. */
-  leaves: readonly LeafReader[];
-}
-
-/** @param isItem whether the node is an element of a list whose repeated node it is itself. */
-function partOf(node: Node, readers: ReadonlyMap<Node, LeafReader>, size: Size, isItem = false): Part {
+/**
+ * Reads the value of a node.
+ * @param isItem whether the node is repeated, and an element of the list is meant.
+ */
+function read(node: Node, rows: Rows, isItem = false): unknown {
+  if (node.element.repetition_type === 'REPEATED' && !isItem)
+    return readList(node, node.definition - 1, rows, () => read(node, rows, true));
   const list = listOf(node);
-  const map = mapOf(node);
-  if (!isItem && node.element.repetition_type === 'REPEATED')
-    return listPart(node.definition - 1, node, partOf(node, readers, size, true), size);
   if (list) {
-    const item = partOf(list.item, readers, size, list.item === list.repeated);
-    return listPart(node.definition, list.repeated, item, size);
+    const { repeated, item } = list;
+    const values = item.leaf >= 0 && item.repetition === 1 ? rows.get(item)!.all() : undefined;
+    return values ?? readList(repeated, node.definition, rows, () => read(item, rows, item === repeated));
   }
+  const map = mapOf(node);
   if (map) {
-    const [key, value] = map.children.map((child) => partOf(child, readers, size)) as [Part, Part];
-    const entry = {
-      read: () => [String(key.read()), value.read()],
-      leaves: [...key.leaves, ...value.leaves],
-    };
-    const entries = listPart(node.definition, map, entry, size);
-    const read = () => {
-      const pairs = entries.read() as [string, unknown][] | null;
-      return pairs && Object.fromEntries(pairs);
-    };
-    return { read, leaves: entry.leaves };
+    const [key, value] = map.children as [Node, Node];
+    const entry = () => [String(read(key, rows)), read(value, rows)] as const;
+    const entries = readList(map, node.definition, rows, entry);
+    return entries && Object.fromEntries(entries);
   }
-  if (node.leaf >= 0) {
-    const leaf = readers.get(node)!;
-    const read = () => {
-      if (size.flaw) return leaf.skip();
-      const value = leaf.next();
-      size.add(value);
-      return value;
-    };
-    return { read, leaves: [leaf] };
-  }
-  const parts = node.children.map((child) => [child.element.name, partOf(child, readers, size)] as const);
-  const leaves = parts.flatMap(([, part]) => part.leaves);
-  const read = () => {
-    if (leaves[0]!.definition < node.definition) return absent(leaves, null);
-    return Object.fromEntries(parts.map(([name, part]) => [name, part.read()]));
-  };
-  return { read, leaves };
+  if (node.leaf >= 0) return rows.get(node)!.next();
+  if (rows.get(node.leaves[0]!)!.definition < node.definition) return absent(node, rows, null);
+  return Object.fromEntries(node.children.map((child) => [child.element.name, read(child, rows)]));
 }
 
 /** @param definition the definition level from which on the list is not null. */
-function listPart(definition: number, repeated: Node, item: Part, size: Size): Part {
-  const { leaves } = item;
-  const [first] = leaves as [LeafReader];
-  const read = () => {
-    const level = first.definition;
-    if (level < repeated.definition) return absent(leaves, level < definition ? null : []);
-    const items: unknown[] = [];
-    do {
-      const value = item.read();
-      if (!size.flaw) items.push(value);
-      const isAligned = leaves.every(({ repetition }) => repetition === first.repetition);
-      if (!isAligned) throw new Malformed({ expected: 'lists of equal lengths', received: 'others' });
-    } while (first.repetition === repeated.repetition);
-    return items;
-  };
-  return { read, leaves };
+function readList<T>(repeated: Node, definition: number, rows: Rows, item: () => T): T[] | null {
+  const some = repeated.leaves.map((leaf) => rows.get(leaf)!);
+  const [first] = some as [Row];
+  const level = first.definition;
+  if (level < repeated.definition) return absent(repeated, rows, level < definition ? null : []);
+  const items: T[] = [];
+  do {
+    items.push(item());
+    if (some.some(({ repetition }) => repetition !== first.repetition)) throw wrongLevels();
+  } while (first.repetition === repeated.repetition);
+  return items;
 }
 
-/** Reads the entries of a part that is null or empty. */
-function absent<T>(leaves: readonly LeafReader[], value: T): T {
-  for (const leaf of leaves) leaf.skip();
+/** Reads the entries of a value that is null or empty. */
+function absent<T>(node: Node, rows: Rows, value: T): T {
+  for (const leaf of node.leaves) rows.get(leaf)!.next();
   return value;
 }

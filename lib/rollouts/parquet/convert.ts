@@ -6,106 +6,44 @@ import { maxTextBytes, type RowLimits, textTooLong } from '../limits.js';
 import { BadCell } from '../table.js';
 import { numberOrText } from '../values.js';
 
-/** A value as it is stored. Byte arrays of fixed and of variable length, and 96-bit timestamps, are bytes. */
-export type Stored = number | bigint | boolean | Uint8Array;
-
 /** Converts a stored value. A value that exceeds a limit becomes a BadCell. */
-export type Convert = (value: Stored) => unknown;
-
-/** What the stored values of a column mean. */
-export type Meaning =
-  | { kind: 'number' | 'text' | 'bytes' | 'uuid' | 'float16' | 'date' | 'int96' }
-  | { kind: 'integer'; unsigned: boolean }
-  | { kind: 'decimal'; scale: number }
-  | { kind: 'time' | 'timestamp'; unit: bigint; zone: string };
+export type Convert = (value: never) => unknown;
 
 const [MILLIS, MICROS, NANOS] = [1000n, 1_000_000n, 1_000_000_000n];
 const UNITS = { MILLIS, MICROS, NANOS };
 
-/** Returns the meaning of a column's values. */
-export function meaningOf(element: SchemaElement): Meaning {
+/** Returns a function that converts the values of a column; undefined if they stay as they are. */
+export function converterOf(element: SchemaElement, limits: RowLimits): Convert | undefined {
   const { type, type_length: length, converted_type: converted, logical_type: logical } = element;
-  const isBytes = type === 'BYTE_ARRAY' || type === 'FIXED_LEN_BYTE_ARRAY';
-  const isInteger = type === 'INT32' || type === 'INT64';
-  const isDecimal = converted === 'DECIMAL' || logical?.type === 'DECIMAL';
-  if (isDecimal && (isBytes || isInteger)) {
-    const scale = logical?.type === 'DECIMAL' ? logical.scale : element.scale;
-    return { kind: 'decimal', scale: Number(scale ?? 0) };
+  if (type === 'INT96') return (nanos: bigint) => timestampText(nanos, NANOS);
+  const isFixed = type === 'FIXED_LEN_BYTE_ARRAY';
+  const isBytes = isFixed || type === 'BYTE_ARRAY';
+  if (!isBytes && type !== 'INT32' && type !== 'INT64') return undefined;
+  if (converted === 'DECIMAL' || logical?.type === 'DECIMAL') {
+    const scale = Number((logical?.type === 'DECIMAL' ? logical.scale : element.scale) ?? 0);
+    return (value: number | bigint | Uint8Array) => decimal(value, scale);
   }
   if (isBytes) {
-    const isText = ['UTF8', 'ENUM', 'JSON'].includes(converted ?? '');
-    if (isText || ['STRING', 'ENUM', 'JSON'].includes(logical?.type ?? '')) return { kind: 'text' };
-    const fixed = type === 'FIXED_LEN_BYTE_ARRAY' ? length : undefined;
-    if (logical?.type === 'UUID' && fixed === 16) return { kind: 'uuid' };
-    return { kind: logical?.type === 'FLOAT16' && fixed === 2 ? 'float16' : 'bytes' };
-  }
-  if (type === 'INT96') return { kind: 'int96' };
-  if (!isInteger) return { kind: 'number' };
-  if (converted === 'DATE' || logical?.type === 'DATE') return { kind: 'date' };
-  if (logical?.type === 'TIME' || logical?.type === 'TIMESTAMP') {
-    const kind = logical.type === 'TIME' ? 'time' : 'timestamp';
-    return { kind, unit: UNITS[logical.unit], zone: logical.isAdjustedToUTC ? '+00' : '' };
-  }
-  const [, kind, unit] = /^(TIME|TIMESTAMP)_(MILLIS|MICROS)$/.exec(converted ?? '') ?? [];
-  if (kind)
-    return {
-      kind: kind === 'TIME' ? 'time' : 'timestamp',
-      unit: UNITS[unit as keyof typeof UNITS],
-      zone: '',
+    if (logical?.type === 'UUID' && isFixed && length === 16) return uuid;
+    if (logical?.type === 'FLOAT16' && isFixed && length === 2) return float16;
+    const isText = TEXTS.includes(converted ?? '') || TEXTS.includes(logical?.type ?? '');
+    return (bytes: Uint8Array) => {
+      if (bytes.length > maxTextBytes(limits)) return new BadCell(textTooLong(limits, bytes.length));
+      return isText ? textOf(bytes) : escaped(bytes);
     };
-  const isUnsigned = logical?.type === 'INTEGER' ? !logical.isSigned : converted?.startsWith('UINT');
-  return { kind: 'integer', unsigned: isUnsigned === true };
-}
-
-/** Returns whether a value with this meaning is a number, or a Boolean. */
-export function isNumeric({ kind }: Meaning): boolean {
-  return kind === 'number' || kind === 'integer' || kind === 'decimal' || kind === 'float16';
-}
-
-/** Returns a function that converts the values of a column. */
-export function converterOf(element: SchemaElement, limits: RowLimits): Convert {
-  const meaning = meaningOf(element);
-  const maxBytes = maxTextBytes(limits);
-  const convert = convertBy(meaning, element.type === 'INT64' ? 64 : 32);
-  return (value) => {
-    if (value instanceof Uint8Array && value.length > maxBytes)
-      return new BadCell(textTooLong(limits, value.length));
-    return convert(value);
-  };
-}
-
-function convertBy(meaning: Meaning, bits: number): Convert {
-  switch (meaning.kind) {
-    case 'number':
-      return (value) => value;
-    case 'integer':
-      return (value) => {
-        const integer = BigInt(value as bigint);
-        return numberOrText(meaning.unsigned ? BigInt.asUintN(bits, integer) : integer);
-      };
-    case 'decimal':
-      return (value) => decimal(value instanceof Uint8Array ? bigEndian(value) : value, meaning.scale);
-    case 'text':
-      return (value) => textOf(value as Uint8Array);
-    case 'bytes':
-      return (value) => escaped(value as Uint8Array);
-    case 'uuid':
-      return (value) =>
-        bufferOf(value as Uint8Array)
-          .toString('hex')
-          .replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
-    case 'float16':
-      return (value) => float16(bufferOf(value as Uint8Array).readUInt16LE());
-    case 'date':
-      return (value) => dateText(BigInt(value as number) * 86400n);
-    case 'int96':
-      return (value) => int96(bufferOf(value as Uint8Array));
-    case 'time':
-      return (value) => timeText(BigInt(value as number), meaning.unit) + meaning.zone;
-    case 'timestamp':
-      return (value) => timestampText(BigInt(value as number), meaning.unit) + meaning.zone;
   }
+  if (converted === 'DATE' || logical?.type === 'DATE')
+    return (days: number) => dateText(BigInt(days) * SECONDS_PER_DAY);
+  if (logical?.type === 'TIME' || logical?.type === 'TIMESTAMP')
+    return momentConverter(logical.type, UNITS[logical.unit], logical.isAdjustedToUTC ? '+00' : '');
+  const [, kind, unit] = /^(TIME|TIMESTAMP)_(MILLIS|MICROS)$/.exec(converted ?? '') ?? [];
+  if (kind) return momentConverter(kind, UNITS[unit as keyof typeof UNITS], '');
+  const isUnsigned = logical?.type === 'INTEGER' ? !logical.isSigned : converted?.startsWith('UINT');
+  if (type === 'INT32') return isUnsigned ? (value: number) => value >>> 0 : undefined;
+  return isUnsigned ? (value: bigint) => numberOrText(BigInt.asUintN(64, value)) : numberOrText;
 }
+
+const TEXTS = ['UTF8', 'STRING', 'ENUM', 'JSON'];
 
 function bufferOf({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength);
@@ -118,30 +56,29 @@ function textOf(bytes: Uint8Array): unknown {
 
 /** Returns bytes as text. Those that are not printable ASCII characters become escape sequences such as \xE9. */
 function escaped(bytes: Uint8Array): string {
+  const parts: string[] = [];
+  // Replacing all characters of a long text at once would take a hundred bytes for each.
+  for (let at = 0; at < bytes.length; at += ESCAPED_BYTES) {
+    const part = bufferOf(bytes.subarray(at, at + ESCAPED_BYTES)).toString('latin1');
+    parts.push(part.replace(/[^ !#-&(-~]/g, escapeSequence));
+  }
+  return parts.join('');
+}
+
+const ESCAPED_BYTES = 2 ** 16;
+
+function escapeSequence(character: string): string {
+  return `\\x${character.charCodeAt(0).toString(16).toUpperCase().padStart(2, '0')}`;
+}
+
+function uuid(bytes: Uint8Array): string {
   return bufferOf(bytes)
-    .toString('latin1')
-    .replace(
-      /[^ !#-&(-~]/g,
-      (character) => `\\x${character.charCodeAt(0).toString(16).toUpperCase().padStart(2, '0')}`,
-    );
+    .toString('hex')
+    .replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
 }
 
-/** Converts a decimal, whose value is `unscaled` divided by a power of ten. */
-export function decimal(unscaled: Stored | undefined, scale: number): unknown {
-  if (unscaled === undefined) return new BadCell({ expected: 'a decimal', received: 'too many digits' });
-  return scale === 0 ? numberOrText(BigInt(unscaled as bigint)) : Number(unscaled) / 10 ** scale;
-}
-
-// No decimal has more bytes.
-const MAX_DECIMAL_BYTES = 32;
-
-/** Returns a signed integer that is stored as bytes, the highest one first. Undefined if it has too many of them. */
-function bigEndian(bytes: Uint8Array): bigint | undefined {
-  if (bytes.length > MAX_DECIMAL_BYTES) return undefined;
-  return BigInt.asIntN(8 * bytes.length, BigInt(`0x0${bufferOf(bytes).toString('hex')}`));
-}
-
-function float16(bits: number): number {
+function float16(bytes: Uint8Array): number {
+  const bits = bufferOf(bytes).readUInt16LE();
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits >> 10) & 31;
   const fraction = (bits & 0x3ff) / 1024;
@@ -150,18 +87,28 @@ function float16(bits: number): number {
   return sign * 2 ** (exponent - 15) * (1 + fraction);
 }
 
-const SECONDS_PER_DAY = 86400n;
-// The Julian day of 1970-01-01.
-const EPOCH_DAY = 2_440_588n;
+// No decimal has more bytes.
+const MAX_DECIMAL_BYTES = 32;
 
-/** Returns a timestamp that is stored as the nanoseconds of a day and a Julian day. */
-function int96(bytes: Buffer): string {
-  const days = BigInt(bytes.readInt32LE(8)) - EPOCH_DAY;
-  return timestampText(days * SECONDS_PER_DAY * NANOS + bytes.readBigUInt64LE(0), NANOS);
+/** Converts a decimal: a signed integer, divided by a power of ten. If it is bytes, the highest one is the first. */
+function decimal(value: number | bigint | Uint8Array, scale: number): unknown {
+  let unscaled = value;
+  if (unscaled instanceof Uint8Array) {
+    if (unscaled.length > MAX_DECIMAL_BYTES)
+      return new BadCell({ expected: 'a decimal', received: 'too many digits' });
+    unscaled = BigInt.asIntN(8 * unscaled.length, BigInt(`0x0${bufferOf(unscaled).toString('hex')}`));
+  }
+  return scale === 0 ? numberOrText(BigInt(unscaled)) : Number(unscaled) / 10 ** scale;
 }
 
+const SECONDS_PER_DAY = 86400n;
 // The first 400 years after 1970, and so on, have equally many days.
 const SECONDS_PER_ERA = 146_097n * SECONDS_PER_DAY;
+
+function momentConverter(kind: string, unit: bigint, zone: string): Convert {
+  const textOfMoment = kind === 'TIME' ? timeText : timestampText;
+  return (value: number | bigint) => textOfMoment(BigInt(value), unit) + zone;
+}
 
 function dateText(seconds: bigint): string {
   const eras = seconds / SECONDS_PER_ERA;

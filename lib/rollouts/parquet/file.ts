@@ -1,17 +1,17 @@
 // Opens Parquet files, and checks what their footers claim.
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
-import { type ColumnMetaData, parquetMetadata } from 'hyparquet';
+import { type ColumnChunk, type FileMetaData, parquetMetadata } from 'hyparquet';
 import type { RowLimits } from '../limits.js';
-import { isKnownCodec } from './decompress.js';
-import { readFooter } from './footer.js';
-import { decoding, Malformed } from './malformed.js';
+import type { GroupBounds } from '../pieces.js';
+import { isKnownCodec } from './codecs.js';
+import { Malformed } from './malformed.js';
 import { type Node, schemaTree } from './schema.js';
-import { UnpackedPages } from './unpacked.js';
+import { ThriftReader } from './thrift.js';
 
 /** The values of a column in a row group. */
 export interface Chunk {
   leaf: Node;
-  codec: ColumnMetaData['codec'];
+  codec: NonNullable<ColumnChunk['meta_data']>['codec'];
   /** The bytes of the file that hold the pages. */
   start: number;
   end: number;
@@ -24,102 +24,59 @@ export interface RowGroup {
   chunkOf(leaf: Node): Chunk;
 }
 
-// Above this number of values, a file must have at least one byte per VALUES_PER_BYTE. A run of equal values takes a few
-// bytes, however long it is, so a small file can claim to have any number of values.
-const MIN_VALUES = 2 ** 25;
-const VALUES_PER_BYTE = 64;
-const VALUES_PER_TOKEN = 16;
-
-const PIECE = 2 ** 18;
-
-/** Reads pages of a file into the same memory again. A new buffer for each page would be free only after some time. */
-export class PageMemory {
-  readonly #file: ParquetFile;
-  #buffer: Buffer | undefined;
-
-  constructor(file: ParquetFile) {
-    this.#file = file;
-  }
-
-  /** Reads a page. It is valid until the next one is read. */
-  read(length: number, position: number): Buffer {
-    const bytes = this.#file.read(length, position, this.#buffer);
-    if (bytes.length < length)
-      throw new Malformed({ expected: `a page of ${length} bytes`, received: 'a shorter one' });
-    if (length > (this.#buffer?.length ?? 0)) this.#buffer = bytes;
-    return bytes;
-  }
-}
+const MAGIC = 'PAR1';
+const MAX_FOOTER = 2 ** 25;
 
 /** An open Parquet file. */
 export class ParquetFile {
-  readonly rows: number;
   readonly columns: readonly Node[];
   readonly groups: readonly RowGroup[];
   readonly size: number;
-  /** The memory for the page that is being decompressed. */
-  readonly packed = new PageMemory(this);
-  /** Long pages that are unpacked on the disk. */
-  readonly unpacked = new UnpackedPages(this);
   readonly #descriptor: number;
 
   /**
    * Opens a file and reads its footer.
-   * @param path where its bytes are.
-   * @throws LossError if the file is not a Parquet file.
+   * @throws Malformed if the file is not a Parquet file, or its footer claims too much.
    */
-  constructor(name: string, path = name) {
+  constructor(path: string) {
     this.#descriptor = openSync(path, 'r');
     try {
       this.size = fstatSync(this.#descriptor).size;
-      const footer = readFooter(name, this.size, (length, position) => this.read(length, position));
-      const { schema, row_groups, num_rows } = decoding('the footer', () =>
-        parquetMetadata(footer, { geoparquet: false }),
-      );
-      const { root, leaves } = schemaTree(schema);
-      this.columns = root.children;
-      this.rows = wholeNumber(num_rows, 'number of rows');
+      const { schema, row_groups, num_rows } = this.#footer();
+      const { children, leaves } = schemaTree(schema);
+      this.columns = children;
       this.groups = row_groups.map(({ columns, num_rows }) => {
         const rows = wholeNumber(num_rows, 'number of rows');
         if (columns.length !== leaves.length)
-          throw new Malformed({
-            expected: `${leaves.length} columns in a row group, as in the schema`,
-            received: `${columns.length}`,
-          });
+          throw new Malformed(`${leaves.length} columns in a row group, as in the schema`, columns.length);
         return { rows, chunkOf: (leaf) => chunkOf(leaf, columns[leaf.leaf]!, rows, this.size) };
       });
-      const inGroups = this.groups.reduce((sum, { rows }) => sum + rows, 0);
-      if (inGroups !== this.rows)
-        throw new Malformed({
-          expected: `row groups of ${this.rows} rows together`,
-          received: `${inGroups}`,
-        });
+      const rows = this.groups.reduce((sum, group) => sum + group.rows, 0);
+      if (rows !== wholeNumber(num_rows, 'number of rows'))
+        throw new Malformed(`row groups of ${num_rows} rows together`, rows);
     } catch (error) {
       this.close();
       throw error;
     }
   }
 
-  /** Checks that the columns do not have so many values that the file is too small for them. */
+  /**
+   * Checks that the file is large enough for the values of the columns. A run of equal values takes a few bytes, however
+   * long it is, so a small file can claim to have any number of values.
+   */
   checkClaims(leaves: readonly Node[], { maxRowTokens }: RowLimits): void {
-    const most = Math.max(MIN_VALUES, VALUES_PER_TOKEN * maxRowTokens) + VALUES_PER_BYTE * this.size;
+    const most = Math.max(2 ** 25, 16 * maxRowTokens) + 64 * this.size;
     let values = 0;
     for (const group of this.groups) for (const leaf of leaves) values += group.chunkOf(leaf).values;
     if (values > most)
-      throw new Malformed({
-        expected: `at most ${most} values in a file of ${this.size} bytes`,
-        received: `${values}`,
+      throw new Malformed(`at most ${most} values in a file of ${this.size} bytes`, values, {
         hint: (spell) => `If the file is correct, raise ${spell('maxRowTokens')}`,
       });
   }
 
-  /**
-   * Reads bytes. Returns fewer at the end of the file.
-   * @param into memory to use instead of a new buffer, if the bytes fit.
-   */
-  read(length: number, position: number, into?: Buffer): Buffer {
-    const size = Math.max(0, Math.min(length, this.size - position));
-    const bytes = into && into.length >= size ? into.subarray(0, size) : Buffer.allocUnsafeSlow(size);
+  /** Reads bytes, or fewer at the end of the file. */
+  read(length: number, position: number): Buffer {
+    const bytes = Buffer.allocUnsafeSlow(Math.max(0, Math.min(length, this.size - position)));
     let read = 0;
     while (read < bytes.length) {
       const more = readSync(this.#descriptor, bytes, read, bytes.length - read, position + read);
@@ -129,55 +86,44 @@ export class ParquetFile {
     return bytes.subarray(0, read);
   }
 
-  /** Reads bytes in pieces. Each is valid until the next one is asked for. */
-  pieces(length: number, position: number): Generator<Uint8Array, void> {
-    return piecesOf(this.#descriptor, length, position);
-  }
-
   close(): void {
     closeSync(this.#descriptor);
   }
-}
 
-/** Reads bytes of an open file in pieces. Each is valid until the next one is asked for. */
-export function* piecesOf(descriptor: number, length: number, position: number): Generator<Uint8Array, void> {
-  const memory = Buffer.allocUnsafeSlow(Math.min(length, PIECE));
-  for (let at = 0; at < length; ) {
-    const read = readSync(descriptor, memory, 0, Math.min(length - at, PIECE), position + at);
-    if (read === 0) return;
-    yield memory.subarray(0, read);
-    at += read;
+  #footer(): FileMetaData {
+    const tail = this.size < 12 ? Buffer.alloc(8) : this.read(8, this.size - 8);
+    if (tail.toString('latin1', 4) !== MAGIC)
+      throw new Malformed('a Parquet file', 'a file without its signature');
+    const length = tail.readUInt32LE(0);
+    const limit = Math.min(this.size - 12, MAX_FOOTER);
+    if (length > limit) throw new Malformed(`a footer of at most ${limit} bytes`, `one of ${length}`);
+    const footer = this.read(length + 8, this.size - 8 - length);
+    new ThriftReader(footer.subarray(0, length)).struct();
+    try {
+      return parquetMetadata(footer, { geoparquet: false });
+    } catch (error) {
+      throw Malformed.because('the footer', error);
+    }
   }
 }
 
-interface StoredColumn {
-  file_path?: string;
-  meta_data?: ColumnMetaData;
-  crypto_metadata?: unknown;
-}
-
-function chunkOf(
-  leaf: Node,
-  { file_path, meta_data, crypto_metadata }: StoredColumn,
-  rows: number,
-  size: number,
-): Chunk {
+function chunkOf(leaf: Node, chunk: ColumnChunk, rows: number, size: number): Chunk {
+  const { file_path, meta_data, crypto_metadata } = chunk;
   const { name, type } = leaf.element;
   if (!meta_data || crypto_metadata !== undefined || file_path)
-    throw new Malformed({ key: name, expected: 'a column in this file, not encrypted', received: 'another' });
+    throw new Malformed('a column in this file, not encrypted', 'another', { key: name });
   if (meta_data.type !== type)
-    throw new Malformed({ key: name, expected: `${type}, as in the schema`, received: `${meta_data.type}` });
+    throw new Malformed(`${type}, as in the schema`, `${meta_data.type}`, { key: name });
   if (!isKnownCodec(meta_data.codec))
-    throw new Malformed({ key: name, expected: 'a known compression', received: `${meta_data.codec}` });
+    throw new Malformed('a known compression', meta_data.codec, { key: name });
   const values = wholeNumber(meta_data.num_values, 'number of values');
   if (leaf.repetition === 0 ? values !== rows : values < rows)
-    throw new Malformed({ key: name, expected: `a value in each of ${rows} rows`, received: `${values}` });
+    throw new Malformed(`a value in each of ${rows} rows`, values, { key: name });
   const data = wholeNumber(meta_data.data_page_offset, 'offset');
   const dictionary = wholeNumber(meta_data.dictionary_page_offset ?? 0n, 'offset');
   const start = dictionary > 0 && dictionary < data ? dictionary : data;
   const end = start + wholeNumber(meta_data.total_compressed_size, 'size');
-  if (end > size)
-    throw new Malformed({ key: name, expected: `pages within ${size} bytes`, received: `until ${end}` });
+  if (end > size) throw new Malformed(`pages within ${size} bytes`, `until ${end}`, { key: name });
   return { leaf, codec: meta_data.codec, start, end, values };
 }
 
@@ -185,6 +131,33 @@ function chunkOf(
 export function wholeNumber(value: unknown, what: string): number {
   const number = typeof value === 'bigint' ? Number(value) : value;
   if (!Number.isSafeInteger(number) || (number as number) < 0)
-    throw new Malformed({ expected: `a ${what} of at least 0`, received: String(value) });
+    throw new Malformed(`a ${what} of at least 0`, String(value));
   return number as number;
+}
+
+/**
+ * Returns the bounds of a Parquet file's row groups, in the order of the file. Returns undefined if the file cannot be
+ * cut: it is malformed, has no rows, or its row groups do not follow each other.
+ */
+export function boundsOfGroups(path: string): GroupBounds[] | undefined {
+  let file: ParquetFile | undefined;
+  try {
+    file = new ParquetFile(path);
+    const leaves = file.columns.flatMap((column) => column.leaves);
+    let end = 0;
+    const bounds: GroupBounds[] = [];
+    for (const group of file.groups) {
+      const chunks = leaves.map((leaf) => group.chunkOf(leaf));
+      const start = Math.min(...chunks.map((chunk) => chunk.start));
+      if (start < end) return undefined;
+      end = Math.max(...chunks.map((chunk) => chunk.end));
+      bounds.push({ start, rows: group.rows });
+    }
+    return bounds.length > 0 ? bounds : undefined;
+  } catch {
+    // The reader will report the reason.
+    return undefined;
+  } finally {
+    file?.close();
+  }
 }

@@ -1,22 +1,19 @@
 // The error that the readers of a Parquet file's parts throw. They do not know the file's name.
 import { type DetailsAtPlace, describeFailure } from '../source.js';
 
-/** A flaw of the file. readParquet() adds the file's name. */
+/** A flaw of the file. The reader of its rows adds the file's name. */
 export class Malformed extends Error {
   readonly details: DetailsAtPlace;
 
-  constructor(details: DetailsAtPlace) {
+  constructor(expected: string, received: string | number, rest: DetailsAtPlace = {}) {
     super('a malformed Parquet file');
-    this.details = details;
+    this.details = { expected, received: String(received), ...rest };
   }
-}
 
-/** Calls a function of a library that decodes a part of the file. Whatever it throws is a flaw of the file. */
-export function decoding<T>(what: string, decode: () => T): T {
-  try {
-    return decode();
-  } catch (error) {
-    if (error instanceof Malformed) throw error;
-    throw new Malformed({ expected: `${what} of a Parquet file`, received: describeFailure(error) });
+  /** Returns the flaw because of which a library could not decode a part of the file. */
+  static because(what: string, error: unknown): Malformed {
+    return error instanceof Malformed
+      ? error
+      : new Malformed(`${what} of a Parquet file`, describeFailure(error));
   }
 }

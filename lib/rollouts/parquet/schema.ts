@@ -14,37 +14,40 @@ export interface Node {
   definition: number;
   /** The number of repeated nodes on the way to this node, including itself. */
   repetition: number;
-  /** The index among the columns that a row group stores, if this node has no children. */
+  /** The index among the columns that a row group stores, or -1 if this node has children. */
   leaf: number;
+  /** The stored columns of which the node consists. */
+  leaves: Node[];
 }
 
+const MAX_COLUMNS = 10_000;
 const MAX_DEPTH = 32;
 
 /** Returns the root of the tree. The elements of the schema are in depth-first order. */
-export function schemaTree(elements: readonly SchemaElement[]): { root: Node; leaves: Node[] } {
-  const leaves: Node[] = [];
+export function schemaTree(elements: readonly SchemaElement[]): Node {
+  if (elements.length > MAX_COLUMNS)
+    throw new Malformed(`at most ${MAX_COLUMNS} columns`, `${elements.length}`);
+  let leaves = 0;
   let next = 0;
   const nodeOf = (depth: number, parent?: Node): Node => {
     const element = elements[next++];
     const { type, repetition_type: occurs, num_children: count } = element ?? {};
     const isValid = parent ? type !== undefined || Number(count) > 0 : type === undefined;
-    if (!element || !isValid || depth > MAX_DEPTH)
-      throw new Malformed({ expected: 'a schema in which each column has a type', received: 'another' });
+    if (!element || !isValid) throw new Malformed('a schema in which each column has a type', 'another');
+    if (depth > MAX_DEPTH) throw new Malformed(`columns of at most ${MAX_DEPTH} levels`, 'a deeper schema');
     const node: Node = {
       element: { ...element, name: element.name ?? '' },
       children: [],
       definition: (parent?.definition ?? 0) + (parent && occurs !== 'REQUIRED' ? 1 : 0),
       repetition: (parent?.repetition ?? 0) + (parent && occurs === 'REPEATED' ? 1 : 0),
-      leaf: -1,
+      leaf: type ? leaves++ : -1,
+      leaves: [],
     };
     if (!type) for (let i = 0; i < Number(count ?? 0); i++) node.children.push(nodeOf(depth + 1, node));
-    else {
-      node.leaf = leaves.length;
-      leaves.push(node);
-    }
+    node.leaves = type ? [node] : node.children.flatMap((child) => child.leaves);
     return node;
   };
-  return { root: nodeOf(0), leaves };
+  return nodeOf(0);
 }
 
 /** Returns the parts of a list: the node that is repeated, and the node of an element. Undefined if it is no list. */
@@ -68,9 +71,4 @@ export function mapOf({ element, children }: Node): Node | undefined {
     element.logical_type?.type === 'MAP';
   const isRepeated = children.length === 1 && repeated!.element.repetition_type === 'REPEATED';
   return isMap && isRepeated && repeated!.children.length === 2 ? repeated : undefined;
-}
-
-/** Returns the stored columns of which a node consists. */
-export function leavesOf(node: Node): Node[] {
-  return node.leaf >= 0 ? [node] : node.children.flatMap(leavesOf);
 }
