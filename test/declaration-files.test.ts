@@ -5,7 +5,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import type { FunctionDeclaration } from '../lib/index.js';
 import * as exported from '../lib/index.js';
 
-const FOLDER = new URL('../dist/types/lib/functions/', import.meta.url);
+const FOLDER = new URL('../dist/types/lib/losses/', import.meta.url);
 
 describe('declaration files', () => {
   const texts = readdirSync(FOLDER, { recursive: true, encoding: 'utf8' })
@@ -25,7 +25,7 @@ describe('declaration files', () => {
         assert.ok(comment.includes(`${metric} (`), metric);
       const all = texts.join('\n');
       for (const [option, { help }] of Object.entries(declaration.options)) {
-        const words = `/** ${help[0]!.toUpperCase()}${help.slice(1)}. `;
+        const words = `/** ${help.replace(/^[a-z]/, (letter) => letter.toUpperCase())}. `;
         assert.ok(all.includes(words), option);
         assert.ok(!all.includes(`${words.trim()}\n${words}`), `${option} is documented twice`);
       }

@@ -28,6 +28,8 @@ const SETTINGS: readonly [module: string, target: string, files: readonly string
     ['commonjs', 'es2020', ['program.cts'], ...BUNDLER],
   ];
 
+const PUBLISHED = '--ignoreConfig --skipLibCheck --module nodenext --target esnext';
+
 const PROGRAM = `
 import {
   type AbortSignalLike, ALGORITHM_TYPE, type Batch, type BatchWith, devices, KeyMapper, LossError,
@@ -106,6 +108,54 @@ import policyLoss = require('policy-loss');
 export const fn: policyLoss.PPOPolicyLossFn = new policyLoss.PPOPolicyLossFn({ clipRange: 0.2 });
 export const result: policyLoss.Result<policyLoss.PPOMetrics> = fn.computeSync({ logprob: [[0]] });
 `;
+// Mistakes, and the errors that they give.
+const MISTAKES: readonly [statement: string, error: RegExp][] = [
+  [
+    'new TRLDAPOLossFn({ epsilonn: 0.2 })',
+    /does not exist in type 'TRLDAPOLossOptions'. Did you mean to write 'epsilon'\?$/,
+  ],
+  [
+    'new VerlVanillaLossFn({ clipRatioHihg: 0.2 })',
+    /does not exist in type 'VerlVanillaLossOptions'. Did you mean to write 'clipRatioHigh'\?$/,
+  ],
+  [
+    'new GRPOGroupedAdvantage({ stdCalLevels: null })',
+    /does not exist in type 'GRPOAdvantageOptions'. Did you mean to write 'stdCalLevel'\?$/,
+  ],
+  ["new GRPOGroupedAdvantage({ stdCalLevel: 'batches' })", /Type '"batches"' is not assignable to type /],
+  ['new PPOPolicyLossFn({})', /'{}' is not assignable to parameter of type 'PPOPolicyLossOptions'.$/],
+  [
+    'new PPOPolicyLossFn({ clipRangeLow: 0.2 })',
+    /not assignable to parameter of type 'PPOPolicyLossOptions'.$/,
+  ],
+  ['new PPOPolicyLossFn()', /Expected 1 arguments, but got 0.$/],
+  [
+    "POLICY_LOSS_FN.create('trl/dapo', { epsilon_hihg: 0.2 })",
+    /does not exist in type 'ArgsOf<TRLDAPOLossOptions>'. Did you mean to write 'epsilon_high'\?$/,
+  ],
+  [
+    "POLICY_LOSS_FN.create('ppo', { clip_range: 'far' })",
+    /Type 'string' is not assignable to type 'number'.$/,
+  ],
+  [
+    "POLICY_LOSS_FN.create('ppo').computeSync({ logprob: [[0]] }).metrics.pg_clipfarc",
+    /'pg_clipfarc' does not exist on type 'PPOMetrics'. Did you mean 'pg_clipfrac'\?$/,
+  ],
+];
+const CORRECT = `
+const required: OptionsOf<typeof PPOPolicyLossFn> = { clipRange: 0.2 };
+const low: OptionsOf<typeof PPOPolicyLossFn> = { clipRangeLow: 0.1, clipRangeHigh: 0.2 };
+const metrics: MetricsOf<typeof TRLDAPOLossFn> = new TRLDAPOLossFn().computeSync({ logprob: [[0]] }).metrics;
+export const far: number | undefined = metrics['clip_ratio/high_max'];
+export const made: PPOPolicyLossFn = POLICY_LOSS_FN.create('ppo', { clip_range_low: 0.1, clipRangeHigh: null });
+export const mine: PolicyLossFn<object> = POLICY_LOSS_FN.create('mine', { whatever: 1 });
+export const fns = [new PPOPolicyLossFn(required), new PPOPolicyLossFn(low)];
+`;
+const IMPORTS = `import {
+  GRPOGroupedAdvantage, type MetricsOf, type OptionsOf, POLICY_LOSS_FN, PolicyLossFn, PPOPolicyLossFn, TRLDAPOLossFn,
+  VerlVanillaLossFn,
+} from 'policy-loss';
+`;
 // A file that imports the package and one that requires it exchange its objects.
 const EXCHANGE = `
 import { fn, result } from './required.cjs';
@@ -132,9 +182,12 @@ describe('declarations', () => {
   });
   after(() => rmSync(folder, { recursive: true, force: true }));
 
+  function compile(options: readonly string[], cwd = folder, types = '') {
+    const words = [TSC, '--noEmit', '--strict', '--exactOptionalPropertyTypes', '--types', types, ...options];
+    return spawnSync(process.execPath, words, { cwd, encoding: 'utf8' });
+  }
   function compiles(...options: string[]): void {
-    const words = [TSC, '--noEmit', '--strict', '--exactOptionalPropertyTypes', '--types', '', ...options];
-    const { status, stdout, stderr } = spawnSync(process.execPath, words, { cwd: folder, encoding: 'utf8' });
+    const { status, stdout, stderr } = compile(options);
     assert.equal(status, 0, stdout + stderr);
   }
 
@@ -147,4 +200,25 @@ describe('declarations', () => {
 
   it('give a class one type, whether a file imports or requires it', () =>
     compiles('--module', 'node16', '--target', 'es2022', 'exchange.mts'));
+
+  it('say in a line what a mistake is', () => {
+    const statements = MISTAKES.map(([statement]) => `${statement};\n`).join('');
+    writeFileSync(join(folder, 'mistakes.mts'), IMPORTS + CORRECT + statements);
+    const { stdout } = compile('--module node16 --target es2022 --pretty false mistakes.mts'.split(' '));
+    const errors = stdout.match(/^mistakes.*/gm)!;
+    assert.equal(errors.length, MISTAKES.length, stdout);
+    for (const [i, error] of errors.entries()) {
+      assert.match(error, MISTAKES[i]![1]);
+      assert.ok(error.length <= 200, error);
+    }
+  });
+
+  it('have the options and metrics of the sources', () => {
+    const { status, stdout, stderr } = compile(
+      `${PUBLISHED} test/published.test-d.ts`.split(' '),
+      ROOT,
+      'node',
+    );
+    assert.equal(status, 0, stdout + stderr);
+  });
 });

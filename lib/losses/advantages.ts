@@ -11,6 +11,7 @@ import {
   nativeNormalisation,
   SEED,
 } from './advantage-options.js';
+import type { OptionsOf } from './statement.js';
 
 const GROUPS = ['rewards', 'group_ids', 'action_mask'] as const;
 
@@ -185,6 +186,9 @@ export class OPMDGroupAdvantage extends advantage({
     variants: [{ opmd_baseline: 'logavgexp' }],
   },
 }) {}
+
+/** The baseline that {@link OPMDGroupAdvantage} subtracts. */
+export type OPMDBaseline = NonNullable<OptionsOf<typeof OPMDGroupAdvantage>['opmdBaseline']>;
 
 /**
  * AsymRE's advantage of a row: its reward minus a baseline. The baseline is the mean reward of the row's group plus a

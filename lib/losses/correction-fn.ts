@@ -147,21 +147,22 @@ interface Statement<N extends string, O, M>
   readonly formula: (symbols: ProgramSymbols, options: CheckedOptions<O>) => CorrectionExpressions;
 }
 
+/** The class of a correction with the declaration D. */
+export type CorrectionClass<D extends Pick<FunctionDeclaration, 'name' | 'options' | 'metrics'>> =
+  FunctionClass<
+    CorrectionFn<MetricValues<D['metrics']>>,
+    FunctionDeclaration,
+    D['name'],
+    D['options'],
+    CorrectionFnOptions
+  >;
+
 /** Makes a class of corrections: `export class X extends correction({ … }) {}`. */
 export function correction<
   const N extends string,
   const O extends OptionSchema,
   const M extends MetricSchema,
->({
-  formula,
-  ...given
-}: Statement<N, O, M>): FunctionClass<
-  CorrectionFn<MetricValues<M>>,
-  FunctionDeclaration,
-  N,
-  O,
-  CorrectionFnOptions
-> {
+>({ formula, ...given }: Statement<N, O, M>): CorrectionClass<{ name: N; options: O; metrics: M }> {
   return classOf(CorrectionFn, given, (owner, options) => {
     const checked = readOptions<O>(owner, given.options, options);
     return [backendOf(options), given.name, (symbols) => located(owner, () => formula(symbols, checked))];

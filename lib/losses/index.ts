@@ -76,6 +76,7 @@ export { AdvantageFn } from './advantage-fn.js';
 export type { NormalisationOptions, StdCalLevel } from './advantage-options.js';
 export * from './advantages.js';
 export {
+  type CorrectionClass,
   type CorrectionComputeOptions,
   CorrectionFn,
   type CorrectionFnOptions,

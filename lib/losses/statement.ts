@@ -114,7 +114,7 @@ export type ByName<Table> = {
     ? N
     : never]: {
     made: Table[K] extends new (...args: never) => infer F ? F : never;
-    args: ArgsOf<Every<OptionsOf<Table[K]>>>;
+    args: ArgsOf<OptionsOf<Table[K]>>;
   };
 };
 
@@ -122,8 +122,6 @@ export type ByName<Table> = {
 export type ArgsOf<O> = { [K in keyof O]?: O[K] | null } & {
   [K in keyof O as SnakeCase<K & string>]?: O[K] | null;
 };
-// All options, without the condition that some of them are given.
-type Every<O> = { [K in O extends unknown ? keyof O : never]?: O extends { [P in K]?: infer V } ? V : never };
 
 /** A registry that knows this package's functions by name. Functions of one's own have other names. */
 export interface NamedRegistry<F, Names> extends ClassRegistry<RegisteredClass<F>> {

@@ -15,7 +15,6 @@ const LEGEND = [
   [/ℓ/, 'ℓ is the loss of a token'],
   [/\bA\b/, 'A its advantage'],
   [/\br\b/, 'r = exp(logprob − old_logprob)'],
-  [/δ/, 'δ = ref_logprob − logprob'],
   [/\bp\b/, 'p = exp(logprob)'],
   [/\bR\b/, 'R is the reward of the row'],
 ];
@@ -45,7 +44,13 @@ const KINDS = [
     common: 'AdvantageOptions',
     stem: (name) => `${name.replace(/(Group(ed)?)?Advantage(Fn)?$/, '')}Advantage`,
   },
-  { base: 'KLFn', module: './kl-fn.js', declaration: 'KLDeclaration', common: 'KLOptions' },
+  {
+    base: 'KLFn',
+    module: './kl-fn.js',
+    declaration: 'KLDeclaration',
+    common: 'KLOptions',
+    legend: [[/δ/, 'δ = ref_logprob − logprob']],
+  },
   {
     base: 'EntropyLossFn',
     module: './entropy.js',
@@ -57,16 +62,7 @@ const MODULES = {
   FunctionDeclaration: '../core/declaration.js',
   LossAggMode: '../core/options.js',
   Either: './statement.js',
-  ArgsOf: './statement.js',
 };
-const REGISTRIES = {
-  PolicyLosses: api.POLICY_LOSS_FN,
-  Corrections: api.CORRECTION_FN,
-  KLFunctions: api.KL_FN,
-  EntropyLosses: api.ENTROPY_LOSS_FN,
-  Advantages: api.ADVANTAGE_FN,
-};
-
 const TYPES = {
   number: 'number',
   integer: 'number',
@@ -79,12 +75,20 @@ const typeOf = ({ type, choices, of }) =>
   (type === 'choice'
     ? choices.map((word) => `'${word}'`).join(' | ')
     : `readonly ${of === 'text' ? 'string' : 'number'}[]`);
-const capitalised = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
+const capitalised = (text) => text.replace(/^[a-z]/, (letter) => letter.toUpperCase());
 const sentence = (text) => `${capitalised(text)}.`;
 const key = (name) => (/^\w+$/.test(name) ? name : `'${name}'`);
 const words = (names) => [...new Set(names)].map((each) => `'${each}'`).join(' | ');
 
-function optionComment({ help, default: own, defaultFrom, atLeastOption, requiredWith, needs = {}, ...rest }) {
+function optionComment({
+  help,
+  default: own,
+  defaultFrom,
+  atLeastOption,
+  requiredWith,
+  needs = {},
+  ...rest
+}) {
   const fallback = own ?? (defaultFrom && `that of ${defaultFrom}`);
   return [
     sentence(help),
@@ -107,37 +111,45 @@ const printOption = ([name, option]) =>
 const printMetric = ([name, { unit, when }]) =>
   `    /** ${sentence(unit + (when ? `; ${when}` : ''))} */\n    ${key(name)}${when ? '?' : ''}: number;\n`;
 
-/** Prints the members of a type that are not those of an earlier type of the file, and the name of that type. */
-function members(name, schema, print, earlier) {
-  const base = earlier
+// The types that have been printed, by what their functions share: the kind's name for options, and 'metrics' for these.
+const printed = new Map();
+
+/** Prints the members of a type that are not those of an earlier type, and the name of that type. */
+function members(name, module, schema, print, share) {
+  const earlier = printed.get(share) ?? [];
+  const [base] = earlier
     .filter((each) => Object.entries(each.schema).every(([member, value]) => schema[member] === value))
-    .filter((each) => Object.keys(each.schema).length > 2)
-    .sort((a, b) => Object.keys(b.schema).length - Object.keys(a.schema).length)[0];
-  earlier.push({ name, schema });
+    .sort((a, b) => Object.keys(b.schema).length - Object.keys(a.schema).length);
+  if (Object.keys(schema).length > 2) printed.set(share, [...earlier, { name, schema }]);
+  MODULES[name] = `./${module}`;
   const own = Object.entries(schema).filter(([member]) => !(member in (base?.schema ?? {})));
   return { base: base?.name, text: own.length > 0 ? `\n${own.map(print).join('')}` : '' };
 }
 
 /** Prints the type of a function's options. If some must be given, it is a choice of these and what they default to. */
-function optionsType(name, cls, options, { common, stem }, earlier) {
-  if (!stem || Object.keys(options).length === 0) return { text: '', type: common, any: common, mark: '?' };
+function optionsType(name, module, options, { common, stem }) {
+  if (!stem || Object.keys(options).length === 0) return { text: '', type: common, mark: '?' };
   const type = `${capitalised(stem(name))}Options`;
   const required = Object.entries(options).filter(([, { required }]) => required);
   const any = required.length > 0 ? type.replace(/Options$/, 'AnyOptions') : type;
-  const { base, text } = members(any, options, printOption, earlier);
+  const { base, text } = members(any, module, options, printOption, common);
   const what = `/** Options of {@link ${name}}. */\n`;
   const all = `${what}export interface ${any} extends ${base ?? common} {${text}}\n`;
-  if (required.length === 0) return { text: all, type, any, mark: '?' };
+  if (required.length === 0) return { text: all, type, mark: '?' };
   const needed = words(required.map(([option]) => option));
   const given = words(required.map(([option, { defaultFrom }]) => defaultFrom ?? option));
-  return { text: `${all}${what}export type ${type} = Either<${any}, ${given}, ${needed}>;\n`, type, any, mark: '' };
+  return {
+    text: `${all}${what}export type ${type} = Either<${any}, ${given}, ${needed}>;\n`,
+    type,
+    mark: '',
+  };
 }
 
 /** Prints the type of a function's metrics. It is not an interface, which is not assignable to Record<string, number>. */
-function metricsType(name, schema, { metrics }, earlier) {
+function metricsType(name, module, schema, { metrics }) {
   if (!metrics) return { text: '', type: '' };
   const type = capitalised(metrics(name));
-  const { base, text } = members(type, schema, printMetric, earlier);
+  const { base, text } = members(type, module, schema, printMetric, 'metrics');
   const parts = [base, text && `{${text}}`].filter(Boolean);
   return {
     text: `/** Metrics of {@link ${name}}. */\nexport type ${type} = ${parts.join(' & ') || 'Record<never, never>'};\n`,
@@ -145,11 +157,13 @@ function metricsType(name, schema, { metrics }, earlier) {
   };
 }
 
-function classComment(own, { summary, details = [], unlike = {}, reads, metrics, source }) {
+function classComment(own, { legend = [] }, { summary, details = [], unlike = {}, reads, metrics, source }) {
   const units = Object.entries(metrics).map(
     ([name, { unit, when }]) => `${name} (${unit}${when === undefined ? '' : `; ${when}`})`,
   );
-  const symbols = LEGEND.filter(([symbol]) => symbol.test(summary)).map(([, meaning]) => meaning);
+  const symbols = [...LEGEND, ...legend]
+    .filter(([symbol]) => symbol.test(summary))
+    .map(([, meaning]) => meaning);
   const lines = [
     ...own
       .replace(/^\/\*\*|\*\/\n$/g, '')
@@ -181,7 +195,7 @@ function withImports(text, file) {
   const imports = Object.entries(modules)
     .filter(([name, module]) => new RegExp(`\\b${name}\\b`).test(text) && module !== `./${file}`)
     .filter(([name]) => !new RegExp(`import [^;]*\\b${name}\\b[^;]* from `).test(text))
-    .map(([name, module]) => `import { ${name} } from '${module}';\n`);
+    .map(([name, module]) => `import type { ${name} } from '${module}';\n`);
   return imports.join('') + text;
 }
 
@@ -189,13 +203,9 @@ function withImports(text, file) {
 const CLASS =
   /declare const (\w+)_base: (?:(?!^declare )[\s\S])*?\n(\/\*\*(?:(?!\*\/)[\s\S])*\*\/\n)export declare class \1 extends \1_base \{\n([\s\S]*?)^\}\n/gm;
 
-// The declared options and the module of each class.
-const declared = new Map();
-
 const folder = new URL('types/lib/losses/', root);
 for (const file of readdirSync(folder)) {
   const js = file.replace('.d.ts', '.js');
-  const [options, metrics] = [[], []];
   const url = new URL(file, folder);
   const before = readFileSync(url, 'utf8');
   const classes = [];
@@ -204,10 +214,9 @@ for (const file of readdirSync(folder)) {
     const kind = KINDS.find(({ base }) => cls.prototype instanceof api[base]);
     const { declaration } = cls;
     classes.push(declaration);
-    const given = optionsType(name, cls, declaration.options, kind, options);
-    const reported = metricsType(name, declaration.metrics, kind, metrics);
-    declared.set(cls, `{ made: import('./${js}').${name}; args: ArgsOf<import('./${js}').${given.any}> }`);
-    return `${given.text}${reported.text}${classComment(own, declaration)}export declare class ${name} extends ${kind.base}${reported.type} {
+    const given = optionsType(name, js, declaration.options, kind);
+    const reported = metricsType(name, js, declaration.metrics, kind);
+    return `${given.text}${reported.text}${classComment(own, kind, declaration)}export declare class ${name} extends ${kind.base}${reported.type} {
     static readonly declaration: ${kind.declaration} & { readonly name: '${declaration.name}' };
     constructor(options${given.mark}: ${given.type});
 ${members}}
@@ -216,20 +225,14 @@ ${members}}
   // Options that several functions share. Those of a constant that is not exported are the options of a class.
   const values = await import(new URL(`losses/${js}`, root));
   text = text.replace(/PassedOptions<typeof (\w+)>(?=[;> ])/g, (_, constant) => {
-    const names = [...new RegExp(`const ${constant}: \\{\\n([\\s\\S]*?)^\\};`, 'm').exec(before)[1].matchAll(/^ {4}(?:readonly )?(\w+):/gm)];
-    const source = values[constant] ?? classes.find((each) => names.every(([, name]) => name in each.options)).options;
+    const names = [
+      ...new RegExp(`const ${constant}: \\{\\n([\\s\\S]*?)^\\};`, 'm')
+        .exec(before)[1]
+        .matchAll(/^ {4}(?:readonly )?(\w+):/gm),
+    ];
+    const source =
+      values[constant] ?? classes.find((each) => names.every(([, name]) => name in each.options)).options;
     return `{\n${names.map(([, name]) => printOption([name, source[name]])).join('')}}`;
   });
   if (text !== before) writeFileSync(url, withImports(text, js));
 }
-
-const index = new URL('index.d.ts', folder);
-const listed = readFileSync(index, 'utf8').replace(
-  /export interface (\w+) extends ByName<[^{]*\{\s*\}/g,
-  (_, name) =>
-    `export interface ${name} {\n${REGISTRIES[name]
-      .names()
-      .map((each) => `    '${each}': ${declared.get(REGISTRIES[name].get(each))};\n`)
-      .join('')}}`,
-);
-writeFileSync(index, withImports(listed, 'index.js').replace(/import \{ (?!ArgsOf)\w+ \} from '[^']*';\n/g, ''));
