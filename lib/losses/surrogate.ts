@@ -95,17 +95,18 @@ export function rangeOf({
 
 /** The clipped surrogate of a token. */
 export interface Surrogate {
+  /** −1 times the smaller of `plain` and `bounded`. */
   readonly loss: Expression;
-  /** The loss without clipping. */
+  /** A·ratio. */
   readonly plain: Expression;
-  /** The loss with the clipped ratio. */
+  /** A·clip(ratio). */
   readonly bounded: Expression;
   /** The condition that clipping changed the loss. */
   readonly clipped: Expression;
 }
 
 /**
- * Returns the clipped surrogate, the larger of −A·ratio and −A·clip(ratio).
+ * Returns the clipped surrogate, the smaller of A·ratio and A·clip(ratio), and the loss that maximises it.
  * @param range the bounds on the ratio; undefined for none.
  * @param unclipped takes the place of the ratio in the first term, if that is not the ratio itself.
  */
@@ -115,9 +116,9 @@ export function surrogate(
   range: Range | undefined,
   { A = symbols.A, unclipped = ratio }: { A?: Expression; unclipped?: Expression } = {},
 ): Surrogate {
-  const plain = A.neg().mul(unclipped);
-  const bounded = A.neg().mul(clippedTo(symbols, ratio, range));
-  return { loss: symbols.max(plain, bounded), plain, bounded, clipped: bounded.gt(plain) };
+  const plain = A.mul(unclipped);
+  const bounded = A.mul(clippedTo(symbols, ratio, range));
+  return { loss: symbols.min(plain, bounded).neg(), plain, bounded, clipped: bounded.lt(plain) };
 }
 
 /** Clips a ratio to a range, if there is one. */

@@ -241,7 +241,7 @@ export class VerlClipCovLossFn extends policyLoss({
       const ppo = surrogate(kept, r, verlRange(options));
       const cov = covariance(kept, (x) => meanOfBatch(kept, x));
       const isBetween = cov.gt(options.clipCovLb).and(cov.lt(options.clipCovUb));
-      const isCandidate = isBetween.and(ppo.bounded.le(ppo.plain));
+      const isCandidate = isBetween.and(ppo.plain.le(ppo.bounded));
       const keys = has('clip_cov_keys') ? clipCovKeys : draw(options.seed);
       const ranked = select(isCandidate, keys, Number.MAX_VALUE);
       const count = max(tokens.mul(options.clipCovRatio), 1);

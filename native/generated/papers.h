@@ -11,14 +11,14 @@ PL_FN constexpr void compute_segment(program::Index<47>, auto& io) {
   const auto logprob = io.column(kLogprob), old_logprob = io.column(kOldLogprob);
   const auto advantages = io.column(kAdvantages);
   const auto ratio = exp_flushed(logprob - old_logprob);
-  const auto unclipped_loss = ratio * -advantages;
+  const auto unclipped_surrogate = advantages * ratio;
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
-  const auto clipped_loss = -advantages * clipped_ratio;
-  io.loss_and_metric(0, maximum(unclipped_loss, clipped_loss));
-  io.metric(1, unclipped_loss < clipped_loss);
+  const auto clipped_surrogate = advantages * clipped_ratio;
+  io.loss_and_metric(0, minimum(unclipped_surrogate, clipped_surrogate));
+  io.metric(1, clipped_surrogate < unclipped_surrogate);
   io.metric(2, old_logprob - logprob);
-  const auto slope = select(clipped_ratio == ratio, unclipped_loss, 0.0f);
-  io.grad(select(clipped_loss <= unclipped_loss, unclipped_loss, slope), io.uniform(2));
+  const auto slope = select(clipped_ratio == ratio, unclipped_surrogate, 0.0f);
+  io.grad(select(unclipped_surrogate <= clipped_surrogate, unclipped_surrogate, slope), io.uniform(2));
 }
 
 // clipped_pg: before the outputs
@@ -29,16 +29,16 @@ PL_FN constexpr void compute_segment(program::Index<48>, auto& io) {
   const auto ratio = exp_flushed(logprob - old_logprob);
   io.row_operand(Op::k_row_min, 0, ratio);
   io.row_operand(Op::k_row_max, 1, ratio);
-  const auto unclipped_loss = ratio * -advantages;
-  const auto clipped_ratio = clip(ratio, io.uniform(5), io.uniform(6));
-  const auto clipped_loss = clipped_ratio * -advantages;
   const auto log_ratio_ref_to_new = io.column(kRefLogprob) - logprob;
   const auto slope_3 = clip(log_ratio_ref_to_new, slope, slope_2);
   const auto slope_4 = exp_residual(slope_3);
   const auto slope_5 = 1.0f + (logprob - logprob);
   const auto slope_6 = slope_4 * slope_5;
   const auto kl_penalty = clip(slope_6, io.uniform(3), io.uniform(4));
-  io.loss_and_metric(0, maximum(unclipped_loss, clipped_loss) + uniform_2 * kl_penalty);
+  const auto unclipped_surrogate = advantages * ratio;
+  const auto clipped_ratio = clip(ratio, io.uniform(5), io.uniform(6));
+  const auto clipped_surrogate = advantages * clipped_ratio;
+  io.loss_and_metric(0, uniform_2 * kl_penalty - minimum(unclipped_surrogate, clipped_surrogate));
   io.metric(1, ratio);
   io.metric(2, clipped_ratio);
   io.metric(3, kl_penalty);
@@ -55,10 +55,10 @@ PL_FN constexpr void compute_segment(program::Index<48>, auto& io) {
   io.metric(9, select(ratio_old_to_rollout <= 3.4028235e+38f, ratio_old_to_rollout, 0.0f));
   const auto slope_7 = select(slope_3 == log_ratio_ref_to_new, -expm1(slope_3) * slope_5, 0.0f);
   const auto are_both = both(slope <= log_ratio_ref_to_new, log_ratio_ref_to_new <= slope_2);
-  const auto slope_8 = uniform_2 * (slope_7 + select(are_both, slope_4, 0.0f));
-  const auto slope_9 = select(clipped_ratio == ratio, unclipped_loss, 0.0f);
-  const auto slope_10 = select(clipped_loss <= unclipped_loss, unclipped_loss, slope_9);
-  io.grad(slope_10 + select(kl_penalty == slope_6, slope_8, 0.0f), io.uniform(7));
+  const auto slope_8 = select(clipped_ratio == ratio, unclipped_surrogate, 0.0f);
+  const auto slope_9 = select(unclipped_surrogate <= clipped_surrogate, unclipped_surrogate, slope_8);
+  const auto slope_10 = uniform_2 * (slope_7 + select(are_both, slope_4, 0.0f));
+  io.grad(select(kl_penalty == slope_6, slope_10, 0.0f) - slope_9, io.uniform(7));
 }
 
 // decoupled_ppo: before the outputs
@@ -66,15 +66,15 @@ PL_FN constexpr void compute_segment(program::Index<49>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto log_ratio_new_to_prox = io.column(kLogprob) - io.column(kProxLogprob);
   const auto ratio_new_to_prox = exp_flushed(log_ratio_new_to_prox);
-  const auto unclipped_loss = ratio_new_to_prox * -advantages;
+  const auto unclipped_surrogate = advantages * ratio_new_to_prox;
   const auto clipped_ratio_new_to_prox = clip(ratio_new_to_prox, io.uniform(0), io.uniform(1));
-  const auto clipped_loss = -advantages * clipped_ratio_new_to_prox;
-  io.loss_and_metric(0, maximum(unclipped_loss, clipped_loss));
+  const auto clipped_surrogate = advantages * clipped_ratio_new_to_prox;
+  io.loss_and_metric(0, minimum(unclipped_surrogate, clipped_surrogate));
   io.metric(1, ratio_new_to_prox);
   io.metric(2, log_ratio_new_to_prox);
-  io.metric(3, unclipped_loss < clipped_loss);
-  const auto slope = select(clipped_ratio_new_to_prox == ratio_new_to_prox, unclipped_loss, 0.0f);
-  io.grad(select(clipped_loss <= unclipped_loss, unclipped_loss, slope), io.uniform(2));
+  io.metric(3, clipped_surrogate < unclipped_surrogate);
+  const auto slope = select(clipped_ratio_new_to_prox == ratio_new_to_prox, unclipped_surrogate, 0.0f);
+  io.grad(select(unclipped_surrogate <= clipped_surrogate, unclipped_surrogate, slope), io.uniform(2));
 }
 
 // rollout_is: before the outputs
@@ -202,20 +202,20 @@ PL_FN constexpr void compute_segment(program::Index<57>, auto& io) {
   const auto log_ratio = io.column(kLogprob) - io.column(kOldLogprob);
   const auto clipped_log_ratio = clip(log_ratio, -20.0f, 20.0f);
   const auto ratio = exp_flushed(clipped_log_ratio);
-  const auto unclipped_loss = ratio * -advantages;
-  const auto clipped_loss = -advantages * clip(ratio, uniform_0, uniform_1);
-  const auto max_value = maximum(unclipped_loss, clipped_loss);
-  const auto pg_clipfrac_lower = both(advantages < 0.0f, product < max_value);
-  io.loss_and_metric(3, select(pg_clipfrac_lower, product, max_value));
-  io.metric(0, unclipped_loss < clipped_loss);
+  const auto unclipped_surrogate = advantages * ratio;
+  const auto clipped_surrogate = advantages * clip(ratio, uniform_0, uniform_1);
+  const auto neg_value = -minimum(unclipped_surrogate, clipped_surrogate);
+  const auto pg_clipfrac_lower = both(advantages < 0.0f, product < neg_value);
+  io.loss_and_metric(3, select(pg_clipfrac_lower, product, neg_value));
+  io.metric(0, clipped_surrogate < unclipped_surrogate);
   io.metric(1, pg_clipfrac_lower);
   io.metric(2, clipped_log_ratio);
   io.row_sum_single(0, at_least(advantages, 0.0f) * at_most(ratio, io.uniform(4)));
-  const auto slope = select(clipped_log_ratio == log_ratio, unclipped_loss, 0.0f);
-  const auto is_at_most = maximum(ratio, uniform_0) <= uniform_1;
-  const auto slope_2 = select(is_at_most, select(uniform_0 <= ratio, slope, 0.0f), 0.0f);
-  const auto slope_3 = select(clipped_loss <= unclipped_loss, slope, slope_2);
-  io.grad(select(pg_clipfrac_lower, 0.0f, slope_3), io.uniform(3));
+  const auto slope = select(clipped_log_ratio == log_ratio, unclipped_surrogate, 0.0f);
+  const auto is_at_most = unclipped_surrogate <= clipped_surrogate;
+  const auto is_at_most_2 = maximum(ratio, uniform_0) <= uniform_1;
+  const auto slope_2 = select(is_at_most_2, select(uniform_0 <= ratio, slope, 0.0f), 0.0f);
+  io.grad(select(pg_clipfrac_lower, 0.0f, -select(is_at_most, slope, slope_2)), io.uniform(3));
 }
 
 // erc: before the outputs
@@ -225,21 +225,21 @@ PL_FN constexpr void compute_segment(program::Index<58>, auto& io) {
   const auto log_ratio = io.column(kLogprob) - io.column(kOldLogprob);
   const auto clipped_log_ratio = clip(log_ratio, -20.0f, 20.0f);
   const auto ratio = exp_flushed(clipped_log_ratio);
-  const auto unclipped_loss = ratio * -advantages;
+  const auto unclipped_surrogate = advantages * ratio;
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
-  const auto clipped_loss = -advantages * clipped_ratio;
-  const auto max_value = maximum(unclipped_loss, clipped_loss);
-  const auto are_both = both(advantages < 0.0f, product < max_value);
-  io.loss_and_metric(3, select(are_both, product, max_value));
-  io.metric(0, unclipped_loss < clipped_loss);
+  const auto clipped_surrogate = advantages * clipped_ratio;
+  const auto neg_value = -minimum(unclipped_surrogate, clipped_surrogate);
+  const auto are_both = both(advantages < 0.0f, product < neg_value);
+  io.loss_and_metric(3, select(are_both, product, neg_value));
+  io.metric(0, clipped_surrogate < unclipped_surrogate);
   io.metric(1, clipped_log_ratio);
   const auto slope = (io.column(kEntropy) + 1e-8f) / (io.column(kOldEntropy) + 1e-8f);
   const auto entropy_kept_fraction = both(io.uniform(4) < slope, slope < io.uniform(3));
   io.metric(2, entropy_kept_fraction);
-  const auto slope_2 = select(clipped_log_ratio == log_ratio, unclipped_loss, 0.0f);
+  const auto slope_2 = select(clipped_log_ratio == log_ratio, unclipped_surrogate, 0.0f);
   const auto slope_3 = select(clipped_ratio == ratio, slope_2, 0.0f);
-  const auto slope_4 = select(are_both, 0.0f, select(clipped_loss <= unclipped_loss, slope_2, slope_3));
-  io.grad(select(entropy_kept_fraction, slope_4, 0.0f), io.uniform(5));
+  const auto slope_4 = -select(unclipped_surrogate <= clipped_surrogate, slope_2, slope_3);
+  io.grad(select(entropy_kept_fraction, select(are_both, 0.0f, slope_4), 0.0f), io.uniform(5));
 }
 
 // up: before the outputs
@@ -248,15 +248,15 @@ PL_FN constexpr void compute_segment(program::Index<59>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_0 = io.uniform(0);
   const auto ratio = exp_flushed(logprob - old_logprob);
-  const auto unclipped_loss = ratio * -advantages;
+  const auto unclipped_surrogate = advantages * ratio;
   const auto clipped_ratio = clip(ratio, uniform_0, io.uniform(1));
-  const auto clipped_loss = -advantages * clipped_ratio;
-  const auto product = -advantages * (1.0f + (logprob - logprob));
-  io.loss_and_metric(3, select(0.0f < advantages, product, maximum(unclipped_loss, clipped_loss)));
+  const auto clipped_surrogate = advantages * clipped_ratio;
+  const auto neg_value = -minimum(unclipped_surrogate, clipped_surrogate);
+  io.loss_and_metric(3, select(0.0f < advantages, -advantages * (1.0f + (logprob - logprob)), neg_value));
   io.metric(0, both(advantages < 0.0f, ratio < uniform_0));
   io.metric(2, old_logprob - logprob);
-  const auto slope = select(clipped_ratio == ratio, unclipped_loss, 0.0f);
-  const auto slope_2 = select(clipped_loss <= unclipped_loss, unclipped_loss, slope);
+  const auto slope = select(clipped_ratio == ratio, unclipped_surrogate, 0.0f);
+  const auto slope_2 = -select(unclipped_surrogate <= clipped_surrogate, unclipped_surrogate, slope);
   io.grad(select(0.0f < advantages, -advantages, slope_2), io.uniform(2));
 }
 
@@ -275,16 +275,16 @@ PL_FN constexpr void compute_segment(program::Index<61>, auto& io) {
   const auto is_either = either(both(slope_2 == slope, io.is_up_to(0, 2)), slope_2 < slope);
   const auto log_ratio_new_to_prox = io.column(kLogprob) - prox_logprob;
   const auto ratio_new_to_prox = exp_flushed(log_ratio_new_to_prox);
-  const auto unclipped_loss = ratio_new_to_prox * -advantages;
+  const auto unclipped_surrogate = advantages * ratio_new_to_prox;
   const auto clipped_ratio_new_to_prox = clip(ratio_new_to_prox, io.uniform(0), io.uniform(1));
-  const auto clipped_loss = -advantages * clipped_ratio_new_to_prox;
-  io.loss_and_metric(0, select(is_either, maximum(unclipped_loss, clipped_loss), 0.0f));
+  const auto clipped_surrogate = advantages * clipped_ratio_new_to_prox;
+  io.loss_and_metric(0, select(is_either, -minimum(unclipped_surrogate, clipped_surrogate), 0.0f));
   io.metric(1, !is_either);
   io.row_sum_single(0, select(is_either, ratio_new_to_prox, 0.0f));
   io.row_sum_single(1, select(is_either, log_ratio_new_to_prox, 0.0f));
-  io.row_sum_single(2, select(is_either, as_number(unclipped_loss < clipped_loss), 0.0f));
-  const auto slope_3 = select(clipped_ratio_new_to_prox == ratio_new_to_prox, unclipped_loss, 0.0f);
-  const auto slope_4 = select(clipped_loss <= unclipped_loss, unclipped_loss, slope_3);
+  io.row_sum_single(2, select(is_either, as_number(clipped_surrogate < unclipped_surrogate), 0.0f));
+  const auto slope_3 = select(clipped_ratio_new_to_prox == ratio_new_to_prox, unclipped_surrogate, 0.0f);
+  const auto slope_4 = -select(unclipped_surrogate <= clipped_surrogate, unclipped_surrogate, slope_3);
   io.grad(select(is_either, slope_4, 0.0f), io.uniform(4));
 }
 
@@ -304,13 +304,13 @@ PL_FN constexpr void compute_segment(program::Index<62>, auto& io) {
 PL_FN constexpr void compute_segment(program::Index<63>, auto& io) {
   const auto logprob = io.column(kLogprob), old_logprob = io.column(kOldLogprob);
   const auto advantages = io.column(kAdvantages);
-  const auto uniform_0 = io.uniform(0), uniform_1 = io.uniform(1);
+  const auto slope = io.uniform(0), slope_2 = io.uniform(1);
   const auto log_ratio = logprob - old_logprob;
   const auto ratio = exp_flushed(log_ratio);
-  const auto unclipped_loss = ratio * -advantages;
-  const auto clipped_loss = -advantages * clip(ratio, uniform_0, uniform_1);
-  io.loss_and_metric(2, maximum(unclipped_loss, clipped_loss));
-  io.metric(0, unclipped_loss < clipped_loss);
+  const auto unclipped_surrogate = advantages * ratio;
+  const auto clipped_surrogate = advantages * clip(ratio, slope, slope_2);
+  io.loss_and_metric(2, minimum(unclipped_surrogate, clipped_surrogate));
+  io.metric(0, clipped_surrogate < unclipped_surrogate);
   io.metric(1, old_logprob - logprob);
   const auto are_both = both(advantages < -1e-12f, log_ratio < 0.0f);
   const auto is_either = either(are_both, both(1e-12f < advantages, 0.0f < log_ratio));
@@ -318,9 +318,9 @@ PL_FN constexpr void compute_segment(program::Index<63>, auto& io) {
   const auto is_at_most = chosen <= io.uniform(3);
   io.row_sum(1, select(is_at_most, chosen, 0.0f));
   io.row_sum_single(0, is_at_most);
-  const auto slope = select(uniform_0 <= ratio, unclipped_loss, 0.0f);
-  const auto slope_2 = select(maximum(ratio, uniform_0) <= uniform_1, slope, 0.0f);
-  io.grad(select(clipped_loss <= unclipped_loss, unclipped_loss, slope_2), io.uniform(2));
+  const auto slope_3 = select(slope <= ratio, unclipped_surrogate, 0.0f);
+  const auto slope_4 = select(maximum(ratio, slope) <= slope_2, slope_3, 0.0f);
+  io.grad(select(unclipped_surrogate <= clipped_surrogate, unclipped_surrogate, slope_4), io.uniform(2));
 }
 
 // aspo: before the outputs
@@ -367,20 +367,20 @@ PL_FN constexpr void compute_segment(program::Index<67>, auto& io) {
   const auto future_kl_mean = io.scanned(0);
   const auto uniform_0 = io.uniform(0), uniform_1 = io.uniform(1);
   const auto ratio = exp_flushed(io.column(kLogprob) - io.column(kOldLogprob));
-  const auto unclipped_loss = ratio * -advantages;
+  const auto unclipped_surrogate = advantages * ratio;
   const auto clipped_ratio = clip(ratio, uniform_0, uniform_1);
-  const auto clipped_loss = -advantages * clipped_ratio;
+  const auto clipped_surrogate = advantages * clipped_ratio;
   const auto are_both = both(io.uniform(2) < ratio, advantages < 0.0f);
   const auto clipped_ratio_2 = clip(exp_flushed(future_kl_mean), 1.0f, io.uniform(3));
   const auto influence_weight_mean = select(are_both, clip(clipped_ratio_2, 0.8f, 1.0f), clipped_ratio_2);
-  io.loss_and_metric(0, maximum(unclipped_loss, clipped_loss) * influence_weight_mean);
+  io.loss_and_metric(0, minimum(unclipped_surrogate, clipped_surrogate) * influence_weight_mean);
   io.metric(1, future_kl_mean);
   io.metric(2, influence_weight_mean);
   io.metric(3, !are_both);
   io.metric(4, both(advantages < 0.0f, ratio < uniform_0));
   io.metric(5, both(0.0f < advantages, uniform_1 < ratio));
-  const auto slope = select(clipped_ratio == ratio, unclipped_loss, 0.0f);
-  const auto slope_2 = select(clipped_loss <= unclipped_loss, unclipped_loss, slope);
+  const auto slope = select(clipped_ratio == ratio, unclipped_surrogate, 0.0f);
+  const auto slope_2 = select(unclipped_surrogate <= clipped_surrogate, unclipped_surrogate, slope);
   io.grad(influence_weight_mean * slope_2, io.uniform(4));
 }
 
@@ -396,10 +396,10 @@ PL_FN constexpr void compute_segment(program::Index<69>, auto& io) {
   const auto quotient = 1.0f / (io.scanned(1) + 1e-8f);
   const auto ratio = exp_flushed(io.scanned(0) * quotient);
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
-  const auto product = -advantages * (quotient * ratio);
-  const auto is_at_most = -advantages * clipped_ratio <= ratio * -advantages;
-  const auto chosen = select(is_at_most, product, select(clipped_ratio == ratio, product, 0.0f));
-  io.scan(Op::k_run_sum, 2, io.uniform(3) * (chosen / io.uniform(2)));
+  const auto product = advantages * (quotient * ratio);
+  const auto is_at_most = advantages * ratio <= advantages * clipped_ratio;
+  const auto neg_value = -select(is_at_most, product, select(clipped_ratio == ratio, product, 0.0f));
+  io.scan(Op::k_run_sum, 2, io.uniform(3) * (neg_value / io.uniform(2)));
 }
 
 // segment_ppo: before the outputs
@@ -407,7 +407,7 @@ PL_FN constexpr void compute_segment(program::Index<70>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_0 = io.uniform(0), uniform_1 = io.uniform(1);
   const auto ratio = exp_flushed(io.scanned(0) * (1.0f / (io.scanned(1) + 1e-8f)));
-  io.loss_and_metric(0, maximum(ratio * -advantages, -advantages * clip(ratio, uniform_0, uniform_1)));
+  io.loss_and_metric(0, minimum(advantages * ratio, advantages * clip(ratio, uniform_0, uniform_1)));
   io.metric(1, uniform_1 < ratio);
   io.metric(2, ratio < uniform_0);
   io.grad(io.scanned(2), 1.0f);

@@ -15,9 +15,9 @@ PL_FN constexpr void compute_segment(program::Index<25>, auto& io) {
   const auto clipped_ratio = clip(ratio, uniform_0, uniform_1);
   const auto clipped_surrogate = advantages * clipped_ratio;
   io.loss(minimum(unclipped_surrogate, clipped_surrogate));
-  const auto low_mean = both(ratio < uniform_0, advantages < 0.0f);
+  const auto low_mean = both(advantages < 0.0f, ratio < uniform_0);
   io.metric(0, low_mean);
-  const auto high_mean = both(uniform_1 < ratio, 0.0f < advantages);
+  const auto high_mean = both(0.0f < advantages, uniform_1 < ratio);
   io.metric(1, high_mean);
   io.metric(2, either(high_mean, low_mean));
   io.row_sum_single(0, low_mean);
@@ -103,13 +103,12 @@ PL_FN constexpr void compute_segment(program::Index<34>, auto& io) {
 // trl/luspo
 PL_FN constexpr void compute_segment(program::Index<35>, auto& io) {
   const auto advantages = io.column(kAdvantages);
-  const auto uniform_0 = io.uniform(0);
-  io.loss(minimum(advantages * uniform_0, advantages * io.uniform(1)));
-  const auto low_mean = both(uniform_0 < io.uniform(2), advantages < 0.0f);
+  io.loss(minimum(advantages * io.uniform(0), advantages * io.uniform(1)));
+  const auto low_mean = select(advantages < 0.0f, io.uniform(2), 0.0f);
   io.metric(0, low_mean);
-  const auto high_mean = both(io.uniform(3) < uniform_0, 0.0f < advantages);
+  const auto high_mean = select(0.0f < advantages, io.uniform(3), 0.0f);
   io.metric(1, high_mean);
-  io.metric(2, either(high_mean, low_mean));
+  io.metric(2, at_least(high_mean, low_mean));
   io.row_sum_single(0, advantages < 0.0f);
   io.row_sum_single(1, 0.0f < advantages);
   io.grad(1.0f, io.uniform(4));
@@ -136,7 +135,7 @@ PL_FN constexpr void compute_segment(program::Index<38>, auto& io) {
   const auto uniform_0 = io.uniform(0), uniform_1 = io.uniform(1);
   io.loss(1.0f);
   const auto log_ratio = io.column(kLogprob) - io.column(kOldLogprob);
-  const auto low_mean = both(log_ratio < uniform_0, advantages < 0.0f);
+  const auto low_mean = both(advantages < 0.0f, log_ratio < uniform_0);
   io.metric(0, low_mean);
   const auto high_mean = both(0.0f < advantages, uniform_1 < log_ratio);
   io.metric(1, high_mean);
@@ -165,9 +164,9 @@ PL_FN constexpr void compute_segment(program::Index<40>, auto& io) {
   io.loss(minimum(unclipped_surrogate, clipped_surrogate));
   io.metric(0, ratio);
   io.metric(1, exp_residual(log_ratio));
-  const auto low_mean = both(ratio < uniform_0, advantages < 0.0f);
+  const auto low_mean = both(advantages < 0.0f, ratio < uniform_0);
   io.metric(2, low_mean);
-  const auto high_mean = both(uniform_1 < ratio, 0.0f < advantages);
+  const auto high_mean = both(0.0f < advantages, uniform_1 < ratio);
   io.metric(3, high_mean);
   io.metric(4, either(high_mean, low_mean));
   io.metric(5, low_mean);

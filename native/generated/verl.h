@@ -119,15 +119,15 @@ PL_FN constexpr void compute_segment(program::Index<8>, auto& io) {
   const auto logprob = io.column(kLogprob), advantages = io.column(kAdvantages);
   const auto slope = logprob - logprob + io.uniform(0);
   const auto ratio = exp_flushed(at_most(slope, 10.0f));
-  const auto unclipped_loss = -advantages * ratio;
+  const auto unclipped_surrogate = advantages * ratio;
   const auto clipped_ratio = clip(ratio, io.uniform(1), io.uniform(2));
-  const auto clipped_loss = -advantages * clipped_ratio;
-  io.loss_and_metric(3, maximum(unclipped_loss, clipped_loss));
-  io.metric(0, unclipped_loss < clipped_loss);
+  const auto clipped_surrogate = advantages * clipped_ratio;
+  io.loss_and_metric(3, minimum(unclipped_surrogate, clipped_surrogate));
+  io.metric(0, clipped_surrogate < unclipped_surrogate);
   io.metric(2, io.column(kOldLogprob) - logprob);
-  const auto slope_2 = select(slope <= 10.0f, unclipped_loss, 0.0f);
+  const auto slope_2 = select(slope <= 10.0f, unclipped_surrogate, 0.0f);
   const auto slope_3 = select(clipped_ratio == ratio, slope_2, 0.0f);
-  io.grad(select(clipped_loss <= unclipped_loss, slope_2, slope_3), io.uniform(3));
+  io.grad(select(unclipped_surrogate <= clipped_surrogate, slope_2, slope_3), io.uniform(3));
 }
 
 // verl/sapo: before the outputs
@@ -239,7 +239,7 @@ PL_FN constexpr void compute_segment(program::Index<17>, auto& io) {
   const auto logprob = io.column(kLogprob), advantages = io.column(kAdvantages);
   const auto ratio = exp_flushed(logprob - io.column(kOldLogprob));
   const auto product = (advantages - io.uniform(2)) * (logprob - io.uniform(3));
-  const auto is_at_most = -advantages * clip(ratio, io.uniform(0), io.uniform(1)) <= ratio * -advantages;
+  const auto is_at_most = advantages * ratio <= advantages * clip(ratio, io.uniform(0), io.uniform(1));
   const auto are_both = both(is_at_most, both(io.uniform(5) < product, product < io.uniform(4)));
   io.row_operand(Op::k_row_keep, 0, select(are_both, io.draw(0, 6), io.uniform(7)));
 }
@@ -250,20 +250,20 @@ PL_FN constexpr void compute_segment(program::Index<18>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_9 = io.uniform(9);
   const auto ratio = exp_flushed(logprob - old_logprob);
+  const auto unclipped_surrogate = advantages * ratio;
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
-  const auto clipped_loss = -advantages * clipped_ratio;
-  const auto unclipped_loss = ratio * -advantages;
-  const auto is_at_most = clipped_loss <= unclipped_loss;
+  const auto clipped_surrogate = advantages * clipped_ratio;
+  const auto is_at_most = unclipped_surrogate <= clipped_surrogate;
   const auto product = (advantages - io.uniform(2)) * (logprob - io.uniform(3));
   const auto are_both = both(is_at_most, both(io.uniform(5) < product, product < io.uniform(4)));
   const auto chosen = select(are_both, io.draw(0, 6), io.uniform(7));
   const auto is_either = either(both(chosen == uniform_9, io.is_up_to(1, 8)), chosen < uniform_9);
   const auto pg_clipfrac = both(are_both, is_either);
-  io.loss_and_metric(2, select(pg_clipfrac, 0.0f, maximum(unclipped_loss, clipped_loss)));
+  io.loss_and_metric(2, select(pg_clipfrac, 0.0f, -minimum(unclipped_surrogate, clipped_surrogate)));
   io.metric(0, pg_clipfrac);
   io.metric(1, old_logprob - logprob);
-  const auto slope = select(is_at_most, unclipped_loss, select(clipped_ratio == ratio, unclipped_loss, 0.0f));
-  io.grad(select(pg_clipfrac, 0.0f, slope), io.uniform(10));
+  const auto slope = select(clipped_ratio == ratio, unclipped_surrogate, 0.0f);
+  io.grad(select(pg_clipfrac, 0.0f, -select(is_at_most, unclipped_surrogate, slope)), io.uniform(10));
 }
 
 // verl/clip_cov: before the outputs
@@ -271,7 +271,7 @@ PL_FN constexpr void compute_segment(program::Index<19>, auto& io) {
   const auto logprob = io.column(kLogprob), advantages = io.column(kAdvantages);
   const auto ratio = exp_flushed(logprob - io.column(kOldLogprob));
   const auto product = (advantages - io.uniform(2)) * (logprob - io.uniform(3));
-  const auto is_at_most = -advantages * clip(ratio, io.uniform(0), io.uniform(1)) <= ratio * -advantages;
+  const auto is_at_most = advantages * ratio <= advantages * clip(ratio, io.uniform(0), io.uniform(1));
   const auto are_both = both(is_at_most, both(io.uniform(5) < product, product < io.uniform(4)));
   io.row_operand(Op::k_row_keep, 0, select(are_both, io.column(kClipCovKeys), io.uniform(6)));
 }
@@ -282,20 +282,20 @@ PL_FN constexpr void compute_segment(program::Index<20>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_8 = io.uniform(8);
   const auto ratio = exp_flushed(logprob - old_logprob);
+  const auto unclipped_surrogate = advantages * ratio;
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
-  const auto clipped_loss = -advantages * clipped_ratio;
-  const auto unclipped_loss = ratio * -advantages;
-  const auto is_at_most = clipped_loss <= unclipped_loss;
+  const auto clipped_surrogate = advantages * clipped_ratio;
+  const auto is_at_most = unclipped_surrogate <= clipped_surrogate;
   const auto product = (advantages - io.uniform(2)) * (logprob - io.uniform(3));
   const auto are_both = both(is_at_most, both(io.uniform(5) < product, product < io.uniform(4)));
   const auto chosen = select(are_both, io.column(kClipCovKeys), io.uniform(6));
   const auto is_either = either(both(chosen == uniform_8, io.is_up_to(0, 7)), chosen < uniform_8);
   const auto pg_clipfrac = both(are_both, is_either);
-  io.loss_and_metric(2, select(pg_clipfrac, 0.0f, maximum(unclipped_loss, clipped_loss)));
+  io.loss_and_metric(2, select(pg_clipfrac, 0.0f, -minimum(unclipped_surrogate, clipped_surrogate)));
   io.metric(0, pg_clipfrac);
   io.metric(1, old_logprob - logprob);
-  const auto slope = select(is_at_most, unclipped_loss, select(clipped_ratio == ratio, unclipped_loss, 0.0f));
-  io.grad(select(pg_clipfrac, 0.0f, slope), io.uniform(9));
+  const auto slope = select(clipped_ratio == ratio, unclipped_surrogate, 0.0f);
+  io.grad(select(pg_clipfrac, 0.0f, -select(is_at_most, unclipped_surrogate, slope)), io.uniform(9));
 }
 
 // verl/kl_cov: before the outputs
