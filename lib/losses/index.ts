@@ -114,7 +114,7 @@ export {
   PolicyLossFn,
   type PolicyLossOptions,
 } from './policy-loss-fn.js';
-export type { MetricsOf, OptionsOf } from './statement.js';
+export type { MetricsOf, NamedRegistry, OptionsOf } from './statement.js';
 export type { ClipRangeOptions } from './surrogate.js';
 export * from './trinity.js';
 export * from './trinity-rows.js';

@@ -56,12 +56,11 @@ export type OptionsOf<C> = C extends new (...args: infer A) => unknown ? NonNull
 export type MetricsOf<C> = C extends new (
   ...args: never
 ) => infer F
-  ? F extends { calculateKlLossSync(...args: never): { metrics: infer M } }
+  ? F extends Computing<'calculateKlLossSync', infer M> | Computing<'computeSync', infer M>
     ? M
-    : F extends { computeSync(...args: never): { metrics: infer M } }
-      ? M
-      : never
+    : never
   : never;
+type Computing<Method extends string, M> = Readonly<Record<Method, (...args: never) => { metrics: M }>>;
 
 const ORDER = new Map<FunctionDeclaration, number>();
 

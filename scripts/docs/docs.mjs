@@ -1,4 +1,4 @@
-// Writes the reference of all exports of lib/index.ts and lib/tfjs/index.ts into build/docs: npm run docs
+// Writes the reference of all exports into build/docs, from the declarations that npm run build:ts wrote: npm run docs
 //
 // On first use it installs TypeDoc in this folder, with the version of TypeScript that TypeDoc needs.
 import { execFileSync, spawnSync } from 'node:child_process';
