@@ -68,3 +68,15 @@ export const GROUP_REWARDS = {
   range: 'finite rewards',
   outside: 'not finite: ERR_INVALID_INPUT; a group of equal rewards has advantages 0',
 };
+
+/** What the statements of generalised advantage estimates have in common. */
+export const GAE = {
+  reads: ['token_level_rewards', 'values', 'action_mask'],
+  perRow: false,
+  returns: true,
+  readsMasked: true,
+  whitens: true,
+  options: { gamma: GAMMA, lam: LAM },
+  metrics: {},
+  numerics: { ...FINITE_REWARDS, range: 'finite rewards and values' },
+} as const;

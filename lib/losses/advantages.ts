@@ -4,9 +4,9 @@ import { advantage, groupMetrics } from './advantage-fn.js';
 import {
   EPSILON,
   FINITE_REWARDS,
+  GAE,
   GAMMA,
   GROUP_REWARDS,
-  LAM,
   NORMALISATION,
   nativeNormalisation,
   SEED,
@@ -28,14 +28,7 @@ export class PPOAdvantageFn extends advantage({
     'Returns are a + V.',
   ],
   source: ['arXiv 1506.02438', 'Trinity-RFT'],
-  reads: ['token_level_rewards', 'values', 'action_mask'],
-  perRow: false,
-  returns: true,
-  readsMasked: true,
-  whitens: true,
-  options: { gamma: GAMMA, lam: LAM },
-  metrics: {},
-  numerics: { ...FINITE_REWARDS, range: 'finite rewards and values' },
+  ...GAE,
 }) {}
 
 /**

@@ -196,16 +196,17 @@ const OTHERS: Divisors<LossAggMode, void> = {
 };
 
 /**
- * Returns the loss of a token including its weight in the batch, and the metric whose value is the whole loss, in the
- * losses of the other frameworks and papers.
+ * Returns a loss of the other frameworks and papers: that of a token including its weight in the batch, and its metrics.
+ * The metric `pg_loss` is the whole loss.
  */
-export function aggregated(
+export function aggregated<M>(
   symbols: ProgramSymbols,
   loss: Expression,
   mode: LossAggMode,
-): { loss: Expression; pg_loss: MetricExpression } {
+  metrics: M,
+): { loss: Expression; metrics: M & { pg_loss: MetricExpression } } {
   const divided = loss.div(OTHERS[mode].of(symbols));
-  return { loss: divided, pg_loss: lossMetric(symbols, divided) };
+  return { loss: divided, metrics: { ...metrics, pg_loss: lossMetric(symbols, divided) } };
 }
 
 // The aggregation modes of Trinity-RFT. native/engine/weights.h computes their weights.

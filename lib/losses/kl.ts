@@ -3,6 +3,17 @@ import { klFunction } from './kl-fn.js';
 
 const REFERENCE = ['ref_logprob', 'action_mask'] as const;
 const WITH_OLD = [...REFERENCE, 'old_logprob'] as const;
+const GRADIENT_OF_K2 = 'Its gradient is that of k2: logprob − ref_logprob.';
+const UNBOUNDED = { range: 'any finite logprobs', outside: 'NaN and Infinity pass through' };
+const SQUARED = { range: 'a difference up to 2.6e19', outside: 'its square overflows to Infinity' };
+const FINITE = {
+  range: 'any finite logprobs',
+  outside: 'value and gradient stay finite while the difference is',
+};
+const LIMITED = {
+  range: 'ref_logprob − logprob from −20 to 20, values up to 10',
+  outside: 'difference and value are clipped: the value saturates at 10, and the gradient goes on',
+};
 
 /** The KL function `none`. It estimates nothing: its values, its loss and its penalty are 0. */
 export class DummyKLFn extends klFunction({
@@ -22,7 +33,7 @@ export class K1Fn extends klFunction({
   source: ['Schulman 2020', 'Trinity-RFT'],
   reads: REFERENCE,
   estimator: 'k1',
-  numerics: { range: 'any finite logprobs', outside: 'NaN and Infinity pass through' },
+  numerics: UNBOUNDED,
 }) {}
 
 /** The k2 estimator. */
@@ -33,7 +44,7 @@ export class K2Fn extends klFunction({
   source: ['Schulman 2020', 'Trinity-RFT'],
   reads: REFERENCE,
   estimator: 'k2',
-  numerics: { range: 'a difference up to 2.6e19', outside: 'its square overflows to Infinity' },
+  numerics: SQUARED,
 }) {}
 
 /** The k3 estimator. */
@@ -72,7 +83,7 @@ export class AbsFn extends klFunction({
   source: ['verl', 'Trinity-RFT'],
   reads: REFERENCE,
   estimator: 'abs',
-  numerics: { range: 'any finite logprobs', outside: 'NaN and Infinity pass through' },
+  numerics: UNBOUNDED,
 }) {}
 
 /**
@@ -121,16 +132,13 @@ export class K1PlusFn extends klFunction({
   name: 'k1+',
   summary: 'the value of k1, −δ, with the gradient of k2',
   details: [
-    'Its gradient is that of k2: logprob − ref_logprob.',
+    GRADIENT_OF_K2,
     'On policy, this is an unbiased gradient of the true divergence, which k1 itself does not have.',
   ],
   source: ['verl'],
   reads: REFERENCE,
   estimator: 'k1+',
-  numerics: {
-    range: 'any finite logprobs',
-    outside: 'value and gradient stay finite while the difference is',
-  },
+  numerics: FINITE,
 }) {}
 
 /** The straight-through estimator `k2+`: the same as k2. */
@@ -141,53 +149,38 @@ export class K2PlusFn extends klFunction({
   source: ['verl'],
   reads: REFERENCE,
   estimator: 'k2',
-  numerics: { range: 'a difference up to 2.6e19', outside: 'its square overflows to Infinity' },
+  numerics: SQUARED,
 }) {}
 
 /** The straight-through estimator `k3+`: verl's k3 is low_var_kl, so this is low_var_kl+. */
 export class K3PlusFn extends klFunction({
   name: 'k3+',
   summary: 'the value of low_var_kl, with the gradient of k2',
-  details: [
-    'Its gradient is that of k2: logprob − ref_logprob.',
-    'The same as low_var_kl+, because k3 is limited in verl as low_var_kl is.',
-  ],
+  details: [GRADIENT_OF_K2, 'The same as low_var_kl+, because k3 is limited in verl as low_var_kl is.'],
   source: ['verl'],
   reads: REFERENCE,
   estimator: 'low_var_kl+',
-  numerics: {
-    range: 'ref_logprob − logprob from −20 to 20, values up to 10',
-    outside: 'difference and value are clipped: the value saturates at 10, and the gradient goes on',
-  },
+  numerics: LIMITED,
 }) {}
 
 /** The straight-through estimator `low_var_kl+`: the value of low_var_kl, the gradient of k2. */
 export class LowVarKLPlusFn extends klFunction({
   name: 'low_var_kl+',
   summary: 'the value of low_var_kl, with the gradient of k2',
-  details: [
-    'Its gradient is that of k2: logprob − ref_logprob.',
-    'It has this gradient also where low_var_kl is clipped.',
-  ],
+  details: [GRADIENT_OF_K2, 'It has this gradient also where low_var_kl is clipped.'],
   source: ['verl'],
   reads: REFERENCE,
   estimator: 'low_var_kl+',
-  numerics: {
-    range: 'ref_logprob − logprob from −20 to 20, values up to 10',
-    outside: 'difference and value are clipped: the value saturates at 10, and the gradient goes on',
-  },
+  numerics: LIMITED,
 }) {}
 
 /** The straight-through estimator `abs+`: the value of abs, the gradient of k2. */
 export class AbsPlusFn extends klFunction({
   name: 'abs+',
   summary: 'the value of abs, |δ|, with the gradient of k2',
-  details: ['Its gradient is that of k2: logprob − ref_logprob.'],
+  details: [GRADIENT_OF_K2],
   source: ['verl'],
   reads: REFERENCE,
   estimator: 'abs+',
-  numerics: {
-    range: 'any finite logprobs',
-    outside: 'value and gradient stay finite while the difference is',
-  },
+  numerics: FINITE,
 }) {}

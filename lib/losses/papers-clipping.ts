@@ -61,19 +61,14 @@ function probabilityChange({ lp, old, exp }: ProgramSymbols): Expression {
 function trustRegion(symbols: ProgramSymbols, A: Expression, dropped: Expression, klTau: number) {
   const { d, r, select, square, rowMean, rowSum, max } = symbols;
   const perToken = select(dropped, 0, A.neg().mul(r)).add(square(d).mul(klTau));
-  const { loss, pg_loss } = aggregated(symbols, perToken, 'token-mean');
   const mismatchOf = (flag: Expression) => ({
     row: rowSum(select(flag, ESTIMATES.k3(symbols, d), 0)).div(max(rowSum(flag), 1)),
   });
-  return {
-    loss,
-    metrics: {
-      masked_mismatch_kl: mismatchOf(dropped),
-      unmasked_mismatch_kl: mismatchOf(dropped.not()),
-      is_masked: { row: rowMean(dropped) },
-      pg_loss,
-    },
-  };
+  return aggregated(symbols, perToken, 'token-mean', {
+    masked_mismatch_kl: mismatchOf(dropped),
+    unmasked_mismatch_kl: mismatchOf(dropped.not()),
+    is_masked: { row: rowMean(dropped) },
+  });
 }
 
 /**
@@ -245,8 +240,7 @@ export class CEGPPOLossFn extends policyLoss({
       above: options.beta2,
     });
     const { loss: perToken, cut } = limited(symbols, gentle.loss, options.clipRatioC);
-    const { loss, pg_loss } = aggregated(symbols, perToken, options.lossAggMode);
-    return { loss, metrics: { ...clipMetrics(gentle.clipped, cut, d), pg_loss } };
+    return aggregated(symbols, perToken, options.lossAggMode, clipMetrics(gentle.clipped, cut, d));
   },
 }) {}
 
@@ -299,17 +293,12 @@ export class BAPOLossFn extends policyLoss({
     const { low, high, balance } = adaptedBounds(symbols, sg(exp(log)), options);
     const ppo = surrogate(symbols, exp(log), [low, high]);
     const { loss: perToken, cut } = limited(symbols, ppo.loss, options.clipRatioC);
-    const { loss, pg_loss } = aggregated(symbols, perToken, options.lossAggMode);
-    return {
-      loss,
-      metrics: {
-        ...clipMetrics(ppo.clipped, cut, log),
-        clip_low: { batch: low },
-        clip_high: { batch: high },
-        pos_neg_ratio: { batch: balance },
-        pg_loss,
-      },
-    };
+    return aggregated(symbols, perToken, options.lossAggMode, {
+      ...clipMetrics(ppo.clipped, cut, log),
+      clip_low: { batch: low },
+      clip_high: { batch: high },
+      pos_neg_ratio: { batch: balance },
+    });
   },
 }) {}
 
@@ -399,16 +388,11 @@ export class ERCLossFn extends policyLoss({
     const ratio = H.add(1e-8).div(oldEntropy.add(1e-8));
     const isNear = ratio.gt(options.entropyRatioLow).and(ratio.lt(options.entropyRatioHigh));
     const kept = select(isNear, perToken, sg(perToken));
-    const { loss, pg_loss } = aggregated(symbols, kept, options.lossAggMode);
-    return {
-      loss,
-      metrics: {
-        pg_clipfrac: { token: base.clipped },
-        ppo_kl: { token: log.neg() },
-        entropy_kept_fraction: { token: isNear },
-        pg_loss,
-      },
-    };
+    return aggregated(symbols, kept, options.lossAggMode, {
+      pg_clipfrac: { token: base.clipped },
+      ppo_kl: { token: log.neg() },
+      entropy_kept_fraction: { token: isNear },
+    });
   },
 }) {}
 
@@ -430,8 +414,7 @@ export class UPLossFn extends policyLoss({
     const { A, lp, d, r, select } = symbols;
     const ppo = limited(symbols, surrogate(symbols, r, rangeOf(options)).loss, options.clipRatioC);
     const perToken = select(A.gt(0), A.neg().mul(unitRatio(symbols, lp)), ppo.loss);
-    const { loss, pg_loss } = aggregated(symbols, perToken, options.lossAggMode);
     const clipped = A.lt(0).and(r.lt(1 - options.clipRangeLow));
-    return { loss, metrics: { ...clipMetrics(clipped, ppo.cut, d), pg_loss } };
+    return aggregated(symbols, perToken, options.lossAggMode, clipMetrics(clipped, ppo.cut, d));
   },
 }) {}

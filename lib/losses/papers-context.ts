@@ -124,19 +124,14 @@ export class M2POClipLossFn extends policyLoss({
     const { low, high, m2, after } = rangeWithin(symbols, options);
     const one = constant(1);
     const ppo = surrogate(symbols, r, [one.sub(low), one.add(high)]);
-    const { loss, pg_loss } = aggregated(symbols, ppo.loss, options.lossAggMode);
-    return {
-      loss,
-      metrics: {
-        pg_clipfrac: { token: ppo.clipped },
-        ppo_kl: { token: d.neg() },
-        clip_low: { batch: low },
-        clip_high: { batch: high },
-        m2: { batch: m2 },
-        m2_after: { batch: after },
-        pg_loss,
-      },
-    };
+    return aggregated(symbols, ppo.loss, options.lossAggMode, {
+      pg_clipfrac: { token: ppo.clipped },
+      ppo_kl: { token: d.neg() },
+      clip_low: { batch: low },
+      clip_high: { batch: high },
+      m2: { batch: m2 },
+      m2_after: { batch: after },
+    });
   },
 }) {}
 
@@ -244,20 +239,15 @@ export class ASPOLossFn extends policyLoss({
     const largest = select(isNegative, options.negativeClipRatioC, options.positiveClipRatioC);
     const isTooLarge = sg(weight).gt(largest);
     const perToken = A.neg().mul(select(isTooLarge, largest.mul(lp), weight));
-    const { loss, pg_loss } = aggregated(symbols, perToken, options.lossAggMode);
     const shareOf = (tokens: Expression) => ({
       batch: batchSum(isTooLarge.and(tokens)).div(batchSum(tokens).add(1e-8)),
     });
-    return {
-      loss,
-      metrics: {
-        pg_clipfrac_upper: { token: ratio.gt(bounded) },
-        pg_clipfrac_lower: { token: ratio.lt(bounded) },
-        negative_clipfrac_dual: shareOf(isNegative),
-        positive_clipfrac_dual: shareOf(A.gt(0)),
-        pg_loss,
-      },
-    };
+    return aggregated(symbols, perToken, options.lossAggMode, {
+      pg_clipfrac_upper: { token: ratio.gt(bounded) },
+      pg_clipfrac_lower: { token: ratio.lt(bounded) },
+      negative_clipfrac_dual: shareOf(isNegative),
+      positive_clipfrac_dual: shareOf(A.gt(0)),
+    });
   },
 }) {}
 
@@ -331,18 +321,13 @@ export class FIPOLossFn extends policyLoss({
     const capped = clamped(symbols, r, { high: delta });
     const outside = outsideOf(capped, A, rangeOf(options));
     const ppo = surrogate(symbols, r, rangeOf(options), { unclipped: capped });
-    const { loss, pg_loss } = aggregated(symbols, ppo.loss.mul(weight), options.lossAggMode);
-    return {
-      loss,
-      metrics: {
-        pg_loss,
-        future_kl_mean: { token: future },
-        influence_weight_mean: { token: weight },
-        safety_keep_ratio: { token: isUnsafe.not() },
-        low_clip: { token: outside.low },
-        high_clip: { token: outside.high },
-      },
-    };
+    return aggregated(symbols, ppo.loss.mul(weight), options.lossAggMode, {
+      future_kl_mean: { token: future },
+      influence_weight_mean: { token: weight },
+      safety_keep_ratio: { token: isUnsafe.not() },
+      low_clip: { token: outside.low },
+      high_clip: { token: outside.high },
+    });
   },
 }) {}
 
@@ -360,15 +345,10 @@ export class SegmentPPOLossFn extends policyLoss({
     const ratio = symbols.exp(segmentMean(symbols, symbols.d));
     const ppo = surrogate(symbols, ratio, rangeOf(options));
     const perToken = limited(symbols, ppo.loss, options.clipRatioC).loss;
-    const { loss, pg_loss } = aggregated(symbols, perToken, options.lossAggMode);
-    return {
-      loss,
-      metrics: {
-        pg_loss,
-        ratio_high_clipfrac: { token: ratio.gt(1 + options.clipRangeHigh) },
-        ratio_low_clipfrac: { token: ratio.lt(1 - options.clipRangeLow) },
-      },
-    };
+    return aggregated(symbols, perToken, options.lossAggMode, {
+      ratio_high_clipfrac: { token: ratio.gt(1 + options.clipRangeHigh) },
+      ratio_low_clipfrac: { token: ratio.lt(1 - options.clipRangeLow) },
+    });
   },
 }) {}
 

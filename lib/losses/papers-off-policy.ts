@@ -235,18 +235,13 @@ export class CorrectedPPOLossFn extends policyLoss({
     const ppo = surrogate(symbols, r, rangeOf(options));
     const perToken = limited(symbols, ppo.loss, options.clipRatioC).loss;
     const weighted = correction ? perToken.mul(correction.weight) : perToken;
-    const { loss, pg_loss } = aggregated(symbols, select(kept, weighted, 0), options.lossAggMode);
-    return {
-      loss,
-      metrics: {
-        pg_loss,
-        pg_clipfrac: { token: ppo.clipped },
-        ppo_kl: { token: d.neg() },
-        is_ratio_mean: correction && { token: correction.ratio },
-        is_clipfrac: correction && { token: correction.isInside.not() },
-        reject_fraction: { token: kept.not() },
-      },
-    };
+    return aggregated(symbols, select(kept, weighted, 0), options.lossAggMode, {
+      pg_clipfrac: { token: ppo.clipped },
+      ppo_kl: { token: d.neg() },
+      is_ratio_mean: correction && { token: correction.ratio },
+      is_clipfrac: correction && { token: correction.isInside.not() },
+      reject_fraction: { token: kept.not() },
+    });
   },
 }) {}
 
@@ -304,9 +299,8 @@ export class ClippedPGLossFn extends policyLoss({
     const kl = beta === 0 ? constant(0) : klPenalty(symbols, options);
     const share = options.positiveExampleNllWeight;
     const likelihood = share === 0 ? constant(0) : positiveLoss(symbols);
-    const loss = aggregated(symbols, corrected.add(kl.mul(beta)), lossAggMode).loss.add(
-      likelihood.mul(share),
-    );
+    const divided = aggregated(symbols, corrected.add(kl.mul(beta)), lossAggMode, {}).loss;
+    const loss = divided.add(likelihood.mul(share));
     const none = constant(0).div(0);
     const smallest = minOfFilled(symbols, rowMin(ratio), none);
     const largest = maxOfFilled(symbols, rowMax(ratio), none);
@@ -320,7 +314,7 @@ export class ClippedPGLossFn extends policyLoss({
         probs_ratio_max: { batch: largest },
         probs_ratio_clamped_min: { batch: clippedTo(symbols, smallest, range) },
         probs_ratio_clamped_max: { batch: clippedTo(symbols, largest, range) },
-        kl_penalty: aggregated(symbols, kl, lossAggMode).pg_loss,
+        kl_penalty: aggregated(symbols, kl, lossAggMode, {}).metrics.pg_loss,
         ...mismatchMetrics(symbols, options),
         sampling_importance_ratio: importance.mean,
         is_oob_ratio: importance.outside,
@@ -484,7 +478,6 @@ export class RolloutISLossFn extends policyLoss({
     const [low, high] = rangeOf(options);
     const isInside = ratio.gt(low).and(ratio.lt(high));
     const perToken = reinforced(symbols, select(isInside, ratio, 0));
-    const { loss, pg_loss } = aggregated(symbols, perToken, options.lossAggMode);
-    return { loss, metrics: { pg_clipfrac: { token: isInside.not() }, pg_loss } };
+    return aggregated(symbols, perToken, options.lossAggMode, { pg_clipfrac: { token: isInside.not() } });
   },
 }) {}

@@ -3,7 +3,7 @@ import { LossError } from '../core/errors.js';
 import { flag, list, number } from '../core/option.js';
 import { nativeOptions } from '../core/options.js';
 import { advantage } from './advantage-fn.js';
-import { EPSILON, FINITE_REWARDS, GAMMA, LAM } from './advantage-options.js';
+import { EPSILON, FINITE_REWARDS, GAE, GAMMA } from './advantage-options.js';
 
 /** Details of every function of a row's sum of rewards. */
 const ROW_REWARD = [
@@ -43,14 +43,7 @@ export class VerlGAEAdvantageFn extends advantage({
     WHITENED,
   ],
   source: ['arXiv 1506.02438', 'verl'],
-  reads: ['token_level_rewards', 'values', 'action_mask'],
-  perRow: false,
-  returns: true,
-  readsMasked: true,
-  whitens: true,
-  options: { gamma: GAMMA, lam: LAM },
-  metrics: {},
-  numerics: { ...FINITE_REWARDS, range: 'finite rewards and values' },
+  ...GAE,
 }) {}
 
 /** REINFORCE++ as in verl: the discounted rewards to go of the unmasked tokens, whitened. */

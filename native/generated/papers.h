@@ -14,9 +14,9 @@ PL_FN constexpr void compute_segment(program::Index<47>, auto& io) {
   const auto unclipped_surrogate = advantages * ratio;
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
   const auto clipped_surrogate = advantages * clipped_ratio;
-  io.loss_and_metric(0, minimum(unclipped_surrogate, clipped_surrogate));
-  io.metric(1, clipped_surrogate < unclipped_surrogate);
-  io.metric(2, old_logprob - logprob);
+  io.loss_and_metric(3, minimum(unclipped_surrogate, clipped_surrogate));
+  io.metric(0, clipped_surrogate < unclipped_surrogate);
+  io.metric(1, old_logprob - logprob);
   const auto slope = select(clipped_ratio == ratio, unclipped_surrogate, 0.0f);
   io.grad(select(unclipped_surrogate <= clipped_surrogate, unclipped_surrogate, slope), io.uniform(2));
 }
@@ -373,12 +373,12 @@ PL_FN constexpr void compute_segment(program::Index<67>, auto& io) {
   const auto are_both = both(io.uniform(2) < ratio, advantages < 0.0f);
   const auto clipped_ratio_2 = clip(exp_flushed(future_kl_mean), 1.0f, io.uniform(3));
   const auto influence_weight_mean = select(are_both, clip(clipped_ratio_2, 0.8f, 1.0f), clipped_ratio_2);
-  io.loss_and_metric(0, minimum(unclipped_surrogate, clipped_surrogate) * influence_weight_mean);
-  io.metric(1, future_kl_mean);
-  io.metric(2, influence_weight_mean);
-  io.metric(3, !are_both);
-  io.metric(4, both(advantages < 0.0f, ratio < uniform_0));
-  io.metric(5, both(0.0f < advantages, uniform_1 < ratio));
+  io.loss_and_metric(5, minimum(unclipped_surrogate, clipped_surrogate) * influence_weight_mean);
+  io.metric(0, future_kl_mean);
+  io.metric(1, influence_weight_mean);
+  io.metric(2, !are_both);
+  io.metric(3, both(advantages < 0.0f, ratio < uniform_0));
+  io.metric(4, both(0.0f < advantages, uniform_1 < ratio));
   const auto slope = select(clipped_ratio == ratio, unclipped_surrogate, 0.0f);
   const auto slope_2 = select(unclipped_surrogate <= clipped_surrogate, unclipped_surrogate, slope);
   io.grad(influence_weight_mean * slope_2, io.uniform(4));
@@ -407,9 +407,9 @@ PL_FN constexpr void compute_segment(program::Index<70>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_0 = io.uniform(0), uniform_1 = io.uniform(1);
   const auto ratio = exp_flushed(io.scanned(0) * (1.0f / (io.scanned(1) + 1e-8f)));
-  io.loss_and_metric(0, minimum(advantages * ratio, advantages * clip(ratio, uniform_0, uniform_1)));
-  io.metric(1, uniform_1 < ratio);
-  io.metric(2, ratio < uniform_0);
+  io.loss_and_metric(2, minimum(advantages * ratio, advantages * clip(ratio, uniform_0, uniform_1)));
+  io.metric(0, uniform_1 < ratio);
+  io.metric(1, ratio < uniform_0);
   io.grad(io.scanned(2), 1.0f);
 }
 
