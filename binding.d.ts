@@ -147,32 +147,6 @@ export interface NativeFunctionSpec {
   entropy?: { usualRowsOnly: boolean; aggregation: string };
 }
 
-/** The order of the columns in `NativeBatch.data`. */
-export type NativeColumns = [
-  logprob: number,
-  oldLogprob: number,
-  refLogprob: number,
-  advantages: number,
-  entropy: number,
-  rolloutLogprob: number,
-  proxLogprob: number,
-  teacherLogprob: number,
-  oldEntropy: number,
-  clipCovKeys: number,
-  /** What the loss of each token is multiplied by; see NativeLossSpec.weighted. */
-  weights: number,
-];
-
-/** The order of the columns in `NativeBatch.rowData`. */
-export type NativeRowColumns = [
-  rewards: number,
-  vStar: number,
-  probability: number,
-  logZ: number,
-  /** The index of the next row of the row's group. After the last row of a group comes the first. */
-  nextInGroup: number,
-];
-
 export interface NativeBatch {
   /** The number of rows. */
   rows: number;
@@ -181,7 +155,8 @@ export interface NativeBatch {
   /** If the rows are packed: the position at which each row begins, then the end of the last row (cuSeqlens). */
   offsets: Int32Array | undefined;
   /**
-   * The columns in the order of NativeColumns, undefined where a column is not given. The list may end before columns
+   * The columns in the order of COLUMNS (lib/batch/columns.ts), or of ADVANTAGE_COLUMNS in a batch of an advantage
+   * function, then the weights (see NativeLossSpec.weighted). Undefined where a column is not given. The list may end before columns
    * that are not given. float32 values are in a Float32Array, and 16-bit values in a Uint16Array.
    */
   data: (Float32Array | Uint16Array | undefined)[];
@@ -203,7 +178,8 @@ export interface NativeBatch {
   handles?: (Uint8Array | undefined)[];
   /** Arrays of deviceArray() whose memory is in `pointers`. They are kept until the promise settles. */
   arrays?: (NativeDeviceArray | undefined)[];
-  /** Numbers per row in the order of NativeRowColumns, undefined where they are not given. */
+  /** Numbers per row in the order of ROW_DATA, undefined where they are not given. The groups are given as the index of
+   * the next row of the row's group; after the last row of a group comes the first. */
   rowData?: (Float64Array | undefined)[] | undefined;
   /** One byte per token, 0 if the token is masked (does not count). */
   mask: Uint8Array | undefined;
@@ -221,16 +197,6 @@ export interface NativeAdvantageSpec {
   name: string;
   options: Record<string, number | boolean | string>;
 }
-
-/** The order of the columns in `NativeAdvantageBatch.data`. Each column has one value per token. */
-export type NativeAdvantageColumns = [
-  tokenLevelRewards: number,
-  oldLogprob: number,
-  teacherLogprob: number,
-  values: number,
-  sumPiSquared: number,
-  rolloutIsWeights: number,
-];
 
 /**
  * How the advantages of some tokens spread before they are whitened: the count, the mean, and the sum of the squared

@@ -29,7 +29,7 @@ const options = positionals.length > 0 ? positionals : ['--loss', 'ppo'];
 
 /** Runs the command line in a new process. Returns its output, its peak memory in bytes, and its time. */
 async function run(words: readonly string[]): Promise<{ stdout: string; memory: number; seconds: number }> {
-  const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
+  const main = fileURLToPath(new URL('../dist/tools/cli/main.js', import.meta.url));
   const tell =
     'import{writeSync}from"node:fs";process.on("exit",()=>writeSync(3,String(process.resourceUsage().maxRSS)))';
   const start = performance.now();

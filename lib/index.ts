@@ -48,33 +48,8 @@ export {
 } from './algorithm/objective.js';
 export type { ObjectiveResult } from './algorithm/objective-result.js';
 export { fromTrinityConfig } from './algorithm/trinity-config.js';
-export type { AbortSignalLike } from './core/abortable.js';
-export type { Float16ArrayLike } from './core/arrays.js';
-export type {
-  Batch,
-  BatchColumns,
-  BatchWith,
-  FloatColumn,
-  HalfColumn,
-  MaskColumn,
-  RowIds,
-  RowNumbers,
-  TrinityColumns,
-  VerlColumns,
-} from './core/batch.js';
-export type {
-  ComputeOptions,
-  ComputeSyncOptions,
-  DeviceCallOptions,
-  GradientRequest,
-  HalfGradientRequest,
-  LossComputeOptions,
-  LossComputeSyncOptions,
-  LossResult,
-  Metrics,
-  Result,
-} from './core/calls.js';
-export { type Counts, type Normalizer, type RowCounts, sumCounts } from './core/counts.js';
+export type { AbortSignalLike } from './base/abortable.js';
+export type { Float16ArrayLike } from './base/arrays.js';
 export type {
   FunctionDeclaration,
   MetricDeclaration,
@@ -82,21 +57,8 @@ export type {
   MetricValues,
   NumericsDeclaration,
   TokenValues,
-} from './core/declaration.js';
-export {
-  type CpuDevice,
-  type CudaDevice,
-  type CudaObstacle,
-  type Device,
-  devices,
-  type NoCudaDevice,
-  setThreads,
-} from './core/device.js';
-export { DeviceBatch } from './core/device-batch.js';
-export type { DeviceColumn, IpcColumn, OnDevice } from './core/device-column.js';
-export { DeviceGradient } from './core/device-gradient.js';
-export { LossError, type LossErrorCode, type LossErrorDetails, type MessageText } from './core/errors.js';
-export { KeyMapper } from './core/key-mapper.js';
+} from './base/declaration.js';
+export { LossError, type LossErrorCode, type LossErrorDetails, type MessageText } from './base/errors.js';
 export type {
   AggregationOption,
   AnyOption,
@@ -111,13 +73,41 @@ export type {
   TextOption,
   TrinityArgs,
   TrinityValue,
-} from './core/options.js';
-export { allocPinned, freePinned } from './core/pinned.js';
-export { type RegisteredClass, Registry } from './core/registry.js';
-export { trimDevice } from './core/trim.js';
-export type { ColumnUpdate, UpdateOptions } from './core/update.js';
-export { type UploadBatch, type UploadOptions, upload } from './core/upload.js';
+} from './base/options.js';
+export { type RegisteredClass, Registry } from './base/registry.js';
+export type { Batch, BatchColumns, BatchWith, TrinityColumns, VerlColumns } from './batch/batch.js';
+export { type Counts, type Normalizer, type RowCounts, sumCounts } from './batch/counts.js';
+export { KeyMapper } from './batch/key-mapper.js';
+export type { FloatColumn, HalfColumn, MaskColumn, RowIds, RowNumbers } from './batch/values.js';
+export type {
+  ComputeOptions,
+  ComputeSyncOptions,
+  DeviceCallOptions,
+  GradientRequest,
+  HalfGradientRequest,
+  LossComputeOptions,
+  LossComputeSyncOptions,
+  LossResult,
+  Metrics,
+  Result,
+} from './call/calls.js';
 export * from './define/index.js';
+export {
+  type CpuDevice,
+  type CudaDevice,
+  type CudaObstacle,
+  type Device,
+  devices,
+  type NoCudaDevice,
+  setThreads,
+} from './device/device.js';
+export { DeviceBatch } from './device/device-batch.js';
+export type { DeviceColumn, IpcColumn, OnDevice } from './device/device-column.js';
+export { DeviceGradient } from './device/device-gradient.js';
+export { allocPinned, freePinned } from './device/pinned.js';
+export { trimDevice } from './device/trim.js';
+export type { ColumnUpdate, UpdateOptions } from './device/update.js';
+export { type UploadBatch, type UploadOptions, upload } from './device/upload.js';
 export type { AsyncLogitsBlocks, LogitsBlocks } from './logits/blocks.js';
 export type {
   FromLogitsOptions,

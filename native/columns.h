@@ -1,33 +1,13 @@
-// The building blocks for the declarations of losses, KL estimators and advantage functions: the columns of a
-// batch, their number formats (dtypes), and named options.
+// The building blocks for the declarations of losses, KL estimators and advantage functions: sets of columns,
+// their number formats (dtypes), and named options. generated/columns.h numbers the columns.
 #pragma once
 
 #include <cstdint>
 
+#include "generated/columns.h"
 #include "math/target.h"
 
 namespace policy_loss {
-
-// The columns of a batch that losses read. Each holds one number per token, or one per row.
-enum Column : unsigned {
-  kLogprob,
-  kOldLogprob,
-  kRefLogprob,
-  kAdvantages,
-  kEntropy,
-  kRolloutLogprob,
-  kProxLogprob,
-  kTeacherLogprobColumn,  // advantage functions have the same numbers in kTeacherLogprob
-  kOldEntropy,
-  kClipCovKeys,
-  kWeights,  // what the loss of each token is multiplied by; see Terms::weighted
-};
-constexpr int kColumns = 11;
-
-// The columns of float64 numbers, one per row, that programs read. kNextInGroup holds the index of the next
-// row of the row's group. After the last row of a group comes the first.
-enum RowColumn : unsigned { kRewards, kVStar, kProbability, kLogZ, kNextInGroup };
-constexpr int kRowColumns = 5;
 
 // Returns the set that holds only this column. A set of columns is an unsigned number with one bit per
 // column.

@@ -5,8 +5,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { NativeAdvantage, NativeAdvantageBatch, NativeAdvantageCall } from '../binding.js';
-import { native } from '../lib/core/native.js';
-import { takeLater, takeNow } from '../lib/core/steps.js';
+import { native } from '../lib/base/native.js';
+import { takeLater, takeNow } from '../lib/base/steps.js';
 import { SPREAD_LENGTH } from '../lib/losses/advantage-fn.js';
 import { type RewardedBatch, rowsOf, unmaskedPositions } from './reference/advantage.js';
 import { referenceAdvantages } from './reference/advantages.js';

@@ -1,8 +1,8 @@
 /** Tests that a batch can be given in several forms, and that all of them give the same results to the last bit. */
 import assert from 'node:assert/strict';
-import { BatchReader } from '../lib/core/batch-reader.js';
-import { COLUMNS as NAMES } from '../lib/core/native-batch.js';
-import { takeNow } from '../lib/core/steps.js';
+import { takeNow } from '../lib/base/steps.js';
+import { COLUMNS as NAMES } from '../lib/batch/columns.js';
+import { BatchReader } from '../lib/batch/reader.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../lib/index.js';
 import { FLOAT_COLUMNS } from './reference/batch.js';
 import type { Args, ReferenceBatch } from './reference/index.js';
@@ -277,7 +277,7 @@ describe('forms of a batch', () => {
       rolloutLogprob: 'rollout_log_probs',
     };
     for (const rename of [(key: string) => key, snakeCase, (key: string) => verl[key] ?? key]) {
-      const { native } = takeNow(reader.readHost(renamed(batch, rename) as Batch));
+      const { native } = takeNow(reader.read(renamed(batch, rename) as Batch));
       assert.deepEqual(
         native.data,
         [...FLOAT_COLUMNS, 'clipCovKeys'].map((name) => batch[name]),
@@ -291,7 +291,7 @@ describe('forms of a batch', () => {
       proxLogprob: new Float32Array(ROWS),
     };
     assert.deepEqual(
-      takeNow(reader.readHost(mixed as Batch)).native.dtypes,
+      takeNow(reader.read(mixed as Batch)).native.dtypes,
       [0, 0, 0, 0, 1, 0, 4, 2, 0, 0, 0],
     );
   });

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
 import fc from 'fast-check';
 import { LossError, type LossErrorCode, logprobsSync } from '../lib/index.js';
-import { type LogitsFileOptions, logprobsOfFile } from '../lib/parts/index.js';
+import { type LogitsFileOptions, logprobsOfFile } from '../lib/tools/parts/index.js';
 import { Fields } from './fuzz-files/fields.js';
 import { F32, I64, npy, npzOf, safetensorsOf, type Tensor } from './fuzz-files/tensor-files.js';
 import { runAlone } from './support/alone.js';
@@ -14,7 +14,7 @@ import { generator } from './support/random.js';
 import { temporaryFolder } from './support/temporary-folder.js';
 import { assertSameArray } from './support/tolerance.js';
 
-const PARTS = new URL('../lib/parts/index.js', import.meta.url).href;
+const PARTS = new URL('../lib/tools/parts/index.js', import.meta.url).href;
 const F16 = ['F16', '<f2'] as const;
 const BF16 = ['BF16', '<V2'] as const;
 const I32 = ['I32', '<i4'] as const;

@@ -6,7 +6,7 @@
 
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { LOSS_AGG_MODES } from '../lib/core/options.js';
+import { LOSS_AGG_MODES } from '../lib/base/options.js';
 import { ADVANTAGE_FN, type Batch, sumCounts } from '../lib/index.js';
 import { groupsOf, type RewardedBatch } from './reference/advantage.js';
 import { rowPositions } from './reference/batch.js';

@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import type { NativeBatch, NativeCall } from '../binding.js';
-import { native } from '../lib/core/native.js';
+import { native } from '../lib/base/native.js';
 import { toHalf } from './support/half.js';
 
 const fn = native.createFunction({

@@ -1,7 +1,7 @@
 /** Tests objectives that compute advantages from rewards, including advantage functions that drop or repeat rows. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { takeNow } from '../lib/core/steps.js';
+import { takeNow } from '../lib/base/steps.js';
 import { ADVANTAGE_FN, POLICY_LOSS_FN, type PolicyLossDeclaration } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
 import type { Args } from './reference/index.js';

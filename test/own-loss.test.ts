@@ -58,7 +58,7 @@ describe('the examples of user-defined losses', () => {
       // In the repository, npx does not find the package's own program.
       writeFileSync(
         join(folder, 'npx'),
-        `#!/bin/sh\nshift\nexec '${process.execPath}' dist/cli/main.js "$@" --quiet\n`,
+        `#!/bin/sh\nshift\nexec '${process.execPath}' dist/tools/cli/main.js "$@" --quiet\n`,
       );
       chmodSync(join(folder, 'npx'), 0o755);
       const path = [folder, process.env.PATH].join(delimiter);

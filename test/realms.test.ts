@@ -8,7 +8,7 @@ import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { runInNewContext } from 'node:vm';
-import { fromNative } from '../lib/core/abortable.js';
+import { fromNative } from '../lib/base/abortable.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
@@ -205,8 +205,8 @@ const PPO_LOSS = new PPOPolicyLossFn({ clipRange: 0.2 }).computeSync({
 
 describe('LossError', () => {
   it('is recognised if another copy of the package made it', async () => {
-    const path: string = '../lib/core/errors.js?another-copy';
-    const copy = (await import(path)) as typeof import('../lib/core/errors.js');
+    const path: string = '../lib/base/errors.js?another-copy';
+    const copy = (await import(path)) as typeof import('../lib/base/errors.js');
     assert.notEqual(copy.LossError, LossError);
     const theirs = new copy.LossError('ERR_INVALID_INPUT', { key: 'logprob', expected: 'x', received: 'y' });
     assert.ok(theirs instanceof LossError);

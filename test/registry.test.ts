@@ -2,7 +2,7 @@
 // reward.
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { toSnakeCase } from '../lib/core/options.js';
+import { toSnakeCase } from '../lib/base/options.js';
 import {
   ADVANTAGE_FN,
   type BatchWith,

@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
-import { halfResultArray, resultArray } from '../lib/core/result-arrays.js';
+import { halfResultArray, resultArray } from '../lib/base/result-arrays.js';
 import { KL_FN, logprobsBackwardSync, POLICY_LOSS_FN } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
 import { assertSameAdvantages, create } from './support/advantages.js';
@@ -119,7 +119,7 @@ describe('the arrays of results', () => {
     const worker = new Worker(
       `import('tsx/esm/api').then(async ({ register }) => {
         register();
-        const { resultArray } = await import(${JSON.stringify(new URL('../lib/core/result-arrays.ts', import.meta.url).href)});
+        const { resultArray } = await import(${JSON.stringify(new URL('../lib/base/result-arrays.ts', import.meta.url).href)});
         const { parentPort } = require('node:worker_threads');
         parentPort.once('message', (received) => {
           for (let i = 0; i < received.length; i++) received[i]++;

@@ -7,7 +7,7 @@ import { getEventListeners } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { setImmediate } from 'node:timers/promises';
 import type { NativeCall } from '../binding.js';
-import { native } from '../lib/core/native.js';
+import { native } from '../lib/base/native.js';
 import { ALGORITHM_TYPE, lossFromExpression, POLICY_LOSS_FN } from '../lib/index.js';
 import { oneOfEach } from './support/countable.js';
 import { type BatchSpec, EDGE_LENGTHS, fitting, layOut, makeBatch, makeRewarded } from './support/draw.js';

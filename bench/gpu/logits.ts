@@ -1,6 +1,6 @@
 // Times calls that compute from logits in the memory of a device, and compares them with a copy of memory.
 import type { NativeLogits } from '../../binding.js';
-import { DTYPE_CODES } from '../../lib/core/columns.js';
+import { DTYPE_CODES } from '../../lib/batch/convert.js';
 import { SFTLossFn, upload } from '../../lib/index.js';
 import { benchNative } from '../lib/native.js';
 import { type Contender, race, renamed } from '../lib/race.js';

@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
-import { native } from '../../lib/core/native.js';
+import { native } from '../../lib/base/native.js';
 import { devices } from '../../lib/index.js';
 
 /** The machine and the native module that a run measured. */

@@ -11,11 +11,12 @@ import type {
   NativeCompute,
   NativeFunctionSpec,
 } from '../../binding.js';
-import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
-import { nativeArray, nativeDtypes } from '../../lib/core/gradients.js';
-import { KeyMapper } from '../../lib/core/key-mapper.js';
-import { native } from '../../lib/core/native.js';
-import { takeNow } from '../../lib/core/steps.js';
+import { native } from '../../lib/base/native.js';
+import { takeNow } from '../../lib/base/steps.js';
+import { KeyMapper } from '../../lib/batch/key-mapper.js';
+import { BatchReader } from '../../lib/batch/reader.js';
+import { type InputName } from '../../lib/batch/columns.js';
+import { nativeArray, nativeDtypes } from '../../lib/call/gradients.js';
 import { type Batch, type EntropyLossFn, KLFn, Objective, PolicyLossFn } from '../../lib/index.js';
 import { type Contender, contender } from './race.js';
 import type { AnyLossFn, Gradients, Work } from './works.js';
@@ -119,7 +120,7 @@ function objectiveForm({ policyLossFn, klLossFn, entropyLossFn, lossAggMode }: O
 export function nativeBatch(batch: Batch, { columns, rowColumns, expertMask }: NativeReads): NativeBatch {
   const masks: InputName[] = expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
   const reader = new BatchReader(KeyMapper.get('verl'), { inputs: [...columns, ...rowColumns, ...masks] });
-  return takeNow(reader.readHost(batch)).native;
+  return takeNow(reader.read(batch)).native;
 }
 
 // The times do not depend on the values of these coefficients. None is 0, because the native code could skip a term

@@ -1,6 +1,6 @@
 // The base class of all algorithms.
 
-import { guarded, LossError } from '../core/errors.js';
+import { guarded, LossError } from '../base/errors.js';
 import {
   type AlgorithmConfig,
   type CheckedConfig,

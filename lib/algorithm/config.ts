@@ -1,6 +1,6 @@
 // The configuration of an algorithm, which has the same keys as in Trinity-RFT, and the check of such a configuration.
-import { describeValue, LossError, type LossErrorDetails, unknownOption } from '../core/errors.js';
-import { type CamelCase, toCamelCase, toSnakeCase } from '../core/options.js';
+import { describeValue, LossError, type LossErrorDetails, unknownOption } from '../base/errors.js';
+import { type CamelCase, toCamelCase, toSnakeCase } from '../base/options.js';
 
 /** The arguments of one function, such as a policy loss, by their names in snake_case or camelCase. */
 export type FunctionArgs = Readonly<Record<string, unknown>>;

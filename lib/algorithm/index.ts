@@ -1,5 +1,5 @@
 // The registry of algorithms.
-import { ClassRegistry } from '../core/registry.js';
+import { ClassRegistry } from '../base/registry.js';
 import type { AlgorithmClass } from './algorithm-type.js';
 import { ALGORITHM_CLASSES } from './algorithms.js';
 

@@ -1,12 +1,13 @@
 // The KL penalty that an objective subtracts from rewards before it computes advantages.
-import { type Batch, find } from '../core/batch.js';
-import { findInput, missingInput } from '../core/batch-reader.js';
-import type { Metrics } from '../core/calls.js';
-import { readMask, readRowNumbers } from '../core/columns.js';
-import { allocate } from '../core/errors.js';
-import type { KeyMapper } from '../core/key-mapper.js';
-import { type Layout, readLayout } from '../core/layout.js';
-import { SLICE, type Steps } from '../core/steps.js';
+
+import { allocate } from '../base/errors.js';
+import { SLICE, type Steps } from '../base/steps.js';
+import { type Batch, find } from '../batch/batch.js';
+import { readMask, readRowNumbers } from '../batch/convert.js';
+import type { KeyMapper } from '../batch/key-mapper.js';
+import { type Layout, readLayout } from '../batch/layout.js';
+import { findInput, missingInput } from '../batch/reader.js';
+import type { Metrics } from '../call/calls.js';
 import type { KLFn } from '../losses/kl-fn.js';
 
 /** A batch after the KL penalty was subtracted from its token-level rewards, and the metrics of the penalty. */

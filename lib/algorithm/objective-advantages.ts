@@ -1,11 +1,13 @@
 // The advantages of an objective: found in a batch, or computed from rewards before the loss.
-import type { Batch } from '../core/batch.js';
-import type { BatchReader, Conversions } from '../core/batch-reader.js';
-import type { Metrics } from '../core/calls.js';
-import type { ComputedAdvantages, FusedAdvantage } from '../core/computed-advantages.js';
-import { DeviceBatch } from '../core/device-batch.js';
-import { LossError } from '../core/errors.js';
-import type { Steps } from '../core/steps.js';
+
+import { LossError } from '../base/errors.js';
+import type { Steps } from '../base/steps.js';
+import type { Batch } from '../batch/batch.js';
+import type { BatchReader, Conversions } from '../batch/reader.js';
+import type { Metrics } from '../call/calls.js';
+import type { ComputedAdvantages, FusedAdvantage } from '../call/computed-advantages.js';
+import { DeviceBatch } from '../device/device-batch.js';
+import { hasInput } from '../device/input.js';
 import type { AdvantageComputeSyncOptions, AdvantageFn } from '../losses/advantage-fn.js';
 import type { PolicyLossFn } from '../losses/policy-loss-fn.js';
 import type { KlPenalty } from './kl-penalty.js';
@@ -50,7 +52,7 @@ export class ObjectiveAdvantages {
   /** Returns whether the advantages of a batch must be computed. */
   areMissing(batch: Batch | DeviceBatch): boolean {
     const { advantageFn, finder } = this.#parts;
-    return advantageFn !== undefined && !finder.has(batch, 'advantages');
+    return advantageFn !== undefined && !hasInput(finder, batch, 'advantages');
   }
 
   /** Returns whether the computation may drop rows of the batch. */

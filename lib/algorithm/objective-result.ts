@@ -1,7 +1,8 @@
 // The result of an objective, made of that of its evaluator.
-import type { LossResult } from '../core/calls.js';
-import { addGradient, type Gradients } from '../core/gradients.js';
-import type { Layout } from '../core/layout.js';
+
+import type { Layout } from '../batch/layout.js';
+import type { LossResult } from '../call/calls.js';
+import { addGradient, type Gradients } from '../call/gradients.js';
 import type { CallAdvantages } from './objective-advantages.js';
 
 /** The loss and the metrics that an objective computes for a batch, and its gradients if they were requested. */

@@ -1,34 +1,28 @@
 // An algorithm's objective: policy loss − entropy loss + KL loss, computed in one pass over a batch.
 import type { NativeFunctionSpec } from '../../binding.js';
-import type { Batch } from '../core/batch.js';
-import {
-  BatchReader,
-  type Conversions,
-  heldBatch,
-  type Input,
-  type InputName,
-  missingInput,
-} from '../core/batch-reader.js';
-import type { GradientRequest, LossComputeOptions, LossComputeSyncOptions, Result } from '../core/calls.js';
-import type { ComputedAdvantages } from '../core/computed-advantages.js';
-import { countBatch } from '../core/count-batch.js';
-import type { Counts, Normalizer } from '../core/counts.js';
-import type { DeviceBatch } from '../core/device-batch.js';
-import { describeValue, guarded, LossError } from '../core/errors.js';
-import { type CoefficientsOf, Evaluator, type ReadLoss } from '../core/evaluator.js';
+import { describeValue, guarded, LossError } from '../base/errors.js';
+import { checkLossAggMode } from '../base/option.js';
+import type { LossAggMode } from '../base/options.js';
+import { type Steps, takeLater, takeNow } from '../base/steps.js';
+import type { Batch } from '../batch/batch.js';
+import type { ColumnName, InputName } from '../batch/columns.js';
+import type { Counts, Normalizer } from '../batch/counts.js';
+import { KeyMapper } from '../batch/key-mapper.js';
+import { BatchReader, type Conversions, missingInput } from '../batch/reader.js';
+import type { GradientRequest, LossComputeOptions, LossComputeSyncOptions, Result } from '../call/calls.js';
+import type { ComputedAdvantages } from '../call/computed-advantages.js';
+import { countBatch } from '../call/count-batch.js';
+import { type CoefficientsOf, Evaluator, type ReadLoss } from '../call/evaluator.js';
 import {
   type Gradients,
   gradientsOf,
   requestLike,
   type WantedGradients,
   withHeldRequests,
-} from '../core/gradients.js';
-import { KeyMapper } from '../core/key-mapper.js';
-import type { ColumnName } from '../core/native-batch.js';
-import { checkLossAggMode } from '../core/option.js';
-import type { LossAggMode } from '../core/options.js';
-import { termsOfPart } from '../core/part-sums.js';
-import { type Steps, takeLater, takeNow } from '../core/steps.js';
+} from '../call/gradients.js';
+import { termsOfPart } from '../call/part-sums.js';
+import type { DeviceBatch } from '../device/device-batch.js';
+import { hasInput, heldInput, type Input } from '../device/input.js';
 import {
   type FromLogitsOptions,
   type FromLogitsSyncOptions,
@@ -339,7 +333,7 @@ export class Objective {
   }
 
   #held<B extends Batch | DeviceBatch>(batch: B): B {
-    return heldBatch(batch, this.#mapper, this.advantageFn?.definition.named?.keys);
+    return heldInput(batch, this.#mapper, this.advantageFn?.definition.named?.keys);
   }
 
   // Reads a batch, and computes its advantages if they are missing. The options must not change during the call.
@@ -373,7 +367,7 @@ export class Objective {
   }
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {
-    const lacks = (column: ColumnName) => !this.#finder.has(batch, column);
+    const lacks = (column: ColumnName) => !hasInput(this.#finder, batch, column);
     if (this.advantageObstacle !== undefined && lacks('advantages'))
       throw missingInput(this.#mapper, 'advantages', `in the batch, ${this.advantageObstacle}`);
     const kl =
@@ -434,7 +428,7 @@ export class Objective {
   #gradients(input: Input, wanted: WantedGradients, batch: Batch | DeviceBatch): Gradients {
     const { grad, gradLogZ } = wanted;
     const { rows, entropyCoef } = this.entropyLossFn;
-    const hasTerm = rows !== 'none' && entropyCoef !== 0 && this.#finder.has(batch, 'entropy');
+    const hasTerm = rows !== 'none' && entropyCoef !== 0 && hasInput(this.#finder, batch, 'entropy');
     const depends = hasTerm || this.lossFn.dependsOnEntropy;
     const gradEntropy = wanted.gradEntropy ?? (depends && requestLike(grad));
     return gradientsOf(input, { grad, gradEntropy, gradLogZ });

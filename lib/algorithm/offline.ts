@@ -1,5 +1,5 @@
 // Checks the configurations of SFT and DPO, which train on given experiences instead of samples from the policy.
-import { describeValue, guarded, LossError } from '../core/errors.js';
+import { describeValue, guarded, LossError } from '../base/errors.js';
 import type { TrinityConfig } from './algorithm-type.js';
 
 /** Implements checkConfig() of SFT. */

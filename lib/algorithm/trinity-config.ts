@@ -1,5 +1,5 @@
 // Creates objectives from Trinity-RFT's configuration files.
-import { guarded } from '../core/errors.js';
+import { guarded } from '../base/errors.js';
 import { checkConfigKeys, TRAINER_KEYS } from './config.js';
 import { type ConfigObject, readConfig } from './configurations/text.js';
 import { ALGORITHM_TYPE } from './index.js';

@@ -1,14 +1,14 @@
 // Checks that a policy loss has the properties that training relies on. It is meant for the test suites of users who
 // define their own losses.
 import type { NativeBatch } from '../../binding.js';
-import type { Batch } from '../core/batch.js';
-import { BatchReader, type InputName } from '../core/batch-reader.js';
-import { PER_ROW } from '../core/columns.js';
-import { sumCounts } from '../core/counts.js';
-import { describeValue, guardedAsync, LossError } from '../core/errors.js';
-import { KeyMapper } from '../core/key-mapper.js';
-import { COLUMNS, type ColumnName, ROW_DATA } from '../core/native-batch.js';
-import { takeNow } from '../core/steps.js';
+import { describeValue, guardedAsync, LossError } from '../base/errors.js';
+import { takeNow } from '../base/steps.js';
+import type { Batch } from '../batch/batch.js';
+import { COLUMNS, type ColumnName, type InputName, ROW_DATA } from '../batch/columns.js';
+import { PER_ROW } from '../batch/convert.js';
+import { sumCounts } from '../batch/counts.js';
+import { KeyMapper } from '../batch/key-mapper.js';
+import { BatchReader } from '../batch/reader.js';
 import { PolicyLossFn } from '../losses/policy-loss-fn.js';
 import { drawRows, packed, padded, type Rows, slice, withPoison } from './check-rows.js';
 import { type Comparison, differenceQuotients } from './finite-differences.js';
@@ -104,7 +104,7 @@ function readRows(fn: AnyLoss, batch: Batch): Rows {
   if (expertMask) inputs.push('expert_mask');
   if (readsStep) inputs.push('step');
   const { native, layout, step } = takeNow(
-    new BatchReader(KeyMapper.get(fn.backend), { inputs }).readHost(batch),
+    new BatchReader(KeyMapper.get(fn.backend), { inputs }).read(batch),
   );
   const { rows, rowLength } = layout;
   const starts = Array.from({ length: rows }, (_, b) => layout.offsets?.[b] ?? b * rowLength);

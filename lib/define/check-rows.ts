@@ -1,6 +1,6 @@
 // The batches on which checkLoss() computes a loss: rows with padding, and the same rows in other layouts.
-import type { Batch } from '../core/batch.js';
-import { COLUMNS, type ColumnName, type RowDataName } from '../core/native-batch.js';
+import type { Batch } from '../batch/batch.js';
+import { COLUMNS, type ColumnName, type RowDataName } from '../batch/columns.js';
 
 /** Numbers of rows, or the ids of their groups. */
 export type RowData = Float64Array | Int32Array;

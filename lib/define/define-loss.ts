@@ -1,8 +1,8 @@
 // Makes the class of a policy loss from the definition of a user.
 import { types } from 'node:util';
-import type { MetricDeclaration } from '../core/declaration.js';
-import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
-import { aggregation, checkLossAggMode } from '../core/option.js';
+import type { MetricDeclaration } from '../base/declaration.js';
+import { describeValue, guarded, LossError, shorten, unknownOption } from '../base/errors.js';
+import { aggregation, checkLossAggMode } from '../base/option.js';
 import {
   type AggregationOption,
   type CheckedOptions,
@@ -12,7 +12,7 @@ import {
   readOptions,
   toCamelCase,
   toSnakeCase,
-} from '../core/options.js';
+} from '../base/options.js';
 import { LOSS_CORRECTION_OPTIONS } from '../losses/loss-correction.js';
 import { type PolicyLossClass, policyLossClass } from '../losses/policy-loss.js';
 import {

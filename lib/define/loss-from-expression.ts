@@ -1,6 +1,6 @@
 // Makes a policy loss from the text of an expression.
-import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
-import type { LossAggMode, OptionSchema } from '../core/options.js';
+import { describeValue, guarded, LossError, shorten, unknownOption } from '../base/errors.js';
+import type { LossAggMode, OptionSchema } from '../base/options.js';
 import { LOSS_CORRECTION_OPTIONS, type LossCorrectionOptions } from '../losses/loss-correction.js';
 import type { PolicyLossFn, PolicyLossOptions } from '../losses/policy-loss-fn.js';
 import { checkObject, lossClass, MAX_NAME, RESERVED_OPTIONS } from './define-loss.js';

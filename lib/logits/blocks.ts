@@ -1,7 +1,8 @@
 // The logits of a batch: one array, or blocks of rows that come one after another.
-import { isDeviceColumn } from '../core/device-column.js';
-import { describeValue, LossError, type LossErrorCode } from '../core/errors.js';
-import { type Steps, take, takeForCaller } from '../core/steps.js';
+
+import { describeValue, LossError, type LossErrorCode } from '../base/errors.js';
+import { type Steps, take, takeForCaller } from '../base/steps.js';
+import { isDeviceColumn } from '../device/device-column.js';
 import { floatsOf, type Logits, type NativeMatrix, readMatrix, readStride } from './inputs.js';
 
 /** Logits in blocks of whole rows, one after another. */

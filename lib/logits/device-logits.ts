@@ -1,8 +1,8 @@
 // Logits, and their gradient, in the memory of a CUDA device.
 import type { NativeLogits } from '../../binding.js';
-import { DTYPE_CODES } from '../core/columns.js';
-import { type DeviceMemory, type OnDevice, readDeviceMemory } from '../core/device-column.js';
-import { describeValue, LossError } from '../core/errors.js';
+import { describeValue, LossError } from '../base/errors.js';
+import { DTYPE_CODES } from '../batch/convert.js';
+import { type DeviceMemory, type OnDevice, readDeviceMemory } from '../device/device-column.js';
 
 type Size = Pick<NativeLogits, 'rows' | 'vocabulary'>;
 

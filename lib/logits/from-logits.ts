@@ -1,26 +1,26 @@
 // From logits to a loss and, if wanted, back to the gradient with respect to the logits, in one call.
 import type { NativeLogits } from '../../binding.js';
-import { bitsOfFloat16Array, checkApart } from '../core/arrays.js';
-import { type Batch, find } from '../core/batch.js';
-import { findInput } from '../core/batch-reader.js';
+import { bitsOfFloat16Array, checkApart } from '../base/arrays.js';
+import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
+import { native } from '../base/native.js';
+import { inSlices, type Steps, takeCall, takeForCaller, takeLater, takeNow } from '../base/steps.js';
+import { type Batch, find } from '../batch/batch.js';
+import { heldColumn, readMask } from '../batch/convert.js';
+import { copyIntegers } from '../batch/integers.js';
+import type { KeyMapper } from '../batch/key-mapper.js';
+import { readLayout } from '../batch/layout.js';
+import { findInput } from '../batch/reader.js';
 import type {
   GradientRequest,
   LossComputeOptions,
   LossComputeSyncOptions,
   LossResult,
-} from '../core/calls.js';
-import { heldColumn, readMask } from '../core/columns.js';
-import { cudaIndex } from '../core/device.js';
-import { DeviceBatch } from '../core/device-batch.js';
-import { allocate, describeValue, guarded, LossError } from '../core/errors.js';
-import type { ReadLoss } from '../core/evaluator.js';
-import { withHeldRequests } from '../core/gradients.js';
-import { copyIntegers } from '../core/integers.js';
-import type { KeyMapper } from '../core/key-mapper.js';
-import { readLayout } from '../core/layout.js';
-import { native } from '../core/native.js';
-import { inSlices, type Steps, takeCall, takeForCaller, takeLater, takeNow } from '../core/steps.js';
-import { checkStream } from '../core/stream.js';
+} from '../call/calls.js';
+import type { ReadLoss } from '../call/evaluator.js';
+import { withHeldRequests } from '../call/gradients.js';
+import { cudaIndex } from '../device/device.js';
+import { DeviceBatch } from '../device/device-batch.js';
+import { checkStream } from '../device/stream.js';
 import {
   type AsyncLogitsBlocks,
   type Block,

@@ -8,15 +8,15 @@ import {
   fixedLength,
   isResizable,
   overlapOf,
-} from '../core/arrays.js';
-import type { HalfColumn, RowNumbers } from '../core/batch.js';
-import { DTYPE_CODES, readRowNumbers, type TaggedFloats, taggedFloats } from '../core/columns.js';
-import { cudaIndex } from '../core/device.js';
-import { isDeviceColumn, type OnDevice } from '../core/device-column.js';
-import { allocate, describeValue, LossError } from '../core/errors.js';
-import { copyIntegers, decreasingOffset } from '../core/integers.js';
-import { resultArray } from '../core/result-arrays.js';
-import { inSlices, SLICE, type Steps } from '../core/steps.js';
+} from '../base/arrays.js';
+import { allocate, describeValue, LossError } from '../base/errors.js';
+import { resultArray } from '../base/result-arrays.js';
+import { inSlices, SLICE, type Steps } from '../base/steps.js';
+import { DTYPE_CODES, readRowNumbers, type TaggedFloats, taggedFloats } from '../batch/convert.js';
+import { copyIntegers, decreasingOffset } from '../batch/integers.js';
+import type { HalfColumn, RowNumbers } from '../batch/values.js';
+import { cudaIndex } from '../device/device.js';
+import { isDeviceColumn, type OnDevice } from '../device/device-column.js';
 import {
   type NativeDeviceLogits,
   type NativeDeviceOut,

@@ -1,12 +1,12 @@
 // From logits to log-probabilities and entropies, and the gradient back.
-import type { AbortSignalLike } from '../core/abortable.js';
-import { checkApart } from '../core/arrays.js';
-import type { RowNumbers } from '../core/batch.js';
-import { readRowNumbers } from '../core/columns.js';
-import { allocate, describeValue, guarded, LossError } from '../core/errors.js';
-import { native } from '../core/native.js';
-import { type Steps, takeCall, takeLater, takeNow } from '../core/steps.js';
-import { checkStream } from '../core/stream.js';
+import type { AbortSignalLike } from '../base/abortable.js';
+import { checkApart } from '../base/arrays.js';
+import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
+import { native } from '../base/native.js';
+import { type Steps, takeCall, takeLater, takeNow } from '../base/steps.js';
+import { readRowNumbers } from '../batch/convert.js';
+import type { RowNumbers } from '../batch/values.js';
+import { checkStream } from '../device/stream.js';
 import {
   type DeviceLogits,
   type Logits,

@@ -3,17 +3,18 @@
 
 import { types } from 'node:util';
 import type { NativeAdvantageBatch } from '../../binding.js';
-import { overlapOf } from '../core/arrays.js';
-import { type Batch, find } from '../core/batch.js';
-import type { Input, InputName } from '../core/batch-reader.js';
-import { readRowNumbers } from '../core/columns.js';
-import { DeviceBatch } from '../core/device-batch.js';
-import { describeValue, LossError } from '../core/errors.js';
-import { checkOutput } from '../core/gradients.js';
-import type { KeyMapper } from '../core/key-mapper.js';
-import { describeShape, type Layout } from '../core/layout.js';
-import { ADVANTAGE_COLUMNS } from '../core/native-batch.js';
-import type { Steps } from '../core/steps.js';
+import { overlapOf } from '../base/arrays.js';
+import { describeValue, LossError } from '../base/errors.js';
+import type { Steps } from '../base/steps.js';
+import { type Batch, find } from '../batch/batch.js';
+import type { InputName } from '../batch/columns.js';
+import { ADVANTAGE_COLUMNS } from '../batch/columns.js';
+import { readRowNumbers } from '../batch/convert.js';
+import type { KeyMapper } from '../batch/key-mapper.js';
+import { describeShape, type Layout } from '../batch/layout.js';
+import { checkOutput } from '../call/gradients.js';
+import { DeviceBatch } from '../device/device-batch.js';
+import type { Input } from '../device/input.js';
 
 /** Keys of a batch that hold one reward per row, and the weight of each. */
 export interface NamedRewards {

@@ -6,23 +6,10 @@ import type {
   NativeAdvantageSpec,
   NativeFusedAdvantage,
 } from '../../binding.js';
-import type { AbortSignalLike } from '../core/abortable.js';
-import type { Batch } from '../core/batch.js';
-import {
-  type AdvantageInput,
-  BatchReader,
-  type Conversions,
-  heldBatch,
-  type Input,
-} from '../core/batch-reader.js';
-import type { DeviceCallOptions, Metrics } from '../core/calls.js';
-import type { ComputedAdvantages } from '../core/computed-advantages.js';
-import type { FunctionDeclaration } from '../core/declaration.js';
-import type { DeviceBatch } from '../core/device-batch.js';
-import { allocate, describeValue, guarded, LossError } from '../core/errors.js';
-import { KeyMapper } from '../core/key-mapper.js';
-import type { Layout } from '../core/layout.js';
-import { native } from '../core/native.js';
+import type { AbortSignalLike } from '../base/abortable.js';
+import type { FunctionDeclaration } from '../base/declaration.js';
+import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
+import { native } from '../base/native.js';
 import {
   type AnyOption,
   backendOf,
@@ -30,11 +17,20 @@ import {
   nativeOptions,
   readOptions,
   type TrinityArgs,
-} from '../core/options.js';
-import { Registry } from '../core/registry.js';
-import { resultArray } from '../core/result-arrays.js';
-import { type Steps, takeCall, takeLater, takeNow } from '../core/steps.js';
-import { checkStream } from '../core/stream.js';
+} from '../base/options.js';
+import { Registry } from '../base/registry.js';
+import { resultArray } from '../base/result-arrays.js';
+import { type Steps, takeCall, takeLater, takeNow } from '../base/steps.js';
+import type { Batch } from '../batch/batch.js';
+import type { AdvantageInput } from '../batch/columns.js';
+import { KeyMapper } from '../batch/key-mapper.js';
+import type { Layout } from '../batch/layout.js';
+import { BatchReader, type Conversions } from '../batch/reader.js';
+import type { DeviceCallOptions, Metrics } from '../call/calls.js';
+import type { ComputedAdvantages } from '../call/computed-advantages.js';
+import type { DeviceBatch } from '../device/device-batch.js';
+import { heldInput, type Input, readInput } from '../device/input.js';
+import { checkStream } from '../device/stream.js';
 import {
   type AdvantageOutputs,
   checkOutputs,
@@ -326,8 +322,8 @@ export abstract class AdvantageFn {
     conversions?: Conversions,
   ): Steps<AdvantageSource> {
     const { named } = this.definition;
-    const batch = named ? heldBatch(given, this.#mapper, named.keys) : given;
-    const input = yield* this.#reader.read(batch, device, conversions);
+    const batch = named ? heldInput(given, this.#mapper, named.keys) : given;
+    const input = yield* readInput(this.#reader, batch, device, conversions);
     if (named) yield* readNamedRewards(batch, this.#mapper, named, input);
     return { ...input, host: input.resident ? undefined : (batch as Batch) };
   }

@@ -1,6 +1,6 @@
 // Options of advantage functions, and how they behave outside the range of their inputs.
-import { choice, integer, number } from '../core/option.js';
-import { type CheckedOptions, nativeOptions, type PassedOptions } from '../core/options.js';
+import { choice, integer, number } from '../base/option.js';
+import { type CheckedOptions, nativeOptions, type PassedOptions } from '../base/options.js';
 
 /** The option `gamma`: the discount factor γ, by which a reward counts less with each token that it lies further ahead. */
 export const GAMMA = number({

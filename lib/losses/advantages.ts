@@ -1,5 +1,5 @@
 // Trinity-RFT's advantage functions.
-import { choice, flag, integer, number } from '../core/option.js';
+import { choice, flag, integer, number } from '../base/option.js';
 import { advantage, groupMetrics } from './advantage-fn.js';
 import {
   EPSILON,

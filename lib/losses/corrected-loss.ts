@@ -1,8 +1,8 @@
 // What verl's policy losses share: the clip range, PPO's loss, and the rollout correction. A corrected loss sees only the
 // tokens that are kept, and is multiplied by their weights. Unlike the option `correction`, this happens within the program
 // of the loss: in the same pass over the tokens, and with metrics of the correction also for a part of a batch.
-import { number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import { number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import { geometricMean, lossMetric, type MetricExpression } from '../program/loss-program.js';
 import { type VERL_AGGREGATION, verlWeight } from './divisors.js';

@@ -1,22 +1,23 @@
 // Defines the base class of all corrections, the function that makes a subclass from a declaration, and the registry of
 // the subclasses.
 import type { NativeBatch } from '../../binding.js';
-import type { AbortSignalLike } from '../core/abortable.js';
-import type { Batch } from '../core/batch.js';
-import { BatchReader, type Input, whileKept } from '../core/batch-reader.js';
-import type { DeviceCallOptions, Metrics } from '../core/calls.js';
-import type { FunctionDeclaration, MetricSchema, MetricValues } from '../core/declaration.js';
-import { DeviceBatch } from '../core/device-batch.js';
-import { KeyMapper } from '../core/key-mapper.js';
+import type { AbortSignalLike } from '../base/abortable.js';
+import type { FunctionDeclaration, MetricSchema, MetricValues } from '../base/declaration.js';
 import {
   backendOf,
   type CheckedOptions,
   type OptionSchema,
   readOptions,
   type TrinityArgs,
-} from '../core/options.js';
-import { Registry } from '../core/registry.js';
-import { type Steps, takeLater, takeNow } from '../core/steps.js';
+} from '../base/options.js';
+import { Registry } from '../base/registry.js';
+import { type Steps, takeLater, takeNow } from '../base/steps.js';
+import type { Batch } from '../batch/batch.js';
+import { KeyMapper } from '../batch/key-mapper.js';
+import { BatchReader } from '../batch/reader.js';
+import type { DeviceCallOptions, Metrics } from '../call/calls.js';
+import { DeviceBatch } from '../device/device-batch.js';
+import { type Input, readInput, whileKept } from '../device/input.js';
 import { type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import { Graph } from '../program/graph.js';
 import {
@@ -111,7 +112,7 @@ export abstract class CorrectionFn<M = Metrics> {
     options: CorrectionComputeOptions | undefined,
   ): Steps<CorrectionResult<M>> {
     const { device, stream } = options ?? {};
-    const input = withLogprob(yield* this.#reader(batch).read(batch, device));
+    const input = withLogprob(yield* readInput(this.#reader(batch), batch, device));
     const { columns, metrics } = yield* whileKept(input, this.#programs.apply(input, stream));
     const { mask, weights } = columns;
     return { weights: weights ?? null, keptMask: mask!, metrics: metrics as M };

@@ -1,13 +1,14 @@
 // Computes corrections: a program for each array that a correction consists of.
 import type { NativeBatch } from '../../binding.js';
-import { BatchReader, type Input } from '../core/batch-reader.js';
-import type { Metrics } from '../core/calls.js';
-import type { Corrected, Correction } from '../core/correction.js';
-import { allocate } from '../core/errors.js';
-import { Evaluator } from '../core/evaluator.js';
-import type { KeyMapper } from '../core/key-mapper.js';
-import type { ColumnName, RowDataName } from '../core/native-batch.js';
-import { inSlices, type Steps } from '../core/steps.js';
+import { allocate } from '../base/errors.js';
+import { inSlices, type Steps } from '../base/steps.js';
+import type { ColumnName, RowDataName } from '../batch/columns.js';
+import type { KeyMapper } from '../batch/key-mapper.js';
+import { BatchReader } from '../batch/reader.js';
+import type { Metrics } from '../call/calls.js';
+import type { Corrected, Correction } from '../call/correction.js';
+import { Evaluator } from '../call/evaluator.js';
+import type { Input } from '../device/input.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import { Graph, reachable } from '../program/graph.js';
 import { type MetricExpression, nodesOf, programOf } from '../program/loss-program.js';

@@ -1,7 +1,7 @@
 // Corrections for samples that come from another policy than the old one: bounded weights of the tokens' losses, and
 // rejected tokens. rollout_logprob is the log-probability that the sampler reported. Corrections have no gradient.
-import { choice, flag, number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import { choice, flag, number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { type Level, ofLevel } from './statistics.js';
 

@@ -1,9 +1,9 @@
 // What each framework divides the losses of the tokens by, and the options that set these divisors. The losses are computed
 // from these tables, and docs/numerics.md shows them.
 
-import { LossError } from '../core/errors.js';
-import { AGGREGATION_HELP, aggregation, choice, integer, number } from '../core/option.js';
-import type { CheckedOptions, LossAggMode } from '../core/options.js';
+import { LossError } from '../base/errors.js';
+import { AGGREGATION_HELP, aggregation, choice, integer, number } from '../base/option.js';
+import type { CheckedOptions, LossAggMode } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { lossMetric, type MetricExpression } from '../program/loss-program.js';
 

@@ -1,16 +1,8 @@
 // The entropy losses: their base class, the function that makes a subclass from a statement, the registry, and the table.
 import type { NativeFunctionSpec } from '../../binding.js';
-import type { Batch } from '../core/batch.js';
-import { BatchReader, type InputName } from '../core/batch-reader.js';
-import type { ComputeOptions, ComputeSyncOptions, Result } from '../core/calls.js';
-import { countBatch } from '../core/count-batch.js';
-import type { Counts, Normalizer } from '../core/counts.js';
-import type { FunctionDeclaration, MetricSchema } from '../core/declaration.js';
-import type { DeviceBatch } from '../core/device-batch.js';
-import { guarded } from '../core/errors.js';
-import { Evaluator } from '../core/evaluator.js';
-import { KeyMapper } from '../core/key-mapper.js';
-import { checkLossAggMode, number } from '../core/option.js';
+import type { FunctionDeclaration, MetricSchema } from '../base/declaration.js';
+import { guarded } from '../base/errors.js';
+import { checkLossAggMode, number } from '../base/option.js';
 import {
   backendOf,
   defaultArgsOf,
@@ -18,9 +10,18 @@ import {
   type PassedOptions,
   readOptions,
   type TrinityArgs,
-} from '../core/options.js';
-import { Registry } from '../core/registry.js';
-import { type Steps, takeLater, takeNow } from '../core/steps.js';
+} from '../base/options.js';
+import { Registry } from '../base/registry.js';
+import { type Steps, takeLater, takeNow } from '../base/steps.js';
+import type { Batch } from '../batch/batch.js';
+import type { InputName } from '../batch/columns.js';
+import type { Counts, Normalizer } from '../batch/counts.js';
+import { KeyMapper } from '../batch/key-mapper.js';
+import { BatchReader } from '../batch/reader.js';
+import type { ComputeOptions, ComputeSyncOptions, Result } from '../call/calls.js';
+import { countBatch } from '../call/count-batch.js';
+import { Evaluator } from '../call/evaluator.js';
+import type { DeviceBatch } from '../device/device-batch.js';
 import { classOf, type FunctionClass } from './statement.js';
 
 /** The options that entropy losses declare. */

@@ -1,5 +1,5 @@
 // Says which framework each function follows, so that lists can group the functions.
-import type { FunctionDeclaration } from '../core/declaration.js';
+import type { FunctionDeclaration } from '../base/declaration.js';
 
 const TRINITY = 'Trinity-RFT';
 const OTHERS = 'other frameworks and papers';

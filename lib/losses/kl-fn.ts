@@ -1,18 +1,10 @@
 // The base class of all KL functions, the function that makes a subclass from a statement, and their registry.
+
 import type { NativeFunctionSpec } from '../../binding.js';
-import type { Batch } from '../core/batch.js';
-import { BatchReader, heldBatch, type InputName, readTokenFloats } from '../core/batch-reader.js';
-import type { ComputeOptions, ComputeSyncOptions, DeviceCallOptions, Result } from '../core/calls.js';
-import { countBatch } from '../core/count-batch.js';
-import type { Counts, Normalizer } from '../core/counts.js';
-import type { FunctionDeclaration, MetricSchema } from '../core/declaration.js';
-import { cudaIndex } from '../core/device.js';
-import type { DeviceBatch } from '../core/device-batch.js';
-import { allocate, describeValue, guarded, LossError } from '../core/errors.js';
-import { Evaluator } from '../core/evaluator.js';
-import { KeyMapper } from '../core/key-mapper.js';
-import { native } from '../core/native.js';
-import { checkLossAggMode, flag, number } from '../core/option.js';
+import type { FunctionDeclaration, MetricSchema } from '../base/declaration.js';
+import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
+import { native } from '../base/native.js';
+import { checkLossAggMode, flag, number } from '../base/option.js';
 import {
   backendOf,
   defaultArgsOf,
@@ -20,11 +12,22 @@ import {
   type PassedOptions,
   readOptions,
   type TrinityArgs,
-} from '../core/options.js';
-import { Registry } from '../core/registry.js';
-import { resultArray } from '../core/result-arrays.js';
-import { type Steps, takeCall, takeLater, takeNow } from '../core/steps.js';
-import { checkStream } from '../core/stream.js';
+} from '../base/options.js';
+import { Registry } from '../base/registry.js';
+import { resultArray } from '../base/result-arrays.js';
+import { type Steps, takeCall, takeLater, takeNow } from '../base/steps.js';
+import type { Batch } from '../batch/batch.js';
+import type { InputName } from '../batch/columns.js';
+import type { Counts, Normalizer } from '../batch/counts.js';
+import { KeyMapper } from '../batch/key-mapper.js';
+import { BatchReader, heldBatch, readTokenFloats } from '../batch/reader.js';
+import type { ComputeOptions, ComputeSyncOptions, DeviceCallOptions, Result } from '../call/calls.js';
+import { countBatch } from '../call/count-batch.js';
+import { Evaluator } from '../call/evaluator.js';
+import { cudaIndex } from '../device/device.js';
+import type { DeviceBatch } from '../device/device-batch.js';
+import { hasInput, readInput } from '../device/input.js';
+import { checkStream } from '../device/stream.js';
 import { classOf, type FunctionClass } from './statement.js';
 
 /** The options that KL functions declare. */
@@ -283,7 +286,7 @@ export abstract class KLFn {
   *#loss(batch: Batch | DeviceBatch, options: KlLossSyncOptions | undefined): Steps<Result<KLMetrics>> {
     const lossAggMode = guarded(() => options?.lossAggMode, 'ERR_INVALID_OPTION');
     const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
-    const evaluator = this.#evaluatorOf(aggregation, this.#reader.has(batch, 'old_logprob'));
+    const evaluator = this.#evaluatorOf(aggregation, hasInput(this.#reader, batch, 'old_logprob'));
     return yield* evaluator.compute(batch, options, () => ({ klCoef: this.#klCoef }));
   }
 
@@ -300,8 +303,8 @@ export abstract class KLFn {
 
   *#values(batch: Batch | DeviceBatch, options: DeviceCallOptions | undefined): Steps<Float32Array> {
     const { device, stream } = options ?? {};
-    const estimator = this.term('token-mean', this.#valueReader.has(batch, 'old_logprob'))?.name;
-    const input = yield* this.#valueReader.read(batch, device);
+    const estimator = this.term('token-mean', hasInput(this.#valueReader, batch, 'old_logprob'))?.name;
+    const input = yield* readInput(this.#valueReader, batch, device);
     const { tokens } = input.layout;
     checkStream(stream, input.resident?.device ?? input.device);
     const what = `KL values of ${tokens} tokens`;
@@ -316,7 +319,7 @@ export abstract class KLFn {
   *penalise(given: Batch, options?: DeviceCallOptions): Steps<KlPenaltyResult> {
     const { device, stream } = options ?? {};
     const batch = heldBatch(given, this.#mapper);
-    const { native: old, layout } = yield* this.#penaltyReader.readHost(batch);
+    const { native: old, layout } = yield* this.#penaltyReader.read(batch);
     const scores = yield* readTokenFloats(batch, this.#mapper, 'token_level_scores', layout);
     const [, oldLogprob, refLogprob] = old.data;
     const estimator = this.#penaltyEstimator;

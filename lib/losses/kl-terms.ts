@@ -1,6 +1,6 @@
 // Estimates of a divergence from a log-ratio, as expressions, and the KL terms that losses add.
-import { number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import { number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { limitedLog } from './statistics.js';
 

@@ -1,14 +1,14 @@
 // The options `correction` and `masks`, which every policy loss accepts.
-import { describeValue, guarded, LossError } from '../core/errors.js';
-import { KeyMapper } from '../core/key-mapper.js';
-import { integer, number } from '../core/option.js';
+import { describeValue, guarded, LossError } from '../base/errors.js';
+import { integer, number } from '../base/option.js';
 import {
   type CheckedOptions,
   fromTrinityArgs,
   type PassedOptions,
   readOptions,
   toSnakeCase,
-} from '../core/options.js';
+} from '../base/options.js';
+import { KeyMapper } from '../batch/key-mapper.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { CORRECTION_FN } from './correction-fn.js';
 import {

@@ -1,8 +1,8 @@
 // Quantiles and selections of tokens, and the option that leaves out tokens with a low entropy.
 
-import type { ColumnName } from '../core/native-batch.js';
-import { number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import { number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
+import type { ColumnName } from '../batch/columns.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 
 /**

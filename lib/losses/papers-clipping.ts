@@ -1,9 +1,9 @@
 // Losses of other frameworks and papers that bound how far a token moves: by the change of its probability, or by a clip
 // range of their own.
-import type { TokenValues } from '../core/declaration.js';
-import { LossError } from '../core/errors.js';
-import { aggregation, choice, number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import type { TokenValues } from '../base/declaration.js';
+import { LossError } from '../base/errors.js';
+import { aggregation, choice, number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { aggregated, TOKEN_MEAN } from './divisors.js';
 import { ESTIMATES } from './kl-terms.js';

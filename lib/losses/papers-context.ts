@@ -1,5 +1,5 @@
 // Losses of other frameworks and papers in which the loss of a token depends on other tokens of its row, group or batch.
-import { aggregation, flag, number } from '../core/option.js';
+import { aggregation, flag, number } from '../base/option.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { lossMetric } from '../program/loss-program.js';
 import { clamped } from './corrections.js';

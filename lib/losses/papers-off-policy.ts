@@ -1,6 +1,6 @@
 // Losses of other frameworks that correct for the policy that sampled the tokens.
-import { aggregation, choice, flag, number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import { aggregation, choice, flag, number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { lossMetric, type MetricExpression } from '../program/loss-program.js';
 import { CORRECTION, clamped, clampedTo, keptOf, masked, samplerWeight, within } from './corrections.js';

@@ -1,27 +1,28 @@
 // The base class of all policy losses, and their registry. policy-loss.ts makes the subclasses.
 import type { NativeFunctionSpec, NativeLossSpec, NativeProgramLossSpec } from '../../binding.js';
-import type { Batch } from '../core/batch.js';
-import { BatchReader, type Input, type InputName } from '../core/batch-reader.js';
+import type { FunctionDeclaration } from '../base/declaration.js';
+import { LossError } from '../base/errors.js';
+import { type LossAggMode, nativeOptions, type TrinityArgs } from '../base/options.js';
+import { Registry } from '../base/registry.js';
+import { type Steps, takeLater, takeNow } from '../base/steps.js';
+import type { Batch } from '../batch/batch.js';
+import { COLUMNS, type ColumnName, type InputName, type RowDataName } from '../batch/columns.js';
+import type { Counts, Normalizer } from '../batch/counts.js';
+import { KeyMapper } from '../batch/key-mapper.js';
+import { BatchReader } from '../batch/reader.js';
 import type {
   LossComputeOptions,
   LossComputeSyncOptions,
   LossResult,
   Metrics,
   Result,
-} from '../core/calls.js';
-import { countBatch } from '../core/count-batch.js';
-import type { Counts, Normalizer } from '../core/counts.js';
-import type { FunctionDeclaration } from '../core/declaration.js';
-import type { DeviceBatch } from '../core/device-batch.js';
-import { LossError } from '../core/errors.js';
-import { type Coefficients, Evaluator, type ReadLoss } from '../core/evaluator.js';
-import type { FormColumns, Forms } from '../core/forms.js';
-import { gradientsOf } from '../core/gradients.js';
-import { KeyMapper } from '../core/key-mapper.js';
-import { COLUMNS, type ColumnName, type RowDataName } from '../core/native-batch.js';
-import { type LossAggMode, nativeOptions, type TrinityArgs } from '../core/options.js';
-import { Registry } from '../core/registry.js';
-import { type Steps, takeLater, takeNow } from '../core/steps.js';
+} from '../call/calls.js';
+import { countBatch } from '../call/count-batch.js';
+import { type Coefficients, Evaluator, type ReadLoss } from '../call/evaluator.js';
+import type { FormColumns, Forms } from '../call/forms.js';
+import { gradientsOf } from '../call/gradients.js';
+import type { DeviceBatch } from '../device/device-batch.js';
+import type { Input } from '../device/input.js';
 import {
   type FromLogitsOptions,
   type FromLogitsSyncOptions,

@@ -1,9 +1,7 @@
 // Makes the class of a policy loss from one statement: what the loss is called, what it reads, its options and metrics, and
 // either its formula or the kernel of the native module that computes it.
-import type { MetricSchema, MetricValues } from '../core/declaration.js';
-import { LossError } from '../core/errors.js';
-import type { FormColumns } from '../core/forms.js';
-import type { ColumnName } from '../core/native-batch.js';
+import type { MetricSchema, MetricValues } from '../base/declaration.js';
+import { LossError } from '../base/errors.js';
 import {
   type AnyOption,
   backendOf,
@@ -11,8 +9,10 @@ import {
   type PassedOptions,
   readOptions,
   type TrinityArgs,
-} from '../core/options.js';
-import type { RegisteredClass } from '../core/registry.js';
+} from '../base/options.js';
+import type { RegisteredClass } from '../base/registry.js';
+import type { ColumnName } from '../batch/columns.js';
+import type { FormColumns } from '../call/forms.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import { Graph } from '../program/graph.js';
 import {

@@ -1,8 +1,8 @@
 // The weights and the statistics of verl's rollout correction. The inference engine samples tokens with log-probabilities
 // that differ from those of the policy that is trained. The correction weights the tokens, and rejects some.
-import { LossError } from '../core/errors.js';
-import { choice, flag, text } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import { LossError } from '../base/errors.js';
+import { choice, flag, text } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { clamped, masked } from './corrections.js';
 import { ESTIMATES } from './kl-terms.js';

@@ -1,15 +1,15 @@
 // What the statements of all kinds of functions share: the type of the classes that they make, the order in which the
 // classes are registered, and the types of the registries.
-import type { FunctionDeclaration } from '../core/declaration.js';
-import { LossError } from '../core/errors.js';
+import type { FunctionDeclaration } from '../base/declaration.js';
+import { LossError } from '../base/errors.js';
 import {
   defaultArgsOf,
   type Option,
   type PassedOptions,
   type SnakeCase,
   type TrinityArgs,
-} from '../core/options.js';
-import type { ClassRegistry, RegisteredClass, Registry } from '../core/registry.js';
+} from '../base/options.js';
+import type { ClassRegistry, RegisteredClass, Registry } from '../base/registry.js';
 
 /**
  * The class that a statement makes: of functions F, with the declaration D, the name N, and the options O in addition to

@@ -1,7 +1,7 @@
 // The clipped surrogate, and what several losses build from it: the options and metrics of clipping, the dual clip, the gate
 // that replaces a clip, and the policy gradient with a constant weight.
-import { number } from '../core/option.js';
-import type { CheckedOptions, PassedOptions } from '../core/options.js';
+import { number } from '../base/option.js';
+import type { CheckedOptions, PassedOptions } from '../base/options.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import type { MetricExpression } from '../program/loss-program.js';
 

@@ -1,12 +1,12 @@
 // Trinity-RFT's losses that tell kinds of rows apart: DPO has chosen and rejected rows, and in MIX and MIX-CHORD, experts wrote
 // some of the rows.
 import type { NativeLossSpec } from '../../binding.js';
-import type { Input } from '../core/batch-reader.js';
-import type { Normalizer } from '../core/counts.js';
-import { describeValue, LossError } from '../core/errors.js';
-import type { Coefficients } from '../core/evaluator.js';
-import { aggregation, flag, integer, like, number } from '../core/option.js';
-import { type CheckedOptions, nativeOptions, type PassedOptions } from '../core/options.js';
+import { describeValue, LossError } from '../base/errors.js';
+import { aggregation, flag, integer, like, number } from '../base/option.js';
+import { type CheckedOptions, nativeOptions, type PassedOptions } from '../base/options.js';
+import type { Normalizer } from '../batch/counts.js';
+import type { Coefficients } from '../call/evaluator.js';
+import type { Input } from '../device/input.js';
 import { policyLoss } from './policy-loss.js';
 import { type AggregatedLossOptions, checkPairs, type PolicyLossVariant } from './policy-loss-fn.js';
 import { CLIP_RANGE } from './surrogate.js';

@@ -1,10 +1,10 @@
 // Trinity-RFT's policy losses, but for those that tell kinds of rows apart (trinity-rows.ts). Kernels of the native module
 // compute them.
-import { advise } from '../core/advice.js';
-import { copyNumbers } from '../core/columns.js';
-import { allocate, describeValue, guarded, LossError } from '../core/errors.js';
-import { native } from '../core/native.js';
-import { aggregation, choice, flag, like, number } from '../core/option.js';
+import { advise } from '../base/advice.js';
+import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
+import { native } from '../base/native.js';
+import { aggregation, choice, flag, like, number } from '../base/option.js';
+import { copyNumbers } from '../batch/convert.js';
 import { policyLoss } from './policy-loss.js';
 import { RATIO_KEYS } from './policy-loss-fn.js';
 import { CLIP_RANGE, SATURATING } from './surrogate.js';

@@ -1,8 +1,9 @@
 // What the losses of TRL share. Those of its GRPO trainer are Σ weight · (k·ℓ + beta·kl) over all tokens, less an entropy
 // bonus. Each of them chooses the weight and ℓ.
-import type { ColumnName } from '../core/native-batch.js';
-import { choice, flag, number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+
+import { choice, flag, number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
+import type { ColumnName } from '../batch/columns.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import type { MetricExpression } from '../program/loss-program.js';
 import { isFarOff } from './corrections.js';

@@ -1,7 +1,7 @@
 // Terms of TRL's losses: the entropy bonus of its GRPO trainer, and the correction for the difference between the policy that
 // the trainer computes and the one that vLLM sampled from.
-import { choice, flag, number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import { choice, flag, number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import type { MetricExpression } from '../program/loss-program.js';
 import { clamped, masked } from './corrections.js';

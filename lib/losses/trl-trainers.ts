@@ -1,5 +1,5 @@
 // The losses of TRL's other trainers.
-import { integer, like, number } from '../core/option.js';
+import { integer, like, number } from '../base/option.js';
 import { ACCUMULATION, PROCESSES } from './divisors.js';
 import { BETA, ESTIMATES, KL_METRIC, klTerm } from './kl-terms.js';
 import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './order-statistics.js';

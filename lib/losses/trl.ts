@@ -1,6 +1,6 @@
 // The losses of TRL's GRPO trainer.
-import { choice, like, number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import { choice, like, number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import { COMPLETION_LENGTH, TRL_DIVISOR, trlWeight } from './divisors.js';
 import { BETA, KL_METRIC } from './kl-terms.js';

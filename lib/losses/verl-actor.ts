@@ -1,6 +1,6 @@
 // The loss of verl's actor: a policy loss, the KL loss and the entropy loss, all aggregated as verl does.
-import type { LossAggMode } from '../core/options.js';
-import { createFunction } from '../core/registry.js';
+import type { LossAggMode } from '../base/options.js';
+import { createFunction } from '../base/registry.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { lossMetric } from '../program/loss-program.js';
 import { keeping } from './corrected-loss.js';

@@ -1,7 +1,7 @@
 // verl's advantage functions.
-import { LossError } from '../core/errors.js';
-import { flag, list, number } from '../core/option.js';
-import { nativeOptions } from '../core/options.js';
+import { LossError } from '../base/errors.js';
+import { flag, list, number } from '../base/option.js';
+import { nativeOptions } from '../base/options.js';
 import { advantage } from './advantage-fn.js';
 import { EPSILON, FINITE_REWARDS, GAE, GAMMA } from './advantage-options.js';
 

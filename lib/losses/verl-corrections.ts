@@ -1,5 +1,5 @@
 // The corrections of verl: its rollout correction, and those of its versions 0.7.0 and 0.6.0.
-import { choice, flag, number } from '../core/option.js';
+import { choice, flag, number } from '../base/option.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { correction } from './correction-fn.js';
 import { clamped, masked, within } from './corrections.js';

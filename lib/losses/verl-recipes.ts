@@ -1,8 +1,9 @@
 // verl's distillation loss, the losses that choose tokens by their covariances, and those of verl's recipes.
-import type { Input } from '../core/batch-reader.js';
-import type { Normalizer } from '../core/counts.js';
-import type { Coefficients } from '../core/evaluator.js';
-import { choice, flag, integer, number } from '../core/option.js';
+
+import { choice, flag, integer, number } from '../base/option.js';
+import type { Normalizer } from '../batch/counts.js';
+import type { Coefficients } from '../call/evaluator.js';
+import type { Input } from '../device/input.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { lossMetric } from '../program/loss-program.js';
 import { CLIP_RATIO, CORRECTED_KEYS, corrected, dualClipped, verlRange } from './corrected-loss.js';

@@ -1,7 +1,7 @@
 // verl's policy losses, as its actor computes them: under a rollout correction, with verl's aggregation modes. verl-recipes.ts
 // has the others.
-import { choice, number } from '../core/option.js';
-import type { CheckedOptions } from '../core/options.js';
+import { choice, number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import {
   CLIP_RATIO,

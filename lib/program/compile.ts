@@ -1,7 +1,7 @@
 // Compiles a graph to the programs that the engines run (see native/program/program.h).
 import type { NativeProgram } from '../../binding.js';
-import { native } from '../core/native.js';
-import { COLUMNS, type ColumnName, ROW_DATA, type RowDataName } from '../core/native-batch.js';
+import { native } from '../base/native.js';
+import { COLUMNS, type ColumnName, ROW_DATA, type RowDataName } from '../batch/columns.js';
 import { type Derivatives, differentiate } from './differentiate.js';
 import { splitProduct } from './factors.js';
 import {

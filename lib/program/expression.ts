@@ -1,7 +1,8 @@
 // The TypeScript form of expressions. Its values have methods instead of operators, and its functions take and return
 // such values.
-import { describeValue, LossError } from '../core/errors.js';
-import { toCamelCase } from '../core/options.js';
+import { describeValue, LossError } from '../base/errors.js';
+import { type CamelCase, toCamelCase } from '../base/options.js';
+import type { ColumnName, InputWith, RowColumnName, SymbolOf } from '../batch/columns.js';
 import { type BinaryOp, type Graph, isBelow, type Level, type Node } from './graph.js';
 import {
   describeArguments,
@@ -122,46 +123,17 @@ export class Expression {
 /** A function of one value. */
 export type UnaryFunction = (x: Operand) => Expression;
 
+/** The columns of a batch that the loss of a user can read, under their short names and in camelCase. */
+export type ColumnSymbols = {
+  readonly [N in InputWith<'symbol'> as CamelCase<N | SymbolOf<N>>]: Expression;
+};
+
 /**
  * The columns of a batch and the functions from which a loss is built. Log-probabilities and entropies are in nats. A
  * column that the loss uses must be in the batch. Gradients are taken with respect to `lp`; the other columns are
  * constants.
  */
-export interface LossSymbols {
-  /** The log-probability of the token under the current policy. */
-  readonly lp: Expression;
-  /** The same as `lp`. */
-  readonly logprob: Expression;
-  /** The log-probability under the policy that sampled the token. */
-  readonly old: Expression;
-  /** The same as `old`. */
-  readonly oldLogprob: Expression;
-  /** The log-probability under the reference policy. */
-  readonly ref: Expression;
-  /** The same as `ref`. */
-  readonly refLogprob: Expression;
-  /** The log-probability that the inference engine reported when it sampled the token. */
-  readonly rollout: Expression;
-  /** The same as `rollout`. */
-  readonly rolloutLogprob: Expression;
-  /** The log-probability under the proximal policy. */
-  readonly prox: Expression;
-  /** The same as `prox`. */
-  readonly proxLogprob: Expression;
-  /** The log-probability under the teacher. */
-  readonly teacher: Expression;
-  /** The same as `teacher`. */
-  readonly teacherLogprob: Expression;
-  /** The advantage of the token. */
-  readonly A: Expression;
-  /** The same as `A`. */
-  readonly advantages: Expression;
-  /** The entropy of the policy's distribution at the token. */
-  readonly H: Expression;
-  /** The same as `H`. */
-  readonly entropy: Expression;
-  /** The entropy of the old policy's distribution at the token. */
-  readonly oldEntropy: Expression;
+export interface LossSymbols extends ColumnSymbols {
   /** The log-ratio: lp − old. */
   readonly d: Expression;
   /** The ratio of the current policy to the old one: exp(d). */
@@ -223,12 +195,15 @@ export interface LossSymbols {
   readonly batchMax: UnaryFunction;
 }
 
+// The inputs of a batch that only the losses of this package can read.
+type OwnInput = RowColumnName | Exclude<ColumnName, InputWith<'symbol'>>;
+
 /**
  * What the losses of this package are built from: the symbols of users' losses, and others that are not part of the
  * language. N, B and the reductions over rows count each row as often as its repeats say.
  * @internal
  */
-export interface ProgramSymbols extends LossSymbols {
+export interface ProgramSymbols extends LossSymbols, Readonly<Record<CamelCase<OwnInput>, Expression>> {
   /** N: the number of unmasked tokens of the whole batch. */
   readonly tokens: Expression;
   /** B: the number of rows of the whole batch. Rows without unmasked tokens are among them. */
@@ -239,16 +214,6 @@ export interface ProgramSymbols extends LossSymbols {
   readonly repeats: Expression;
   /** 0 in the first row of a pair (rows 0, 2, …) and 1 in the second one. */
   readonly placeInPair: Expression;
-  /** The reward of the row. */
-  readonly rewards: Expression;
-  /** The value of the row's prompt under the best policy. */
-  readonly vStar: Expression;
-  /** The probability that the row's answer is preferred to another. */
-  readonly probability: Expression;
-  /** The logarithm of the row's partition function. */
-  readonly logZ: Expression;
-  /** The key by which verl/clip_cov chooses tokens. */
-  readonly clipCovKeys: Expression;
   /** Returns the sum of a value of the rows. The batch then cannot be computed in parts. */
   readonly rowsSum: UnaryFunction;
   /** Returns the mean of a value of the rows, whose divisor is B. The batch then cannot be computed in parts. */

@@ -1,14 +1,14 @@
 // The graph of a user-defined loss. Its nodes are the loss's subexpressions. Equal expressions are one node, so a value
 // that is used twice is computed once.
 
-import { LossError } from '../core/errors.js';
+import { LossError } from '../base/errors.js';
 import {
   COLUMNS,
   type ColumnName,
   ROW_COLUMNS,
   type RowColumnName,
   WEIGHTS_COLUMN,
-} from '../core/native-batch.js';
+} from '../batch/columns.js';
 import type { ArithmeticOp } from './arithmetic.js';
 import { simplify } from './simplify.js';
 

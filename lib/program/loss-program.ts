@@ -1,6 +1,6 @@
 // Compiles the expressions of a loss and of its metrics to a program.
 import type { NativeProgramMetric } from '../../binding.js';
-import type { MetricSchema } from '../core/declaration.js';
+import type { MetricSchema } from '../base/declaration.js';
 import { type CompiledLoss, compileLoss, type LossNodes, type MetricPer } from './compile.js';
 import { Expression, nodeOf, type Operand, type ProgramSymbols } from './expression.js';
 import { type Graph, type Node, reachable } from './graph.js';

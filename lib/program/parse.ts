@@ -1,7 +1,7 @@
 // Reads the text of an expression. Acorn parses the text as JavaScript, and this file accepts the part of JavaScript
 // that describes a loss. The text is never executed.
 import { type AnyNode, type Expression, type Program, parse } from 'acorn';
-import { describeValue, LossError, type LossErrorDetails, unknownName } from '../core/errors.js';
+import { describeValue, LossError, type LossErrorDetails, unknownName } from '../base/errors.js';
 import type { BinaryOp, Graph, Node } from './graph.js';
 import { describeArguments, FUNCTIONS, takesArguments, VALUES } from './symbols.js';
 

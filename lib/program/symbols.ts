@@ -1,19 +1,7 @@
 // The names of the language in which users define losses: the columns, the values derived from them, and the functions.
 // The text of an expression and the TypeScript form use the same names.
-import { type ColumnName, ROW_COLUMNS } from '../core/native-batch.js';
+import { COLUMNS, type ColumnName, inputRow, ROW_COLUMNS } from '../batch/columns.js';
 import type { BatchSelection, BinaryOp, Graph, Node, Op, Over, UnaryOp } from './graph.js';
-
-/** Short names of columns. */
-const ALIASES = {
-  lp: 'logprob',
-  old: 'old_logprob',
-  ref: 'ref_logprob',
-  rollout: 'rollout_logprob',
-  prox: 'prox_logprob',
-  teacher: 'teacher_logprob',
-  A: 'advantages',
-  H: 'entropy',
-} as const satisfies Record<string, ColumnName>;
 
 function column(name: ColumnName): (graph: Graph) => Node {
   return (graph) => graph.column(name);
@@ -25,11 +13,10 @@ function logRatio(graph: Graph): Node {
 
 /** The values that an expression can name: functions that return a value's node in a graph. */
 export const VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
-  ...Object.entries(ALIASES).flatMap(([alias, name]) => [
-    [alias, column(name)] as const,
-    [name, column(name)] as const,
-  ]),
-  ['old_entropy', column('old_entropy')] as const,
+  ...COLUMNS.flatMap((name) => {
+    const { symbol } = inputRow(name);
+    return symbol === undefined ? [] : [[symbol, column(name)] as const, [name, column(name)] as const];
+  }),
   ['d', logRatio] as const,
   ['r', (graph: Graph) => graph.unary('exp', logRatio(graph))] as const,
   ['n', (graph: Graph) => graph.rowTokens()] as const,
@@ -41,7 +28,9 @@ export const OWN_VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
     (name) => [name, (graph: Graph) => graph.batchInput(name)] as const,
   ),
   ...ROW_COLUMNS.map((name) => [name, (graph: Graph) => graph.rowColumn(name)] as const),
-  ['clip_cov_keys', column('clip_cov_keys')] as const,
+  ...COLUMNS.filter((name) => inputRow(name).symbol === undefined).map(
+    (name) => [name, column(name)] as const,
+  ),
   ['repeats', (graph: Graph) => graph.rowRepeats()] as const,
   ['place_in_pair', (graph: Graph) => graph.placeInPair()] as const,
 ]);

@@ -2,10 +2,11 @@
 // computes.
 import { customGrad, engine, type Scalar, scalar, Tensor, tensor } from '@tensorflow/tfjs-core';
 import type { Objective, ObjectiveComputeSyncOptions } from '../algorithm/objective.js';
-import type { Batch, RowNumbers } from '../core/batch.js';
-import type { LossResult, Metrics } from '../core/calls.js';
-import type { Normalizer } from '../core/counts.js';
-import { describeValue, guarded, LossError } from '../core/errors.js';
+import { describeValue, guarded, LossError } from '../base/errors.js';
+import type { Batch } from '../batch/batch.js';
+import type { Normalizer } from '../batch/counts.js';
+import type { RowNumbers } from '../batch/values.js';
+import type { LossResult, Metrics } from '../call/calls.js';
 import type { LogitsResult } from '../logits/from-logits.js';
 import type { LogitsOptions } from '../logits/inputs.js';
 import type { PolicyLossFn } from '../losses/policy-loss-fn.js';

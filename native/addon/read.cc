@@ -385,7 +385,7 @@ AdvantagePresence presence_of(const AdvantageBatch& batch) {
 void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function,
                             const AdvantagePresence& there) {
   const auto column = [&](AdvantageColumn c) { return (there.columns >> c & 1) != 0; };
-  const bool rewarded = there.rewards || column(kTokenRewards);
+  const bool rewarded = there.rewards || column(kTokenLevelRewardsInput);
   bool complete = there.mask;
   const int index = function.index;
   const double* const options = function.options.data();
@@ -400,7 +400,7 @@ void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function,
                 complete && there.groups && (named || (traits.sums_token_rewards ? rewarded : there.rewards));
             if (traits.by_runs) complete = complete && there.runs;
             if constexpr (traits.has_rank_penalty)
-              complete = complete && (f.rank_penalty == 0 || column(kSampledLogprob));
+              complete = complete && (f.rank_penalty == 0 || column(kOldLogprobInput));
           },
           GroupAdvantages{});
       break;
@@ -409,16 +409,17 @@ void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function,
           index, options,
           [&]<class F>(const F&) {
             constexpr RecurrenceTraits traits = F::traits;
-            complete = complete && rewarded && (!traits.reads_values || column(kValues)) &&
+            complete = complete && rewarded && (!traits.reads_values || column(kValuesInput)) &&
                        (!traits.reads_baseline || there.baselines);
           },
           RecurrentAdvantages{});
       break;
     case AdvantageShape::kDistill:
-      complete = complete && column(kSampledLogprob) && column(kTeacherLogprob);
+      complete = complete && column(kOldLogprobInput) && column(kTeacherLogprobInput);
       break;
     case AdvantageShape::kBaseline:
-      complete = complete && there.groups && rewarded && column(kSampledLogprob) && column(kSumPiSquared);
+      complete =
+          complete && there.groups && rewarded && column(kOldLogprobInput) && column(kSumPiSquaredInput);
       break;
   }
   if (!complete) refuse(env, "an input of the advantage function is missing");

@@ -27,7 +27,7 @@ using FunctionHandle = std::shared_ptr<const PreparedFunction>;
   refuse(env, what.c_str());
 }
 
-// Returns a JavaScript error. `code` is one of the codes in lib/core/errors.ts, and `what` is the message.
+// Returns a JavaScript error. `code` is one of the codes in lib/base/errors.ts, and `what` is the message.
 Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what);
 
 // Moves `thing` into a JavaScript value that owns it, and returns the value. If the JavaScript thread is

@@ -15,18 +15,6 @@
 
 namespace policy_loss {
 
-// The columns that advantage functions read. In BatchView::column they have the same indices as the columns
-// that losses read. So a BatchView holds either the former or the latter.
-enum AdvantageColumn : unsigned {
-  kTokenRewards,
-  kSampledLogprob,
-  kTeacherLogprob,
-  kValues,
-  kSumPiSquared,       // the sum of the squared probabilities of the vocabulary
-  kImportanceWeights,  // the weights of the rollout correction
-};
-static_assert(kImportanceWeights < kColumns);
-
 // verl adds this to the number of tokens when it takes the mean over them.
 constexpr double kVerlTokens = 1e-8;
 

@@ -17,7 +17,7 @@ double sum_rewards(const BatchView& view, int64_t row, float* buffer, NonFiniteV
   LaneSum<double> sum;
   for (int64_t at = 0; at < length; at += kTile) {
     const int n = static_cast<int>(length - at < kTile ? length - at : kTile);
-    const float* x = load_tile(view.column[kTokenRewards], begin + at, n, buffer);
+    const float* x = load_tile(view.column[kTokenLevelRewardsInput], begin + at, n, buffer);
     for_lanes(n, [&](int lane, int i) { sum.lane[lane] += x[i]; });
     if (bad->input == NonFiniteInput::kNone && any_not_finite(x, nullptr, n))
       report(bad, NonFiniteInput::kTokenRewards, row);
@@ -33,7 +33,7 @@ double mean_logprob_of(const BatchView& view, int64_t row, float* buffer) {
   int64_t count = 0;
   for (int64_t at = 0; at < length; at += kTile) {
     const int n = static_cast<int>(length - at < kTile ? length - at : kTile);
-    const float* x = load_tile(view.column[kSampledLogprob], begin + at, n, buffer);
+    const float* x = load_tile(view.column[kOldLogprobInput], begin + at, n, buffer);
     for_lanes(n, [&](int lane, int i) { sum.lane[lane] += kept_by(mask[at + i], x[i]); });
     count += count_mask(mask + at, n);
   }
@@ -57,8 +57,8 @@ DistillSums distill_row(const F& shared, const cpu::AdvantagePass& pass, int64_t
   LaneSum<double> divergence, advantage;
   for (int64_t at = first; at < last; at += kTile) {
     const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
-    const float* old = load_tile(view.column[kSampledLogprob], begin + at, n, old_buffer);
-    const float* teacher = load_tile(view.column[kTeacherLogprob], begin + at, n, teacher_buffer);
+    const float* old = load_tile(view.column[kOldLogprobInput], begin + at, n, old_buffer);
+    const float* teacher = load_tile(view.column[kTeacherLogprobInput], begin + at, n, teacher_buffer);
     const uint8_t* mask = view.mask + begin + at;
     float* out = pass.outputs.advantages + begin + at;
 #pragma omp simd
@@ -91,9 +91,9 @@ void find_row_statistics(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk
       pass.row_tokens[row] = static_cast<double>(count_mask(mask, view.layout.length(row)));
     if (!pass.row_statistics) continue;
     double* const out = pass.row_statistics + row;
-    if (pass.statistic_of != kTokenRewards) {
+    if (pass.statistic_of != kTokenLevelRewardsInput) {
       *out = mean_logprob_of(view, row, buffer);
-    } else if (view.column[kTokenRewards].data) {
+    } else if (view.column[kTokenLevelRewardsInput].data) {
       *out = sum_rewards(view, row, buffer, bad);
     } else {
       // The row's reward belongs to its last unmasked token. If the row has no unmasked token, its reward

@@ -66,13 +66,13 @@ void AdvantageEvaluation::find_needs() {
         [&]<class F>(const F& f) {
           if constexpr (F::traits.sums_token_rewards) {
             needs_statistics_ = !(F::traits.has_reward_keys && batch_.named_rewards);
-            pass_.statistic_of = kTokenRewards;
+            pass_.statistic_of = kTokenLevelRewardsInput;
           }
           counts_tokens_ = F::traits.counts_tokens() && !batch_.row_tokens;
           whitened_ = F::traits.whitened;
           if constexpr (F::traits.has_rank_penalty) {
             needs_statistics_ = f.rank_penalty != 0;
-            pass_.statistic_of = kSampledLogprob;
+            pass_.statistic_of = kOldLogprobInput;
           }
         },
         GroupAdvantages{});

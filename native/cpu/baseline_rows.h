@@ -52,7 +52,7 @@ class BaselineOfGroup {
     const int64_t begin = view_.layout.begin(row);
     const int64_t length = view_.layout.length(row);
     const uint8_t* const mask = mask_of(row);
-    const bool per_token = columns_[kTokenRewards].data != nullptr;
+    const bool per_token = columns_[kTokenLevelRewardsInput].data != nullptr;
     const int64_t rewarded = per_token ? -1 : last_unmasked(mask, length);
     if (!per_token && !is_finite(pass_.batch->rewards[row])) report(bad_, NonFiniteInput::kRewards, row);
     double sum = 0;
@@ -61,7 +61,7 @@ class BaselineOfGroup {
       const int n = static_cast<int>(end - first);
       const float* x = buffer_[0];
       if (per_token) {
-        x = load_tile(columns_[kTokenRewards], begin + first, n, buffer_[0]);
+        x = load_tile(columns_[kTokenLevelRewardsInput], begin + first, n, buffer_[0]);
         if (any_not_finite(x, mask + first, n)) report(bad_, NonFiniteInput::kTokenRewards, row);
       }
       for (int i = n - 1; i >= 0; --i) {
@@ -82,11 +82,11 @@ class BaselineOfGroup {
     int64_t place = 0;
     for (int64_t first = 0; first < length; first += kTile) {
       const int n = static_cast<int>(length - first < kTile ? length - first : kTile);
-      const float* const old = load_tile(columns_[kSampledLogprob], begin + first, n, buffer_[0]);
-      const float* const squared = load_tile(columns_[kSumPiSquared], begin + first, n, buffer_[1]);
-      const bool corrected = columns_[kImportanceWeights].data != nullptr;
+      const float* const old = load_tile(columns_[kOldLogprobInput], begin + first, n, buffer_[0]);
+      const float* const squared = load_tile(columns_[kSumPiSquaredInput], begin + first, n, buffer_[1]);
+      const bool corrected = columns_[kRolloutIsWeightsInput].data != nullptr;
       const float* const weights =
-          corrected ? load_tile(columns_[kImportanceWeights], begin + first, n, buffer_[2]) : nullptr;
+          corrected ? load_tile(columns_[kRolloutIsWeightsInput], begin + first, n, buffer_[2]) : nullptr;
       for (int i = 0; i < n; ++i) {
         if (mask[first + i] == 0) continue;
         weight += f_.energy(old[i], squared[i], corrected ? weights[i] : 1.0f);

@@ -71,7 +71,7 @@ class RecurrenceOfRow {
 
   void run() {
     const int64_t length = batch_.tokens.layout.length(row_);
-    const bool per_token = batch_.tokens.column[kTokenRewards].data != nullptr;
+    const bool per_token = batch_.tokens.column[kTokenLevelRewardsInput].data != nullptr;
     const int64_t rewarded = per_token ? -1 : last_unmasked(mask_, length);
     if constexpr (F::traits.reads_baseline) {
       baseline_ = batch_.baselines[row_];
@@ -127,12 +127,13 @@ class RecurrenceOfRow {
   Tile load(int64_t first, int n, bool per_token) {
     Tile tile{mask_ + first, reward_buffer_, nullptr};
     if (per_token) {
-      tile.rewards = load_tile(batch_.tokens.column[kTokenRewards], begin_ + first, n, reward_buffer_);
+      tile.rewards =
+          load_tile(batch_.tokens.column[kTokenLevelRewardsInput], begin_ + first, n, reward_buffer_);
       if (any_not_finite(tile.rewards, F::traits.reads_masked ? nullptr : tile.mask, n))
         report(bad_, NonFiniteInput::kTokenRewards, row_);
     }
     if constexpr (reads_values) {
-      tile.values = load_tile(batch_.tokens.column[kValues], begin_ + first, n, value_buffer_);
+      tile.values = load_tile(batch_.tokens.column[kValuesInput], begin_ + first, n, value_buffer_);
       if (any_not_finite(tile.values, nullptr, n)) report(bad_, NonFiniteInput::kValues, row_);
     }
     return tile;

@@ -122,8 +122,8 @@ struct AdvantagePass {
   int index;  // of the function in the list of its shape
   const double* options;
   AdvantageOutputs outputs;
-  // The column from which row_statistics are computed. A row's statistic is the sum of kTokenRewards, or the
-  // mean of kSampledLogprob over the unmasked tokens.
+  // The column from which row_statistics are computed. A row's statistic is the sum of
+  // kTokenLevelRewardsInput, or the mean of kOldLogprobInput over the unmasked tokens.
   AdvantageColumn statistic_of;
   double* row_statistics;  // null if not wanted
   double* row_tokens;      // receives the unmasked tokens of each row; null if not wanted

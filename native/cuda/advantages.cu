@@ -74,9 +74,9 @@ unsigned columns_of_advantage(const AdvantageRequest& request) {
       with_function(
           request.index, request.options,
           [&]<class F>(const F& f) {
-            if constexpr (F::traits.sums_token_rewards) columns = reads(kTokenRewards);
+            if constexpr (F::traits.sums_token_rewards) columns = reads(kTokenLevelRewardsInput);
             if constexpr (F::traits.has_rank_penalty)
-              columns = f.rank_penalty != 0 ? reads(kSampledLogprob) : 0;
+              columns = f.rank_penalty != 0 ? reads(kOldLogprobInput) : 0;
           },
           GroupAdvantages{});
       break;
@@ -84,12 +84,12 @@ unsigned columns_of_advantage(const AdvantageRequest& request) {
       with_function(
           request.index, request.options,
           [&]<class F>(const F&) {
-            columns = reads(kTokenRewards) | (F::traits.reads_values ? reads(kValues) : 0u);
+            columns = reads(kTokenLevelRewardsInput) | (F::traits.reads_values ? reads(kValuesInput) : 0u);
           },
           RecurrentAdvantages{});
       break;
     case AdvantageShape::kDistill:
-      columns = reads(kSampledLogprob) | reads(kTeacherLogprob);
+      columns = reads(kOldLogprobInput) | reads(kTeacherLogprobInput);
       break;
     case AdvantageShape::kBaseline:
       columns = kBaselineColumns;
@@ -159,11 +159,11 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
 template <class F>
 void AdvantageRun::launch_row_values(const F& f) {
   bool needed = F::traits.sums_token_rewards;
-  pass_.row_value_column = kTokenRewards;
+  pass_.row_value_column = kTokenLevelRewardsInput;
   if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0) {
       needed = true;
-      pass_.row_value_column = kSampledLogprob;
+      pass_.row_value_column = kOldLogprobInput;
     }
   }
   if (F::traits.counts_tokens()) pass_.row_tokens = room<double>(rows_);
@@ -184,7 +184,8 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   const int64_t units = pass_.groups.units;
   const int64_t groups = pass_.groups.size;
   if (!F::traits.has_reward_keys) pass_.named_rewards = nullptr;
-  if (!F::traits.sums_token_rewards || !pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
+  if (!F::traits.sums_token_rewards || !pass_.batch.column[kTokenLevelRewardsInput].data)
+    bad_ = inputs_.bad_rewards;
   launch_row_values(f);
   if constexpr (F::traits.whitened) pass_.unwhitened = room<double>(rows_);
   if constexpr (F::traits.has_rank_penalty) {
@@ -234,7 +235,7 @@ Grid AdvantageRun::grid_of_recurrence(int64_t warps) const {
 
 template <class F>
 void AdvantageRun::launch_recurrence(const F& f) {
-  if (!pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
+  if (!pass_.batch.column[kTokenLevelRewardsInput].data) bad_ = inputs_.bad_rewards;
   if constexpr (F::traits.reads_baseline) bad_ = earlier(inputs_.bad_baselines, bad_);
   if (shares_rows()) {
     const int64_t stretches = count_stretches(pass_);
@@ -275,7 +276,7 @@ void AdvantageRun::launch_distill(const F& f) {
 
 template <class F>
 void AdvantageRun::launch_baselines(const F& f) {
-  if (!pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
+  if (!pass_.batch.column[kTokenLevelRewardsInput].data) bad_ = inputs_.bad_rewards;
   pass_.groups = inputs_.view.groups;
   pass_.row_tokens = room<double>(rows_);
   pass_.to_go = room<double>(whole_granules(pass_.tokens));

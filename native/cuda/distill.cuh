@@ -7,7 +7,7 @@
 
 namespace policy_loss::cuda {
 
-constexpr unsigned kDistillColumns = reads(kSampledLogprob) | reads(kTeacherLogprob);
+constexpr unsigned kDistillColumns = reads(kOldLogprobInput) | reads(kTeacherLogprobInput);
 
 template <class F>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     sum_rows(
         feed, pass, pass.distill_parts, span,
         [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, DistillPart* part) {
-          const Quad old = quads.template column<kSampledLogprob>();
-          const Quad teacher = quads.template column<kTeacherLogprob>();
+          const Quad old = quads.template column<kOldLogprobInput>();
+          const Quad teacher = quads.template column<kTeacherLogprobInput>();
           float value[kQuad];
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) {

@@ -15,7 +15,7 @@
 namespace policy_loss::cuda {
 
 // The set of columns of which value_sums_kernel() reads at most one.
-constexpr unsigned kRowValueColumns = reads(kTokenRewards) | reads(kSampledLogprob);
+constexpr unsigned kRowValueColumns = reads(kTokenLevelRewardsInput) | reads(kOldLogprobInput);
 
 // Returns the set of columns that value_sums_kernel() reads in this call: the column row_value_column, or
 // none if the batch does not have this column.
@@ -27,7 +27,7 @@ PL_FN unsigned row_value_columns(const AdvantagePass& pass) {
 // the unmasked tokens. Also counts the unmasked tokens.
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     value_sums_kernel(const AdvantagePass pass) {
-  const bool rewards = pass.row_value_column == kTokenRewards;
+  const bool rewards = pass.row_value_column == kTokenLevelRewardsInput;
   const Feed<0> feed(pass, row_value_columns(pass));
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
@@ -35,8 +35,8 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         [&](int64_t row, int64_t, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
           const unsigned live = unmasked & which;
           part->tokens += __popc(live);
-          const Quad x =
-              rewards ? quads.template column<kTokenRewards>() : quads.template column<kSampledLogprob>();
+          const Quad x = rewards ? quads.template column<kTokenLevelRewardsInput>()
+                                 : quads.template column<kOldLogprobInput>();
           if (rewards && (non_finite_bits(x) & which) != 0)
             report_non_finite(pass, NonFiniteInput::kTokenRewards, row);
           const unsigned summed = rewards ? which : live;
@@ -52,9 +52,9 @@ static __global__ void __launch_bounds__(kThreads) row_value_kernel(const Advant
     if (pass.row_tokens) pass.row_tokens[row] = static_cast<double>(part.tokens);
     if (pass.named_rewards)
       pass.row_values[row] = 0;
-    else if (pass.row_value_column != kTokenRewards)
+    else if (pass.row_value_column != kTokenLevelRewardsInput)
       pass.row_values[row] = mean_logprob(part.sum, part.tokens);
-    else if (pass.batch.column[kTokenRewards].data)
+    else if (pass.batch.column[kTokenLevelRewardsInput].data)
       pass.row_values[row] = part.sum;
     else  // the row's reward belongs to its last unmasked token
       pass.row_values[row] = part.tokens > 0 ? pass.rewards[row] : 0.0;

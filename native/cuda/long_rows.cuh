@@ -23,13 +23,13 @@ template <class F>
 __device__ __forceinline__ StretchState look_ahead(const AdvantagePass& pass, const RowRange& row, int64_t at,
                                                    const RecurrenceQuad& quad) {
   StretchState state{};
-  const bool rewards_rows = !pass.batch.column[kTokenRewards].data;
+  const bool rewards_rows = !pass.batch.column[kTokenLevelRewardsInput].data;
   constexpr bool reads_next = F::traits.skips_masked && F::traits.reads_values;
   if (!reads_next && !rewards_rows) return state;
   if (__ballot_sync(kAllLanes, quad.live != 0) == 0) return state;
   const int64_t next = first_unmasked(pass.batch.mask, at + kStretch, row.end);
   state.rewarded = rewards_rows && next >= row.end;
-  if (reads_next && next < row.end) state.next_value = load_one(pass.batch.column[kValues], next);
+  if (reads_next && next < row.end) state.next_value = load_one(pass.batch.column[kValuesInput], next);
   return state;
 }
 

@@ -105,8 +105,8 @@ struct LoadedQuad {
 template <class F, bool loads_after, Reuse reuse>
 __device__ __forceinline__ LoadedQuad load_recurrence_quad(const AdvantagePass& pass, const RowRange& row,
                                                            int64_t i) {
-  const ColumnView& rewards = pass.batch.column[kTokenRewards];
-  const ColumnView& values = pass.batch.column[kValues];
+  const ColumnView& rewards = pass.batch.column[kTokenLevelRewardsInput];
+  const ColumnView& values = pass.batch.column[kValuesInput];
   LoadedQuad quad;
   if constexpr (loads_after && F::traits.reads_values && !F::traits.skips_masked)
     if (threadIdx.x % kWarp == kWarp - 1 && i + kQuad < row.end)
@@ -144,8 +144,8 @@ struct RecurrenceQuad {
 template <class F, bool checks>
 __device__ __forceinline__ RecurrenceQuad read_quad(const AdvantagePass& pass, const RowRange& row,
                                                     int64_t at, LoadedQuad loaded) {
-  const ColumnView& rewards = pass.batch.column[kTokenRewards];
-  const ColumnView& values = pass.batch.column[kValues];
+  const ColumnView& rewards = pass.batch.column[kTokenLevelRewardsInput];
+  const ColumnView& values = pass.batch.column[kValuesInput];
   RecurrenceQuad quad;
   quad.first = at + threadIdx.x % kWarp * kQuad;
   quad.which = 0xf;
@@ -367,7 +367,7 @@ __global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
     const double baseline = F::traits.reads_baseline ? pass.baselines[index] : 0.0;
     // If the batch has no token rewards, the row's reward belongs to the row's last unmasked token.
     // reward_waits is true until the team reaches that token.
-    bool reward_waits = !pass.batch.column[kTokenRewards].data;
+    bool reward_waits = !pass.batch.column[kTokenLevelRewardsInput].data;
     double carried = 0;
     float carried_value = 0;
     const auto load_stretch = [&](int64_t at) {

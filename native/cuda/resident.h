@@ -90,8 +90,8 @@ struct Resident {
     replace(advantage, &inputs.view.tokens, advantage_columns);
     // Losses read the log-probabilities of the sampling policy and of the teacher too, so the batch has these
     // only once.
-    inputs.view.tokens.column[kSampledLogprob] = batch.view.column[kOldLogprob];
-    inputs.view.tokens.column[kTeacherLogprob] = batch.view.column[kTeacherLogprobColumn];
+    inputs.view.tokens.column[kOldLogprobInput] = batch.view.column[kOldLogprob];
+    inputs.view.tokens.column[kTeacherLogprobInput] = batch.view.column[kTeacherLogprob];
   }
 
   static void replace(DeviceBatch* from, BatchView* view, Shared<Buffer>* memory) {

@@ -8,8 +8,8 @@
 
 namespace policy_loss::cuda {
 
-constexpr unsigned kBaselineColumns =
-    reads(kTokenRewards) | reads(kSampledLogprob) | reads(kSumPiSquared) | reads(kImportanceWeights);
+constexpr unsigned kBaselineColumns = reads(kTokenLevelRewardsInput) | reads(kOldLogprobInput) |
+                                      reads(kSumPiSquaredInput) | reads(kRolloutIsWeightsInput);
 
 // The sum of the rewards of the unmasked tokens from a token to the end of its row, as a recurrence.
 struct RewardToGo {
@@ -47,10 +47,10 @@ __device__ __forceinline__ double find_energies(const AdvantagePass& pass, const
                                                 const RecurrenceQuad& quad) {
   if (quad.which == 0) return 0;
   const ColumnView* const column = pass.batch.column;
-  const Quad old = load_floats(column[kSampledLogprob], quad.first);
-  const Quad squared = load_floats(column[kSumPiSquared], quad.first);
-  const bool corrected = column[kImportanceWeights].data != nullptr;
-  const Quad weights = corrected ? load_floats(column[kImportanceWeights], quad.first) : Quad{};
+  const Quad old = load_floats(column[kOldLogprobInput], quad.first);
+  const Quad squared = load_floats(column[kSumPiSquaredInput], quad.first);
+  const bool corrected = column[kRolloutIsWeightsInput].data != nullptr;
+  const Quad weights = corrected ? load_floats(column[kRolloutIsWeightsInput], quad.first) : Quad{};
   double sum = 0;
 #pragma unroll
   for (int j = 0; j < kQuad; ++j) {

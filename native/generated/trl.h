@@ -202,21 +202,21 @@ PL_FN constexpr void compute_segment(program::Index<43>, auto& io) {
 PL_FN constexpr void compute_segment(program::Index<44>, auto& io) {
   const auto logprob = io.column(kLogprob);
   const auto ratio = exp_flushed(clip(logprob - io.column(kOldLogprob), -20.0f, 20.0f));
-  const auto product = (logprob - io.column(kTeacherLogprobColumn)) * at_most(ratio, io.uniform(0));
+  const auto product = (logprob - io.column(kTeacherLogprob)) * at_most(ratio, io.uniform(0));
   io.loss_and_metric(0, logprob * product);
   io.grad(product, io.uniform(1));
 }
 
 // trl/iw_opd: before the outputs
 PL_FN constexpr void compute_segment(program::Index<45>, auto& io) {
-  const auto abs_value = absolute(io.column(kTeacherLogprobColumn) - io.column(kRolloutLogprob));
+  const auto abs_value = absolute(io.column(kTeacherLogprob) - io.column(kRolloutLogprob));
   io.scan(Op::k_prefix_sum, 0, abs_value);
   io.row_sum(0, abs_value);
 }
 
 // trl/iw_opd
 PL_FN constexpr void compute_segment(program::Index<46>, auto& io) {
-  const auto log_ratio_teacher_to_rollout = io.column(kTeacherLogprobColumn) - io.column(kRolloutLogprob);
+  const auto log_ratio_teacher_to_rollout = io.column(kTeacherLogprob) - io.column(kRolloutLogprob);
   const auto mean_abs_advantage = absolute(log_ratio_teacher_to_rollout);
   const auto slope = io.uniform(1) * (1.0f - (io.scanned(0) - mean_abs_advantage) / io.uniform(0));
   const auto mean_weight = 1.0f + slope;

@@ -186,7 +186,7 @@ PL_FN constexpr void compute_segment(program::Index<11>, auto& io) {
 
 // verl/distillation: before the outputs
 PL_FN constexpr void compute_segment(program::Index<12>, auto& io) {
-  const auto log_ratio_teacher_to_new = io.column(kTeacherLogprobColumn) - io.column(kLogprob);
+  const auto log_ratio_teacher_to_new = io.column(kTeacherLogprob) - io.column(kLogprob);
   const auto slope = clip(log_ratio_teacher_to_new, -20.0f, 20.0f);
   const auto slope_2 = exp_residual(slope);
   const auto clipped = clip(slope_2, -10.0f, 10.0f);

@@ -1,5 +1,6 @@
 // Writes the declarations of all functions from the functions themselves, in place of those that tsc wrote: one interface
-// with the options of a function, one type with its metrics, and its class. tsc prints the options and metrics of each
+// with the options of a function, one type with its metrics, and its class. Does the same for the inputs of a batch, from
+// their table. tsc prints the options and metrics of each
 // statement as types without comments, so editors would not show what an option does. This runs after tsc, on files that
 // tsc has just written.
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -9,7 +10,8 @@ import { fileURLToPath } from 'node:url';
 process.env.POLICY_LOSS_NATIVE = fileURLToPath(new URL('no-native.cjs', import.meta.url));
 const root = new URL('../../dist/', import.meta.url);
 const api = await import(new URL('index.js', root));
-const { validValues } = await import(new URL('core/options.js', root));
+const { toCamelCase, validValues } = await import(new URL('base/options.js', root));
+const { INPUTS } = await import(new URL('batch/columns.js', root));
 
 const LEGEND = [
   [/ℓ/, 'ℓ is the loss of a token'],
@@ -59,8 +61,8 @@ const KINDS = [
   },
 ];
 const MODULES = {
-  FunctionDeclaration: '../core/declaration.js',
-  LossAggMode: '../core/options.js',
+  FunctionDeclaration: '../base/declaration.js',
+  LossAggMode: '../base/options.js',
   Either: './statement.js',
 };
 const TYPES = {
@@ -236,3 +238,54 @@ ${members}}
   });
   if (text !== before) writeFileSync(url, withImports(text, js));
 }
+
+const VALUES = {
+  floats: 'FloatColumn',
+  flags: 'MaskColumn',
+  numbers: 'RowNumbers',
+  ids: 'RowIds',
+  step: 'number | ArrayLike<number>',
+};
+const SHAPES = { token: 'Shape [B, T]', row: 'Shape [B]', either: 'Shape [B, T], or [B] for one per row' };
+const inputs = Object.entries(INPUTS);
+const inputComment = ({ type, per, help }) => sentence(type === 'step' ? help : `${SHAPES[per]}: ${help}`);
+
+/** Writes an interface in place of a type whose members tsc left to the table of inputs. */
+function writeInterface(file, type, members, imports = '') {
+  const url = new URL(`types/lib/${file}.d.ts`, root);
+  const before = readFileSync(url, 'utf8');
+  const lines = members.map(([name, comment, value]) => `    /** ${comment} */\n    ${name}: ${value};\n`);
+  const text = before.replace(
+    new RegExp(`export type ${type} = \\{[\\s\\S]*?\\n\\};\n`),
+    `export interface ${type} {\n${lines.join('')}}\n`,
+  );
+  if (text === before) throw new Error(`${file}.d.ts: expected the type ${type}`);
+  writeFileSync(url, imports + text);
+}
+
+writeInterface(
+  'batch/batch',
+  'BatchInputs',
+  inputs.map(([name, input]) => [`${toCamelCase(name)}?`, inputComment(input), VALUES[input.type]]),
+  "import type { FloatColumn, MaskColumn, RowIds, RowNumbers } from './values.js';\n",
+);
+writeInterface(
+  'batch/batch',
+  'VerlColumns',
+  inputs
+    .filter(([, { verl }]) => verl)
+    .map(([name, { verl, type }]) => [`${verl}?`, `Verl's name of \`${toCamelCase(name)}\`.`, VALUES[type]]),
+);
+writeInterface(
+  'program/expression',
+  'ColumnSymbols',
+  inputs
+    .filter(([, { symbol }]) => symbol)
+    .flatMap(([name, { symbol, help }]) =>
+      [...new Set([symbol, name].map(toCamelCase))].map((each, i) => [
+        `readonly ${each}`,
+        i === 0 ? sentence(help) : `The same as \`${symbol}\`.`,
+        'Expression',
+      ]),
+    ),
+);

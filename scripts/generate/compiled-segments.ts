@@ -1,5 +1,5 @@
 // Writes native/generated: the token segments of the package's own losses as functions (see native/program/segments.h).
-import { COLUMNS } from '../../lib/core/native-batch.js';
+import { COLUMNS } from '../../lib/batch/columns.js';
 import { isCondition, isOfPosition, type Segment, tokenSegments, type Value } from './token-segments.js';
 
 const WIDTH = 110;

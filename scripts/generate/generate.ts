@@ -1,13 +1,15 @@
 // Writes the generated code in native/generated, and the generated documentation: the README's tables, those of
-// docs/configurations.md, docs/doctor.md, and docs/numerics.md. The errors in docs/numerics.md are measured on this
+// docs/configurations.md, docs/columns.md, docs/doctor.md, and docs/numerics.md. The errors in docs/numerics.md are measured on this
 // machine. Every run draws the same inputs, but the last digit of an error may differ between instruction sets.
 //
 //   npm run generate [-- --tokens 10000]
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { columnsPage } from './columns-page.js';
 import { compiledSegments } from './compiled-segments.js';
 import { withConfigurationTables } from './configuration-tables.js';
 import { doctorPage } from './doctor-page.js';
+import { nativeColumns } from './native-columns.js';
 import { measureAll, numericsPage } from './numerics-page.js';
 import { withTables } from './readme-tables.js';
 
@@ -16,10 +18,12 @@ const root = new URL('../../', import.meta.url);
 const readme = new URL('README.md', root);
 const generated = new URL('native/generated/', root);
 mkdirSync(generated, { recursive: true });
+writeFileSync(new URL('columns.h', generated), nativeColumns());
 for (const [name, text] of Object.entries(compiledSegments())) writeFileSync(new URL(name, generated), text);
 writeFileSync(readme, withTables(readFileSync(readme, 'utf8')));
 const configurations = new URL('docs/configurations.md', root);
 writeFileSync(configurations, withConfigurationTables(readFileSync(configurations, 'utf8')));
 mkdirSync(new URL('docs/', root), { recursive: true });
+writeFileSync(new URL('docs/columns.md', root), columnsPage());
 writeFileSync(new URL('docs/doctor.md', root), doctorPage());
 writeFileSync(new URL('docs/numerics.md', root), numericsPage(measureAll(Number(flags.tokens))));

@@ -1,10 +1,10 @@
 // Collects the token segments of the package's own losses, each as a graph of the values that it computes.
 import { createHash } from 'node:crypto';
 import type { NativeProgramLossSpec } from '../../binding.js';
-import type { FormColumns } from '../../lib/core/forms.js';
-import { native } from '../../lib/core/native.js';
-import type { ColumnName } from '../../lib/core/native-batch.js';
-import { toSnakeCase } from '../../lib/core/options.js';
+import { native } from '../../lib/base/native.js';
+import { toSnakeCase } from '../../lib/base/options.js';
+import type { ColumnName } from '../../lib/batch/columns.js';
+import type { FormColumns } from '../../lib/call/forms.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
 import { requiredArgs } from '../../test/support/draw.js';

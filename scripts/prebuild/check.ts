@@ -10,7 +10,7 @@ import {
   PREBUILDS,
   type Prebuild,
   type PrebuildName,
-} from '../../lib/core/prebuilds.js';
+} from '../../lib/base/prebuilds.js';
 import { type CudaCode, readFatBinaries } from './fatbin.js';
 
 interface Format {

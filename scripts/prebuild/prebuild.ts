@@ -15,7 +15,7 @@ import { existsSync, mkdirSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { PREBUILDS, type Prebuild, type PrebuildName, prebuildPath } from '../../lib/core/prebuilds.js';
+import { PREBUILDS, type Prebuild, type PrebuildName, prebuildPath } from '../../lib/base/prebuilds.js';
 import { CUDA_CODE, DRAFT_CUDA_CODE, faultsOf } from './check.js';
 
 const HERE = fileURLToPath(new URL('.', import.meta.url));

@@ -1,8 +1,8 @@
 // Makes the random calls of the soak test. Each call uses a random function, shape, dtype and layout. It is synchronous
 // or asynchronous, and may have an AbortSignal. A seed determines all calls, so a run can be repeated.
 import assert from 'node:assert/strict';
-import { ADVANTAGE_COLUMNS, COLUMNS, ROW_COLUMNS } from '../../lib/core/native-batch.js';
-import { toCamelCase } from '../../lib/core/options.js';
+import { toCamelCase } from '../../lib/base/options.js';
+import { ADVANTAGE_COLUMNS, COLUMNS, ROW_COLUMNS } from '../../lib/batch/columns.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,

@@ -1,9 +1,9 @@
 /** Tests `policy-loss diff`: rows are aligned by ids or positions, and every change that is made to a dump is found. */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
-import { ColumnComparison } from '../../lib/diff/compare-column.js';
-import { diffDumps } from '../../lib/diff/index.js';
-import type { DumpRow } from '../../lib/diff/rows.js';
+import { ColumnComparison } from '../../lib/tools/diff/compare-column.js';
+import { diffDumps } from '../../lib/tools/diff/index.js';
+import type { DumpRow } from '../../lib/tools/diff/rows.js';
 import { generator } from '../support/random.js';
 import { EXAMPLE, Files, fails, ROWS, type Row, run, runJson, sixDigits } from './support.js';
 

@@ -1,7 +1,7 @@
 /** Tests `policy-loss doctor`: its table, JSON, CSV and page say what the checks find, and --strict sets the exit code. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { CHECKS, diagnose } from '../../lib/doctor/index.js';
+import { CHECKS, diagnose } from '../../lib/tools/doctor/index.js';
 import { EXAMPLE, Files, fails, ROWS, run, runJson, TOKENS } from './support.js';
 
 describe('policy-loss doctor', () => {

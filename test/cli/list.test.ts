@@ -3,7 +3,7 @@
  * devices.
  */
 import assert from 'node:assert/strict';
-import { toSnakeCase } from '../../lib/core/options.js';
+import { toSnakeCase } from '../../lib/base/options.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,

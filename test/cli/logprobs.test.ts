@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { logprobsSync } from '../../lib/index.js';
-import { openSafetensors } from '../../lib/rollouts/tensor/safetensors.js';
+import { openSafetensors } from '../../lib/tools/rollouts/tensor/safetensors.js';
 import { Fields } from '../fuzz-files/fields.js';
 import { F32, I64, npy, safetensorsOf, type Tensor } from '../fuzz-files/tensor-files.js';
 import { generator } from '../support/random.js';

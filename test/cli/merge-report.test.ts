@@ -7,9 +7,9 @@ import {
   StatisticsCollector,
   statisticsFrom,
   statisticsToJson,
-} from '../../lib/cli/report/index.js';
-import { sha256Of } from '../../lib/core/digest.js';
-import { Fields } from '../../lib/parts/fields.js';
+} from '../../lib/tools/cli/report/index.js';
+import { sha256Of } from '../../lib/tools/parts/digest.js';
+import { Fields } from '../../lib/tools/parts/fields.js';
 import { computed, exampleParts } from '../report/support.js';
 import { countRefused } from '../support/replaced-values.js';
 import { EXAMPLE, Files, fails, ROWS, run, runJson } from './support.js';

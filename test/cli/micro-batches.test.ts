@@ -1,8 +1,8 @@
 /** Tests `evaluate --micro-batches`, which shows what computing in micro-batches changes. */
 import assert from 'node:assert/strict';
 import { LossError } from '../../lib/index.js';
-import { compareMicroBatches, lossSubject, type Weighing } from '../../lib/parts/index.js';
-import type { RolloutPart } from '../../lib/rollouts/index.js';
+import { compareMicroBatches, lossSubject, type Weighing } from '../../lib/tools/parts/index.js';
+import type { RolloutPart } from '../../lib/tools/rollouts/index.js';
 import { type Args, referencePolicyLosses } from '../reference/index.js';
 import { makeBatch } from '../support/draw.js';
 import { packedRows, takeRows } from '../support/rows.js';

@@ -1,7 +1,7 @@
 /** Tests that a loss or gradient that is not finite is printed as such, and that stderr names the first row with one. */
 import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
-import { readRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts } from '../../lib/tools/rollouts/index.js';
 import { Files, parseCsv, run } from './support.js';
 
 const TOKENS = 3;

@@ -20,7 +20,7 @@ import {
 import { basename, join } from 'node:path';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
-import { makeTemporaryFolder, removeTemporaryFolders } from '../../lib/rollouts/write/temporary.js';
+import { makeTemporaryFolder, removeTemporaryFolders } from '../../lib/tools/rollouts/write/temporary.js';
 import { EXAMPLE, Files, fails, PROGRAM, ROWS, run, TRINITY } from './support.js';
 
 const ROLLOUTS = readFileSync(EXAMPLE);

@@ -11,7 +11,7 @@ import {
   evaluateFiles,
   lossSubject,
   objectiveSubject,
-} from '../../lib/parts/index.js';
+} from '../../lib/tools/parts/index.js';
 import { assertPartsAddUp, evaluated } from '../support/parts.js';
 import { type Columns, drawRows, lossesInParts } from '../support/rollout-rows.js';
 import { EXAMPLE, Files, fails, run, runJson } from './support.js';

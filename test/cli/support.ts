@@ -17,11 +17,11 @@ export const EXAMPLE = join(ROOT, 'examples', 'rollouts.jsonl');
 export const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
 /** The path of the compiled program, which users install. */
 export const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
-const { href } = new URL('../../dist/cli/program.js', import.meta.url);
+const { href } = new URL('../../dist/tools/cli/program.js', import.meta.url);
 
 /** Runs the compiled program in this process and captures its output. This is ten times faster than a new process. */
 export async function run(...words: string[]): Promise<Run> {
-  const { runProgram }: typeof import('../../lib/cli/program.js') = await import(href);
+  const { runProgram }: typeof import('../../lib/tools/cli/program.js') = await import(href);
   return captured(() => runProgram(words));
 }
 

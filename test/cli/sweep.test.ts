@@ -3,8 +3,8 @@
  * values of a grid are parsed and combined.
  */
 import assert from 'node:assert/strict';
-import { product, valuesOfWord } from '../../lib/cli/grid.js';
 import { ALGORITHM_TYPE, LossError, type ObjectiveConfig } from '../../lib/index.js';
+import { product, valuesOfWord } from '../../lib/tools/cli/grid.js';
 import {
   EXAMPLE,
   fails,

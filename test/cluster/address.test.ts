@@ -1,8 +1,8 @@
 /** Tests the URLs of queues, the options of a queue, and what happens without the packages of the queue. */
 import assert from 'node:assert/strict';
-import { readAddress } from '../../lib/cluster/address.js';
-import { peer } from '../../lib/cluster/peers.js';
 import { LossError } from '../../lib/index.js';
+import { readAddress } from '../../lib/tools/cluster/address.js';
+import { peer } from '../../lib/tools/cluster/peers.js';
 import { EXAMPLE, fails } from '../cli/support.js';
 
 describe('address of a queue', () => {

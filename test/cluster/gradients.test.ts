@@ -3,9 +3,9 @@ import assert from 'node:assert/strict';
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
-import { version } from '../../lib/cli/about.js';
-import { GradientFiles } from '../../lib/cli/gradient-files.js';
-import { storedPlan } from '../../lib/cluster/index.js';
+import { version } from '../../lib/tools/cli/about.js';
+import { GradientFiles } from '../../lib/tools/cli/gradient-files.js';
+import { storedPlan } from '../../lib/tools/cluster/index.js';
 import { assertFailed, EXAMPLE, ROWS, run } from '../cli/support.js';
 import { Cluster, needsRedis, withoutBatches } from './support.js';
 

@@ -14,13 +14,13 @@ import {
 import { join } from 'node:path';
 import { Queue } from 'bullmq';
 import { Command } from 'commander';
-import { plannedSubjects } from '../../lib/cli/plan.js';
-import { runPlan } from '../../lib/cli/queue-run.js';
-import { readAddress } from '../../lib/cluster/address.js';
-import { runFolder, SubmittedRun, storedPlan } from '../../lib/cluster/index.js';
-import { RUNS, runId, SHARDS } from '../../lib/cluster/jobs.js';
-import type { RunProgress } from '../../lib/cluster/run-watch.js';
-import { type Plan, readPlan } from '../../lib/parts/index.js';
+import { plannedSubjects } from '../../lib/tools/cli/plan.js';
+import { runPlan } from '../../lib/tools/cli/queue-run.js';
+import { readAddress } from '../../lib/tools/cluster/address.js';
+import { runFolder, SubmittedRun, storedPlan } from '../../lib/tools/cluster/index.js';
+import { RUNS, runId, SHARDS } from '../../lib/tools/cluster/jobs.js';
+import type { RunProgress } from '../../lib/tools/cluster/run-watch.js';
+import { type Plan, readPlan } from '../../lib/tools/parts/index.js';
 import { assertFailed, EXAMPLE, PROGRAM, ROOT, ROWS, run, TOKENS, TRINITY } from '../cli/support.js';
 import { Cluster, endWithTests, needsRedis, type Program, until, withoutBatches } from './support.js';
 

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { ShardTasks } from '../../lib/cluster/index.js';
-import { runOf } from '../../lib/cluster/jobs.js';
-import { checkNoCode, runFolder, storePlan } from '../../lib/cluster/run-folder.js';
-import { evaluateFiles, lossSubject, makePlan, mergePlan, type Plan } from '../../lib/parts/index.js';
+import { ShardTasks } from '../../lib/tools/cluster/index.js';
+import { runOf } from '../../lib/tools/cluster/jobs.js';
+import { checkNoCode, runFolder, storePlan } from '../../lib/tools/cluster/run-folder.js';
+import { evaluateFiles, lossSubject, makePlan, mergePlan, type Plan } from '../../lib/tools/parts/index.js';
 import { Files } from '../cli/support.js';
 import { planOf, settingsOf, VERSION } from '../plan/support.js';
 import { drawRows } from '../support/rollout-rows.js';

@@ -3,7 +3,7 @@
  * The reference and the golden cases test both more thoroughly.
  */
 import fc from 'fast-check';
-import type { LossAggMode } from '../../lib/core/options.js';
+import type { LossAggMode } from '../../lib/base/options.js';
 import { lossFromExpression } from '../../lib/index.js';
 import { losses } from '../reference/index.js';
 import { ARGUMENTS, type BatchSpec, fitting, makeBatchOffEdges } from '../support/draw.js';

@@ -12,7 +12,7 @@ import {
   type RegisteredClass,
   Registry,
 } from '../../lib/index.js';
-import { lossSubject } from '../../lib/parts/subject.js';
+import { lossSubject } from '../../lib/tools/parts/subject.js';
 import { isLossError } from '../support/loss-error.js';
 
 const BATCH = {

@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { LOSS_AGG_MODES } from '../../lib/core/options.js';
+import { LOSS_AGG_MODES } from '../../lib/base/options.js';
 import { ADVANTAGE_FN, defineLoss, POLICY_LOSS_FN } from '../../lib/index.js';
 import { expressionFormula, textOf } from '../reference/expression.js';
 import { takeRows } from '../reference/objective.js';

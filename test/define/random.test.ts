@@ -1,7 +1,7 @@
 /** Compares random expressions with the float64 reference, in all aggregations. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { LOSS_AGG_MODES } from '../../lib/core/options.js';
+import { LOSS_AGG_MODES } from '../../lib/base/options.js';
 import { batchSpec, makeBatch } from '../support/draw.js';
 import { assertJudged, EXPRESSIONS, judge } from '../support/expressions.js';
 import { packedBatch, paddedBatch, unpack } from '../support/subject.js';

@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
-import { ROW_COLUMNS } from '../../lib/core/native-batch.js';
+import { ROW_COLUMNS } from '../../lib/batch/columns.js';
 import {
   ALGORITHM_TYPE,
   type Batch,

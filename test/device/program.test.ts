@@ -12,9 +12,9 @@ import type {
   NativeProgramMetric,
   NativeResident,
 } from '../../binding.js';
-import { native } from '../../lib/core/native.js';
-import { ROW_COLUMNS } from '../../lib/core/native-batch.js';
-import { LOSS_AGG_MODES } from '../../lib/core/options.js';
+import { native } from '../../lib/base/native.js';
+import { LOSS_AGG_MODES } from '../../lib/base/options.js';
+import { ROW_COLUMNS } from '../../lib/batch/columns.js';
 import { ADVANTAGE_FN, devices } from '../../lib/index.js';
 import { FLOAT_COLUMNS } from '../reference/batch.js';
 import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';

@@ -1,6 +1,6 @@
 /** Every check of the doctor finds its fault in a dump that has it, and nothing in dumps that are healthy. */
 import assert from 'node:assert/strict';
-import { CHECKS, type Diagnosis, type Finding, type Severity } from '../../lib/doctor/index.js';
+import { CHECKS, type Diagnosis, type Finding, type Severity } from '../../lib/tools/doctor/index.js';
 import { generator } from '../support/random.js';
 import {
   bfloat16,

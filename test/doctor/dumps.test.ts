@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { diffDumps } from '../../lib/diff/index.js';
-import { diagnose } from '../../lib/doctor/index.js';
+import { diffDumps } from '../../lib/tools/diff/index.js';
+import { diagnose } from '../../lib/tools/doctor/index.js';
 
 const path = (name: string) => fileURLToPath(new URL(`../rollouts/fixtures/dumps/${name}`, import.meta.url));
 const TRUTH: { file: string; expected: { rows: number; tokens: number } }[] = JSON.parse(

@@ -1,8 +1,8 @@
 /** Findings depend on the rows only: not on their order, nor on their division into parts and files. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { ExactSum } from '../../lib/core/exact-sum.js';
-import type { Diagnosis } from '../../lib/doctor/index.js';
+import { ExactSum } from '../../lib/base/exact-sum.js';
+import type { Diagnosis } from '../../lib/tools/doctor/index.js';
 import { generator } from '../support/random.js';
 import { changed, type DumpRow, diagnosed, drawnRows, realRows } from './support.js';
 

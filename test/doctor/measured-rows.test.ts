@@ -1,7 +1,7 @@
 /** Tests that rows which were measured in shards, and replayed, have the findings of one examination. */
 import assert from 'node:assert/strict';
-import { Examination, RowMeasurer, RowReplay } from '../../lib/doctor/index.js';
-import { Fields } from '../../lib/parts/fields.js';
+import { Examination, RowMeasurer, RowReplay } from '../../lib/tools/doctor/index.js';
+import { Fields } from '../../lib/tools/parts/fields.js';
 import { countRefused } from '../support/replaced-values.js';
 import { type DumpRow, diagnosed, drawnRows, partsOf, realRows } from './support.js';
 

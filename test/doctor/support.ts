@@ -1,8 +1,8 @@
 /** Dumps for the doctor's tests: real rollouts, dumps that are drawn from known distributions, and parts of both. */
 import { readFileSync } from 'node:fs';
-import { type Diagnosis, diagnose } from '../../lib/doctor/index.js';
-import { COLUMNS } from '../../lib/rollouts/columns.js';
-import type { RolloutColumn, RolloutPart } from '../../lib/rollouts/index.js';
+import { type Diagnosis, diagnose } from '../../lib/tools/doctor/index.js';
+import { COLUMNS } from '../../lib/tools/rollouts/columns.js';
+import type { RolloutColumn, RolloutPart } from '../../lib/tools/rollouts/index.js';
 import { generator } from '../support/random.js';
 
 const EXAMPLE = new URL('../../examples/rollouts.jsonl', import.meta.url);

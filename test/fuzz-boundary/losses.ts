@@ -4,10 +4,10 @@
  */
 import fc from 'fast-check';
 import type { NativeFunctionSpec, NativeProgramLossSpec } from '../../binding.js';
-import { BatchReader } from '../../lib/core/batch-reader.js';
-import { Evaluator } from '../../lib/core/evaluator.js';
-import { COLUMNS } from '../../lib/core/native-batch.js';
-import { takeNow } from '../../lib/core/steps.js';
+import { takeNow } from '../../lib/base/steps.js';
+import { COLUMNS } from '../../lib/batch/columns.js';
+import { BatchReader } from '../../lib/batch/reader.js';
+import { Evaluator } from '../../lib/call/evaluator.js';
 import { type Batch, KeyMapper, LossError, lossFromExpression } from '../../lib/index.js';
 import { textOf } from '../reference/expression.js';
 import { EXPRESSIONS, OPTIONS } from '../support/expressions.js';

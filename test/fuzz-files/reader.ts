@@ -4,9 +4,14 @@
  * escape sequence in the output, and no more memory or time than the limits.
  */
 import { types } from 'node:util';
-import { runProgram } from '../../lib/cli/program.js';
 import { LossError } from '../../lib/index.js';
-import { type RolloutPart, type Rollouts, readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { runProgram } from '../../lib/tools/cli/program.js';
+import {
+  type RolloutPart,
+  type Rollouts,
+  readRollouts,
+  streamRollouts,
+} from '../../lib/tools/rollouts/index.js';
 import { captured } from '../support/captured.js';
 import { peakMemory } from '../support/peak-memory.js';
 import type { Expected } from './content.js';

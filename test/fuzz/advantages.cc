@@ -78,16 +78,16 @@ Outcome compute(const Call& call, Where where, const int32_t* abort) {
 void read_columns(Bytes& in, Random& random, Values values, bool token_rewards, Batch* batch) {
   const ColumnForm numbers{-kMostAdvantage, kMostAdvantage};
   const ColumnForm logprobs{kLeastLogprob, 0};
-  if (token_rewards) read_column(in, random, values, kTokenRewards, numbers, batch);
-  read_column(in, random, values, kSampledLogprob, logprobs, batch);
+  if (token_rewards) read_column(in, random, values, kTokenLevelRewardsInput, numbers, batch);
+  read_column(in, random, values, kOldLogprobInput, logprobs, batch);
   ColumnForm teacher = logprobs;
   teacher.near = in.flag() ? batch : nullptr;
-  teacher.near_column = kSampledLogprob;
-  read_column(in, random, values, kTeacherLogprob, teacher, batch);
-  read_column(in, random, values, kValues, numbers, batch);
+  teacher.near_column = kOldLogprobInput;
+  read_column(in, random, values, kTeacherLogprobInput, teacher, batch);
+  read_column(in, random, values, kValuesInput, numbers, batch);
   // Keeps the energies of tokens (advantage/token_baseline.h) positive.
-  read_column(in, random, values, kSumPiSquared, {2, 4}, batch);
-  if (in.flag()) read_column(in, random, values, kImportanceWeights, {0, 4}, batch);
+  read_column(in, random, values, kSumPiSquaredInput, {2, 4}, batch);
+  if (in.flag()) read_column(in, random, values, kRolloutIsWeightsInput, {0, 4}, batch);
 }
 
 // Reads the per-row arrays from the fuzzer's input: rewards, baselines, groups and runs. Some rewards and
@@ -213,11 +213,11 @@ void fuzz_advantages(Bytes& in) {
 
   // Sums of rewards and recurrences include the values of masked tokens, as in the implementations that they
   // follow. So these values are not disturbed, except the rewards of functions that ignore them.
-  unsigned unseen =
-      reads(kSampledLogprob) | reads(kTeacherLogprob) | reads(kSumPiSquared) | reads(kImportanceWeights);
+  unsigned unseen = reads(kOldLogprobInput) | reads(kTeacherLogprobInput) | reads(kSumPiSquaredInput) |
+                    reads(kRolloutIsWeightsInput);
   if (info.name == "remax" || info.name == "verl/gae" || info.name == "verl/reinforce_plus_plus" ||
       info.shape == AdvantageShape::kBaseline)
-    unseen |= reads(kTokenRewards);
+    unseen |= reads(kTokenLevelRewardsInput);
   disturb(random, unseen, false, false, &batch);
   require(at(kTwoThreads).same_bits(expected), "values under the mask do not matter");
 

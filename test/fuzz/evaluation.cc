@@ -137,7 +137,7 @@ Range range_of(unsigned column) {
       return {kLeastLogprob, 0, Range::kMayBeNear};
     case kRolloutLogprob:
     case kProxLogprob:
-    case kTeacherLogprobColumn:
+    case kTeacherLogprob:
       return {kLeastLogprob, 0, Range::kNear};
     case kAdvantages:
       return {-kMostAdvantage, kMostAdvantage};

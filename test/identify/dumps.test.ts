@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { type Candidate, identify } from '../../lib/identify/index.js';
-import { expandFiles, type PackedRows, streamRollouts } from '../../lib/rollouts/index.js';
+import { type Candidate, identify } from '../../lib/tools/identify/index.js';
+import { expandFiles, type PackedRows, streamRollouts } from '../../lib/tools/rollouts/index.js';
 
 interface Truth {
   file: string;

@@ -3,9 +3,9 @@
  * shares no code with the package, and from trainers' files.
  */
 import assert from 'node:assert/strict';
-import { type Candidate, identify, type LoggedNumbers } from '../../lib/identify/index.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
-import type { PackedRows } from '../../lib/rollouts/index.js';
+import { type Candidate, identify, type LoggedNumbers } from '../../lib/tools/identify/index.js';
+import type { PackedRows } from '../../lib/tools/rollouts/index.js';
 import { type Args, type ReferenceBatch, referenceKl, referencePolicyLosses } from '../reference/index.js';
 import { makeBatch, requiredArgs } from '../support/draw.js';
 import { packedRows, takeRows } from '../support/rows.js';

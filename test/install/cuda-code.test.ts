@@ -12,7 +12,7 @@ import {
   type Prebuild,
   type PrebuildName,
   prebuildPath,
-} from '../../lib/core/prebuilds.js';
+} from '../../lib/base/prebuilds.js';
 import type { CudaDevice, NoCudaDevice } from '../../lib/index.js';
 import { cudaCodeOf, faultsOf } from '../../scripts/prebuild/check.js';
 

@@ -23,7 +23,7 @@ import {
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { prebuildPath } from '../../lib/core/prebuilds.js';
+import { prebuildPath } from '../../lib/base/prebuilds.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const MOST_BYTES = 25e6;
@@ -192,7 +192,7 @@ describe('the package, installed', () => {
 
       it('reads SQLite with the module that Node has', () => {
         const evaluate = (file: string) => {
-          const main = 'node_modules/policy-loss/dist/cli/main.js';
+          const main = 'node_modules/policy-loss/dist/tools/cli/main.js';
           const words = [
             main,
             'evaluate',
@@ -239,7 +239,7 @@ describe('the package, installed', () => {
     it('shows no stack of a dependency, and none on the command line', () => {
       const { stderr } = node(folder, 'program.mjs');
       assert.doesNotMatch(stderr, /node-gyp|bindings/);
-      const run = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
+      const run = node(folder, 'node_modules/policy-loss/dist/tools/cli/main.js', 'devices');
       assert.equal(run.status, 1);
       assert.match(run.stderr, /^error: policy-loss found no native module/);
       assert.doesNotMatch(run.stderr, /^ +at /m);
@@ -248,7 +248,7 @@ describe('the package, installed', () => {
     it('names a file that does not load, with the reason', () => {
       writeFileSync(native, 'no library');
       try {
-        const { stderr } = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
+        const { stderr } = node(folder, 'node_modules/policy-loss/dist/tools/cli/main.js', 'devices');
         assert.ok(stderr.includes(`${native}: `) && /invalid ELF header|file too short/.test(stderr), stderr);
       } finally {
         rmSync(native);
@@ -263,7 +263,7 @@ describe('the package, installed', () => {
       cpSync(`${native}.away`, stale);
       writeFileSync(manifest, text.replace(/"version": "[^"]*"/, '"version": "99.0.0"'));
       try {
-        const { stderr } = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
+        const { stderr } = node(folder, 'node_modules/policy-loss/dist/tools/cli/main.js', 'devices');
         assert.match(stderr, /build\/Release\/policy_loss\.node: expected version 99\.0\.0, got [\d.]+/);
       } finally {
         writeFileSync(manifest, text);
@@ -275,7 +275,7 @@ describe('the package, installed', () => {
       if (spawnSync('cmake', ['--version']).status !== 0) return this.skip();
       const run = spawnSync(
         process.execPath,
-        [join(folder, 'node_modules/policy-loss/dist/cli/main.js'), 'build', '--no-cuda'],
+        [join(folder, 'node_modules/policy-loss/dist/tools/cli/main.js'), 'build', '--no-cuda'],
         { cwd: folder, encoding: 'utf8', maxBuffer: 2 ** 28 },
       );
       try {

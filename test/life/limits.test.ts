@@ -1,11 +1,11 @@
 /** Tests that no text file can exhaust the memory or the time: rows and files have limits, which options can raise. */
 import assert from 'node:assert/strict';
 import { gzipSync } from 'node:zlib';
-import { readRollouts, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts, type StreamOptions, streamRollouts } from '../../lib/tools/rollouts/index.js';
 import { runAlone } from '../support/alone.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
-const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
+const LIBRARY = new URL('../../lib/tools/rollouts/index.ts', import.meta.url).href;
 const MEGABYTE = 2 ** 20;
 const GIGABYTE = 2 ** 30;
 

@@ -2,11 +2,11 @@
 import assert from 'node:assert/strict';
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
-import { MAX_ROWS } from '../../lib/rollouts/index.js';
+import { MAX_ROWS } from '../../lib/tools/rollouts/index.js';
 import { runAlone } from '../support/alone.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
-const PARTS = new URL('../../lib/parts/index.ts', import.meta.url).href;
+const PARTS = new URL('../../lib/tools/parts/index.ts', import.meta.url).href;
 const ROWS_AT_ONCE = 2 ** 16;
 
 describe('a file with many rows', () => {

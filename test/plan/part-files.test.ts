@@ -28,7 +28,7 @@ import {
   readPlan,
   type Subject,
   writePlan,
-} from '../../lib/parts/index.js';
+} from '../../lib/tools/parts/index.js';
 import { Files } from '../cli/support.js';
 import { generator } from '../support/random.js';
 import { drawRows } from '../support/rollout-rows.js';

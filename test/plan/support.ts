@@ -14,7 +14,7 @@ import {
   readPlan,
   type Subject,
   writePlan,
-} from '../../lib/parts/index.js';
+} from '../../lib/tools/parts/index.js';
 import type { Files } from '../cli/support.js';
 import { generator } from '../support/random.js';
 import { metricsOfParts } from '../support/rollout-rows.js';

@@ -12,8 +12,8 @@ import {
   type Objective,
   type ObjectiveConfig,
 } from '../../lib/index.js';
-import { evaluateFiles, objectiveSubject, type Subject } from '../../lib/parts/index.js';
-import { streamRollouts, writeGradients } from '../../lib/rollouts/index.js';
+import { evaluateFiles, objectiveSubject, type Subject } from '../../lib/tools/parts/index.js';
+import { streamRollouts, writeGradients } from '../../lib/tools/rollouts/index.js';
 import { Files } from '../cli/support.js';
 import { assertPartsAddUp, evaluated } from '../support/parts.js';
 import { type Columns, drawRows } from '../support/rollout-rows.js';

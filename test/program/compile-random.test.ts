@@ -1,8 +1,8 @@
 // Compiles random losses and compares the programs with the expression's values and with finite differences.
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { LossError } from '../../lib/core/errors.js';
-import { COLUMNS, type ColumnName, ROW_COLUMNS } from '../../lib/core/native-batch.js';
+import { LossError } from '../../lib/base/errors.js';
+import { COLUMNS, type ColumnName, ROW_COLUMNS } from '../../lib/batch/columns.js';
 import { compileLoss } from '../../lib/program/compile.js';
 import { Graph } from '../../lib/program/graph.js';
 import {

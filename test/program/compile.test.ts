@@ -1,7 +1,7 @@
 // How losses become programs: the number of passes, the limits, and the cases that random losses seldom meet.
 import assert from 'node:assert/strict';
 import type { NativeProgram } from '../../binding.js';
-import { COLUMNS, ROW_COLUMNS } from '../../lib/core/native-batch.js';
+import { COLUMNS, ROW_COLUMNS } from '../../lib/batch/columns.js';
 import { type CompiledLoss, compileLoss, type LossNodes } from '../../lib/program/compile.js';
 import { Graph, type Node } from '../../lib/program/graph.js';
 import { parseExpression } from '../../lib/program/parse.js';

@@ -5,10 +5,11 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import type { NativeProgram, NativeProgramLossSpec } from '../../binding.js';
-import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
-import { Evaluator } from '../../lib/core/evaluator.js';
-import { native } from '../../lib/core/native.js';
-import { takeNow } from '../../lib/core/steps.js';
+import { native } from '../../lib/base/native.js';
+import { takeNow } from '../../lib/base/steps.js';
+import { BatchReader } from '../../lib/batch/reader.js';
+import { type InputName } from '../../lib/batch/columns.js';
+import { Evaluator } from '../../lib/call/evaluator.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
 import { compiledSegments } from '../../scripts/generate/compiled-segments.js';
 import { programsOf } from '../../scripts/generate/token-segments.js';

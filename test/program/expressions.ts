@@ -1,6 +1,6 @@
 // Expressions of the loss language as trees: how to draw them, build their graph, and evaluate them in float64.
 import fc from 'fast-check';
-import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../../lib/core/native-batch.js';
+import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../../lib/batch/columns.js';
 import {
   type BatchInput,
   BINARY_OPS,

@@ -1,6 +1,6 @@
 // The graph of a user-defined loss: which expressions are one node, and how they are simplified and differentiated.
 import assert from 'node:assert/strict';
-import { COLUMNS } from '../../lib/core/native-batch.js';
+import { COLUMNS } from '../../lib/batch/columns.js';
 import { differentiate } from '../../lib/program/differentiate.js';
 import { Graph, type Level, type Node } from '../../lib/program/graph.js';
 import { parseExpression } from '../../lib/program/parse.js';

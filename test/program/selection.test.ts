@@ -5,8 +5,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { NativeProgramMetric } from '../../binding.js';
-import { native } from '../../lib/core/native.js';
-import { COLUMNS, ROW_COLUMNS } from '../../lib/core/native-batch.js';
+import { native } from '../../lib/base/native.js';
+import { COLUMNS, ROW_COLUMNS } from '../../lib/batch/columns.js';
 import { compileLoss, type LossNodes } from '../../lib/program/compile.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../../lib/program/expression.js';
 import { Graph } from '../../lib/program/graph.js';

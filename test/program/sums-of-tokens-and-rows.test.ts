@@ -1,6 +1,6 @@
 /** Tests sums along a row and sums over groups and pairs of rows: what native code computes, and what it needs. */
 import assert from 'node:assert/strict';
-import { native } from '../../lib/core/native.js';
+import { native } from '../../lib/base/native.js';
 import type { Batch } from '../../lib/index.js';
 import { policyLoss } from '../../lib/losses/policy-loss.js';
 import type { ProgramSymbols } from '../../lib/program/expression.js';

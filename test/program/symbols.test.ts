@@ -1,6 +1,6 @@
 /** Tests that the TypeScript form of losses has the columns and functions of the text, with the same meaning. */
 import assert from 'node:assert/strict';
-import { toCamelCase } from '../../lib/core/options.js';
+import { toCamelCase } from '../../lib/base/options.js';
 import { type Expression, type LossSymbols, symbolsOf } from '../../lib/program/expression.js';
 import { Graph } from '../../lib/program/graph.js';
 import { parseExpression } from '../../lib/program/parse.js';

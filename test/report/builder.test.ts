@@ -1,6 +1,6 @@
 /** Tests how the report's builder handles rows that come in several parts, one advantage per row, and equal rows. */
 import assert from 'node:assert/strict';
-import type { RolloutPart } from '../../lib/rollouts/index.js';
+import type { RolloutPart } from '../../lib/tools/rollouts/index.js';
 import { builderOf, computed, exampleParts, madePage, madeSubject, partOf } from './support.js';
 
 describe('a report', () => {

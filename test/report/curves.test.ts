@@ -3,7 +3,7 @@
  * ratio.
  */
 import assert from 'node:assert/strict';
-import { type Curve, sampleCurve } from '../../lib/cli/report/curves.js';
+import { type Curve, sampleCurve } from '../../lib/tools/cli/report/curves.js';
 import { lossSubject } from './support.js';
 
 const RANGE = { low: -Math.log(2), high: Math.log(4) };

@@ -1,6 +1,6 @@
 /** Tests that a report links the doctor's findings to the rollouts that it shows, and the rollouts to the findings. */
 import assert from 'node:assert/strict';
-import type { RolloutPart } from '../../lib/rollouts/index.js';
+import type { RolloutPart } from '../../lib/tools/rollouts/index.js';
 import { builderOf, computed, exampleParts, lossSubject } from './support.js';
 
 /** Returns the page of PPO on the example, in parts of this many tokens, with one positive log-probability in row 5. */

@@ -1,6 +1,6 @@
 /** Tests that HTML templates escape the text that is inserted into them. */
 import assert from 'node:assert/strict';
-import { Html, html } from '../../lib/cli/report/html.js';
+import { Html, html } from '../../lib/tools/cli/report/html.js';
 
 describe('an HTML template', () => {
   it('escapes values', () => {

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import type { Page } from 'playwright-core';
-import type { RolloutPart } from '../../lib/rollouts/index.js';
+import type { RolloutPart } from '../../lib/tools/rollouts/index.js';
 import { EXAMPLE, Files, runJson } from '../cli/support.js';
 import {
   assertFits,

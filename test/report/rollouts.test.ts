@@ -3,7 +3,7 @@
  * token.
  */
 import assert from 'node:assert/strict';
-import type { RolloutPart } from '../../lib/rollouts/index.js';
+import type { RolloutPart } from '../../lib/tools/rollouts/index.js';
 import {
   builderOf,
   computed,

@@ -1,7 +1,7 @@
 /** Tests sketches, which approximate a distribution in constant memory, against the sorted values. */
 import assert from 'node:assert/strict';
-import { binsFor, Sketch } from '../../lib/cli/report/sketch.js';
-import { Fields } from '../../lib/parts/fields.js';
+import { binsFor, Sketch } from '../../lib/tools/cli/report/sketch.js';
+import { Fields } from '../../lib/tools/parts/fields.js';
 import { generator } from '../support/random.js';
 
 function sketchOf(values: Iterable<number>): Sketch {

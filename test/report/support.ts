@@ -8,15 +8,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
-import type { ReportBuilder, ReportResult, ReportSubject } from '../../lib/cli/report/index.js';
-import type { PageData } from '../../lib/cli/report/page-data.js';
 import { ADVANTAGE_FN, POLICY_LOSS_FN } from '../../lib/index.js';
-import { type RolloutPart, streamRollouts } from '../../lib/rollouts/index.js';
+import type { ReportBuilder, ReportResult, ReportSubject } from '../../lib/tools/cli/report/index.js';
+import type { PageData } from '../../lib/tools/cli/report/page-data.js';
+import { type RolloutPart, streamRollouts } from '../../lib/tools/rollouts/index.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
 // Imports the compiled module. It inserts the program of the page into each page, and that program must be compiled.
-const built: typeof import('../../lib/cli/report/index.js') = await import(
+const built: typeof import('../../lib/tools/cli/report/index.js') = await import(
   pathToFileURL(join(ROOT, 'dist', 'cli', 'report', 'index.js')).href
 );
 

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { types } from 'node:util';
 import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
-import { readRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts } from '../../lib/tools/rollouts/index.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
 const FOLDER = fileURLToPath(new URL('fixtures/dumps/', import.meta.url));

@@ -6,9 +6,14 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { toCamelCase } from '../../lib/core/options.js';
+import { toCamelCase } from '../../lib/base/options.js';
 import { POLICY_LOSS_FN } from '../../lib/index.js';
-import { expandFiles, readRollouts, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
+import {
+  expandFiles,
+  readRollouts,
+  type StreamOptions,
+  streamRollouts,
+} from '../../lib/tools/rollouts/index.js';
 
 const FOLDER = fileURLToPath(new URL('fixtures/dumps/', import.meta.url));
 const path = (name: string) => join(FOLDER, name);

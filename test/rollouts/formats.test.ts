@@ -4,7 +4,7 @@ import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFile
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts, streamRollouts } from '../../lib/tools/rollouts/index.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
 const LINES = fixture('rollouts.jsonl');

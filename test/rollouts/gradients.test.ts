@@ -12,7 +12,7 @@ import {
   readRollouts,
   streamRollouts,
   writeGradients,
-} from '../../lib/rollouts/index.js';
+} from '../../lib/tools/rollouts/index.js';
 import { fromHalf, type Half, toHalf } from '../support/half.js';
 
 const LINES = fileURLToPath(new URL('fixtures/rollouts.jsonl', import.meta.url));

@@ -6,7 +6,7 @@ import { deflateRawSync, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { parquetWriteFile } from 'hyparquet-writer';
 import { LossError } from '../../lib/index.js';
-import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts, streamRollouts } from '../../lib/tools/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 

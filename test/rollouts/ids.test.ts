@@ -5,8 +5,8 @@ import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { parquetWriteFile } from 'hyparquet-writer';
 import { LossError } from '../../lib/index.js';
-import { evaluateFiles, lossSubject } from '../../lib/parts/index.js';
-import { readRollouts, streamRollouts, writeGradients } from '../../lib/rollouts/index.js';
+import { evaluateFiles, lossSubject } from '../../lib/tools/parts/index.js';
+import { readRollouts, streamRollouts, writeGradients } from '../../lib/tools/rollouts/index.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
 const BIG = ['9007199254740992', '9007199254740993', '18446744073709551615', '18446744073709551614', '7'];

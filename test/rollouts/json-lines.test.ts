@@ -1,7 +1,7 @@
 /** Tests how JSON lines are read into batches, and that errors name the file, the line and the column. */
 import assert from 'node:assert/strict';
 import { LossError } from '../../lib/index.js';
-import { columnOfKey, readRollouts } from '../../lib/rollouts/index.js';
+import { columnOfKey, readRollouts } from '../../lib/tools/rollouts/index.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
 describe('reading JSON lines', () => {

@@ -1,7 +1,7 @@
 /** Tests that the reader of JSON objects finds the same keys and values as JSON.parse(). */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { JsonObjectReader } from '../../lib/rollouts/json-object.js';
+import { JsonObjectReader } from '../../lib/tools/rollouts/json-object.js';
 
 /** Returns the entries of an object, with the parsed values. */
 function entriesOf(json: string | Buffer, reader = new JsonObjectReader()): [key: string, value: unknown][] {

@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { gzipSync } from 'node:zlib';
 import type { Encoding, SchemaElement } from 'hyparquet';
 import { parquetWriteFile } from 'hyparquet-writer';
-import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts, streamRollouts } from '../../lib/tools/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
 import { generator } from '../support/random.js';
 import { temporaryFolder } from '../support/temporary-folder.js';

@@ -4,7 +4,7 @@ import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 import { parquetWriteFile } from 'hyparquet-writer';
-import { readRollouts, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts, type StreamOptions, streamRollouts } from '../../lib/tools/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 import {

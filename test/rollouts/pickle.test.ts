@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { performance } from 'node:perf_hooks';
-import { type ReadOptions, readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { type ReadOptions, readRollouts, streamRollouts } from '../../lib/tools/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
 import {
   bytes,

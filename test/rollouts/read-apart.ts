@@ -1,7 +1,7 @@
 /** Reads a file in a process of its own, to measure its memory. */
 import { type Alone, runAlone } from '../support/alone.js';
 
-const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
+const LIBRARY = new URL('../../lib/tools/rollouts/index.ts', import.meta.url).href;
 
 /**
  * Returns the number of rows or the error's message, and the largest memory of the process in bytes.

@@ -3,9 +3,9 @@ import assert from 'node:assert/strict';
 import { copyFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
-import { expandFiles, readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
-import { checkPiece, cutFile } from '../../lib/rollouts/pieces.js';
-import { RETRIES } from '../../lib/rollouts/remote/remote.js';
+import { expandFiles, readRollouts, streamRollouts } from '../../lib/tools/rollouts/index.js';
+import { checkPiece, cutFile } from '../../lib/tools/rollouts/pieces.js';
+import { RETRIES } from '../../lib/tools/rollouts/remote/remote.js';
 import { runAlone } from '../support/alone.js';
 import { setEnvironment } from '../support/environment.js';
 import { FileServer, S3_ENVIRONMENT, startS3, useS3 } from '../support/file-server.js';
@@ -13,7 +13,7 @@ import { isLossError } from '../support/loss-error.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
-const ROLLOUTS = new URL('../../lib/rollouts/index.js', import.meta.url).href;
+const ROLLOUTS = new URL('../../lib/tools/rollouts/index.js', import.meta.url).href;
 const EXAMPLE = fileURLToPath(new URL('../../examples/rollouts.jsonl', import.meta.url));
 
 /** One file of each kind of reader. */

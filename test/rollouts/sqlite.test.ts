@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
+import { type StreamOptions, streamRollouts } from '../../lib/tools/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
 import { global, pickle, unsigned } from '../support/pickle.js';
 import { nodeSqlite, openForWriting } from '../support/sqlite.js';

@@ -13,7 +13,7 @@ import {
   readRollouts,
   type StreamOptions,
   streamRollouts,
-} from '../../lib/rollouts/index.js';
+} from '../../lib/tools/rollouts/index.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
 describe('streaming rollouts', () => {

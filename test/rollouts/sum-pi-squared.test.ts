@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { parquetWriteFile } from 'hyparquet-writer';
 import { ADVANTAGE_FN, type Batch } from '../../lib/index.js';
-import { readRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts } from '../../lib/tools/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
 import { openForWriting } from '../support/sqlite.js';
 import { temporaryFolder } from '../support/temporary-folder.js';

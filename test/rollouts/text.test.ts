@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import type { LossError } from '../../lib/index.js';
-import { type ReadOptions, readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { type ReadOptions, readRollouts, streamRollouts } from '../../lib/tools/rollouts/index.js';
 import { temporaryFolder } from '../support/temporary-folder.js';
 
-const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
+const LIBRARY = new URL('../../lib/tools/rollouts/index.ts', import.meta.url).href;
 
 describe('text formats', () => {
   const folder = temporaryFolder();

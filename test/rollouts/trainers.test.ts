@@ -17,7 +17,7 @@ import {
   readRollouts,
   type StreamOptions,
   streamRollouts,
-} from '../../lib/rollouts/index.js';
+} from '../../lib/tools/rollouts/index.js';
 import { runAlone } from '../support/alone.js';
 import { isLossError } from '../support/loss-error.js';
 import {
@@ -423,7 +423,7 @@ describe("rows of trainers' files", () => {
       let tokens = 0;
       for await (const part of streamRollouts([given[1]], { maxTokens: 2 ** 19 })) tokens += part.tokens;
       return tokens;`,
-      [new URL('../../lib/rollouts/index.ts', import.meta.url).href, file],
+      [new URL('../../lib/tools/rollouts/index.ts', import.meta.url).href, file],
     );
     assert.equal(result, rows * width);
     // When garbage is collected depends on the machine.

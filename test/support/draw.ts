@@ -4,7 +4,7 @@
  * failure.
  */
 import fc from 'fast-check';
-import { LOSS_AGG_MODES, needsOf, toSnakeCase } from '../../lib/core/options.js';
+import { LOSS_AGG_MODES, needsOf, toSnakeCase } from '../../lib/base/options.js';
 import {
   ADVANTAGE_FN,
   type Batch,

@@ -1,5 +1,5 @@
 /** A policy loss that requires every column. It computes the same as SFT, which reads only logprob. */
-import { COLUMNS } from '../../lib/core/native-batch.js';
+import { COLUMNS } from '../../lib/batch/columns.js';
 import { SFTLossFn } from '../../lib/index.js';
 import { policyLoss } from '../../lib/losses/policy-loss.js';
 

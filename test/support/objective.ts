@@ -5,7 +5,7 @@
 
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { LOSS_AGG_MODES } from '../../lib/core/options.js';
+import { LOSS_AGG_MODES } from '../../lib/base/options.js';
 import { ALGORITHM_TYPE, type ObjectiveResult, POLICY_LOSS_FN } from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';

@@ -5,7 +5,7 @@ import {
   evaluateFiles,
   type PartWatcher,
   type Subject,
-} from '../../lib/parts/index.js';
+} from '../../lib/tools/parts/index.js';
 import { metricsOfParts } from './rollout-rows.js';
 
 interface Gradients {

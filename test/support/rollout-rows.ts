@@ -1,6 +1,6 @@
 /** Draws rows for rollout files, and losses and metrics for evaluations in parts. */
 import { POLICY_LOSS_FN } from '../../lib/index.js';
-import { lossSubject, type Subject } from '../../lib/parts/index.js';
+import { lossSubject, type Subject } from '../../lib/tools/parts/index.js';
 import { modesOf, requiredArgs } from './draw.js';
 import { generator } from './random.js';
 

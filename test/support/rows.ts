@@ -1,5 +1,5 @@
 // Batches of the reference as rows that were read from files, and some rows of them.
-import type { PackedRows } from '../../lib/rollouts/index.js';
+import type { PackedRows } from '../../lib/tools/rollouts/index.js';
 import type { ReferenceBatch } from '../reference/index.js';
 import { packedBatch } from './subject.js';
 

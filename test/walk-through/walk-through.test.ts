@@ -110,7 +110,7 @@ describe('the walk-through', () => {
 
   it('shows the loss in `list`, README.md, docs/numerics.md and the benchmarks', function () {
     this.timeout(60_000);
-    assert.match(run('npx', 'tsx', 'lib/cli/main.ts', 'list', 'ratio_penalty'), /beta/);
+    assert.match(run('npx', 'tsx', 'lib/tools/cli/main.ts', 'list', 'ratio_penalty'), /beta/);
     for (const file of ['README.md', 'docs/numerics.md'])
       assert.match(readFileSync(join(tree, file), 'utf8'), /`ratio_penalty`/, file);
     const works =

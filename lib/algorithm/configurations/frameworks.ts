@@ -1,7 +1,7 @@
 // Tells which framework a configuration is for, by its keys.
 import { closest, distance } from 'fastest-levenshtein';
-import { LossError } from '../../core/errors.js';
-import { toCamelCase } from '../../core/options.js';
+import { LossError } from '../../base/errors.js';
+import { toCamelCase } from '../../base/options.js';
 import { OBJECTIVE_KEYS, TRAINER_KEYS } from '../config.js';
 import type { Framework } from './framework.js';
 import type { ConfigFramework } from './from-config.js';

@@ -1,7 +1,7 @@
 // Creates objectives from the configuration files of training frameworks.
-import { guarded, LossError, unknownName } from '../../core/errors.js';
-import { type LossAggMode, toCamelCase, toSnakeCase } from '../../core/options.js';
-import type { RegisteredClass } from '../../core/registry.js';
+import { guarded, LossError, unknownName } from '../../base/errors.js';
+import { type LossAggMode, toCamelCase, toSnakeCase } from '../../base/options.js';
+import type { RegisteredClass } from '../../base/registry.js';
 import { ADVANTAGE_FN, POLICY_LOSS_FN } from '../../losses/index.js';
 import { verlActorLoss } from '../../losses/verl-actor.js';
 import type { CheckedConfig, FunctionArgs } from '../config.js';

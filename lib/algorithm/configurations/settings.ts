@@ -1,5 +1,5 @@
 // The values of a configuration, found by their paths and completed with the framework's defaults.
-import { describeValue, LossError, type MessageText, unknownOption } from '../../core/errors.js';
+import { describeValue, LossError, type MessageText, unknownOption } from '../../base/errors.js';
 import type { Framework, KeyType } from './framework.js';
 import { type ConfigObject, checkElements, parseYaml } from './text.js';
 

@@ -1,6 +1,6 @@
 // Reads the text of a configuration: YAML, JSON, or settings of the form path=value as on a trainer's command line.
 import { Lexer, Parser, parseDocument } from 'yaml';
-import { describeValue, LossError } from '../../core/errors.js';
+import { describeValue, LossError } from '../../base/errors.js';
 
 /**
  * The maximum length of a configuration's text. Configurations have a few thousand characters, and the time to parse

@@ -91,9 +91,9 @@ void test_function(const AdvantageInfo& info, const AdvantageFunction& function,
 void test_advantages(const Shape& shape, DType dtype, int turn) {
   Inputs inputs = draw_inputs(shape, dtype, 21);
   for (const bool token_rewards : {true, false}) {
-    if (!token_rewards) inputs.batch.tokens.column[kTokenRewards] = {};
+    if (!token_rewards) inputs.batch.tokens.column[kTokenLevelRewardsInput] = {};
     BatchView view = inputs.data->view;
-    view.column[kTeacherLogprobColumn] = inputs.batch.tokens.column[kTeacherLogprob];
+    view.column[kTeacherLogprob] = inputs.batch.tokens.column[kTeacherLogprobInput];
     cuda::Resident* const resident = upload_inputs(inputs, view);
     for (const AdvantageInfo& info : advantages()) {
       int variant = 0;
@@ -112,15 +112,15 @@ void test_advantages(const Shape& shape, DType dtype, int turn) {
 void test_not_finite(const std::string& name, NonFiniteInput input) {
   Inputs inputs = draw_inputs(shape_named("packed"), DType::kFloat32, 5);
   const AdvantageFunction function = make_advantage(advantage_named(name), 0);
-  if (input == NonFiniteInput::kRewards) inputs.batch.tokens.column[kTokenRewards] = {};
+  if (input == NonFiniteInput::kRewards) inputs.batch.tokens.column[kTokenLevelRewardsInput] = {};
   // Makes the input NaN or infinite in two rows, at two neighbouring tokens if it has a value per token.
   for (const int64_t row : {int64_t{6}, int64_t{3}}) {
     inputs.rewards[row] = input == NonFiniteInput::kRewards ? INFINITY : 0;
     inputs.baselines[row] = input == NonFiniteInput::kBaselines ? NAN : 0;
     const int64_t begin = inputs.data->view.layout.begin(row);
     for (const int64_t i : {begin + 5, begin + 6}) {
-      if (input == NonFiniteInput::kTokenRewards) inputs.data->column[kTokenRewards][i] = -INFINITY;
-      if (input == NonFiniteInput::kValues) inputs.data->column[kValues][i] = NAN;
+      if (input == NonFiniteInput::kTokenRewards) inputs.data->column[kTokenLevelRewardsInput][i] = -INFINITY;
+      if (input == NonFiniteInput::kValues) inputs.data->column[kValuesInput][i] = NAN;
     }
   }
   inputs.batch.runs = nullptr;
@@ -165,8 +165,8 @@ void test_loss_on_advantages(const Shape& shape, const AdvantageInfo& info, int 
   const auto batch = draw_batch(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
   Inputs inputs = draw_inputs(shape, DType::kFloat32, static_cast<unsigned>(turn));
   inputs.batch.tokens.mask = batch->mask.data();
-  inputs.batch.tokens.column[kSampledLogprob] = batch->view.column[kOldLogprob];
-  inputs.batch.tokens.column[kTeacherLogprob] = batch->view.column[kTeacherLogprobColumn];
+  inputs.batch.tokens.column[kOldLogprobInput] = batch->view.column[kOldLogprob];
+  inputs.batch.tokens.column[kTeacherLogprobInput] = batch->view.column[kTeacherLogprob];
   inputs.batch.runs = info.name == "step_wise_grpo" ? inputs.runs.data() : nullptr;
   const AdvantageFunction advantage = make_advantage(info, turn);
   const Function function = make_function(loss, turn, static_cast<Aggregation>(turn % 4), turn % 2 - 1, true);

@@ -17,14 +17,14 @@ Inputs draw_inputs(const Shape& shape, DType dtype, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   for (int c = 0; c < kColumns; ++c) {
-    const bool masked = c != kTokenRewards && c != kValues;
+    const bool masked = c != kTokenLevelRewardsInput && c != kValuesInput;
     data.half[c].clear();
     for (int64_t i = 0; i < data.tokens; ++i) {
       float& x = data.column[c][i];
-      x = c == kTokenRewards ? 0.5f + 0.1f * normal(random) : normal(random);
+      x = c == kTokenLevelRewardsInput ? 0.5f + 0.1f * normal(random) : normal(random);
       // Keeps the energies of tokens (advantage/token_baseline.h) positive, whatever their log-probability.
-      if (c == kSampledLogprob) x = -std::fabs(x);
-      if (c == kSumPiSquared) x = 2.0f + std::fabs(x);
+      if (c == kOldLogprobInput) x = -std::fabs(x);
+      if (c == kSumPiSquaredInput) x = 2.0f + std::fabs(x);
       if (masked && data.mask[i] == 0) x = std::numeric_limits<float>::quiet_NaN();
       data.half[c].push_back(half_bits(x, dtype));
     }

@@ -1,0 +1,312 @@
+// The table of all inputs of a batch besides its shape. What reads, copies, names or describes an input takes it from
+// here, so a new column is one more row. `npm run generate` writes native/generated/columns.h from it.
+import type { NativeAdvantageBatch } from '../../binding.js';
+import type { FloatColumn, MaskColumn, RowIds, RowNumbers } from './values.js';
+
+/** What a batch may have for an input of each type. */
+interface ValuesOfType {
+  floats: FloatColumn;
+  flags: MaskColumn;
+  numbers: RowNumbers;
+  ids: RowIds;
+  step: number | ArrayLike<number>;
+}
+
+/** One input. Its key in the table is its Trinity-RFT name. */
+interface InputRow {
+  /** What a caller gives: floats, flags (a mask), numbers or ids, one per row, or the step. */
+  readonly type: keyof ValuesOfType;
+  /** Whether there is one value per token, one per row, or what the caller prefers. */
+  readonly per: 'token' | 'row' | 'either';
+  /** What the batch should have, for the error about a missing input. */
+  readonly expected: string;
+  /** What it is, for the package's declarations. */
+  readonly help: string;
+  /** verl's name, if it differs. */
+  readonly verl?: string;
+  /** The column's name in rollout files. Undefined if files have none. */
+  readonly file?: string;
+  /** The short name in expressions. Without one, only the losses of this package can name the input. */
+  readonly symbol?: string;
+  /** The index in NativeBatch.data, if losses read the floats. */
+  readonly loss?: number;
+  /** The index in NativeAdvantageBatch.data, if advantage functions read the floats, which are then one per token. */
+  readonly advantage?: number;
+  /** The index in NativeBatch.rowData, if losses read it of rows. */
+  readonly row?: number;
+  /** The member of a native batch that has the input, if it has a member of its own. */
+  readonly member?: keyof NativeAdvantageBatch;
+}
+
+/** The table. Its order is that of the package's documentation. */
+export const INPUTS = {
+  logprob: {
+    type: 'floats',
+    per: 'token',
+    expected: 'a log-probability per token',
+    help: "each token's log-probability under the current policy. Gradients are taken with respect to it",
+    verl: 'log_prob',
+    file: 'logprobs',
+    symbol: 'lp',
+    loss: 0,
+  },
+  old_logprob: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a log-probability per token',
+    help: "each token's log-probability under the policy that sampled it",
+    verl: 'old_log_probs',
+    file: 'old_logprobs',
+    symbol: 'old',
+    loss: 1,
+    advantage: 1,
+  },
+  ref_logprob: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a log-probability per token',
+    help: "each token's log-probability under the reference policy",
+    verl: 'ref_log_prob',
+    file: 'ref_logprobs',
+    symbol: 'ref',
+    loss: 2,
+  },
+  rollout_logprob: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a log-probability per token',
+    help: "each token's log-probability as the inference engine reported it when it sampled the token",
+    verl: 'rollout_log_probs',
+    file: 'rollout_logprobs',
+    symbol: 'rollout',
+    loss: 5,
+  },
+  prox_logprob: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a log-probability per token',
+    help: "each token's log-probability under the proximal policy, the policy at the start of the update",
+    file: 'prox_logprobs',
+    symbol: 'prox',
+    loss: 6,
+  },
+  advantages: {
+    type: 'floats',
+    per: 'either',
+    expected: 'an advantage per token, or per row',
+    help: 'the advantages',
+    file: 'advantages',
+    symbol: 'A',
+    loss: 3,
+  },
+  action_mask: {
+    type: 'flags',
+    per: 'token',
+    expected: 'a mask per token',
+    help: '0 masks a token. Losses and gradients do not depend on the values of masked tokens. Some advantage functions do read their rewards; the details of those functions say so',
+    verl: 'response_mask',
+    file: 'action_mask',
+    member: 'mask',
+  },
+  entropy: {
+    type: 'floats',
+    per: 'token',
+    expected: 'an entropy per token',
+    help: "the entropy of the policy's distribution at each token",
+    file: 'entropy',
+    symbol: 'H',
+    loss: 4,
+  },
+  old_entropy: {
+    type: 'floats',
+    per: 'either',
+    expected: 'an entropy per token',
+    help: 'the entropy of the distribution of the policy that sampled the token',
+    file: 'old_entropy',
+    symbol: 'old_entropy',
+    loss: 8,
+  },
+  teacher_logprob: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a log-probability per token',
+    help: "each token's log-probability under a teacher",
+    file: 'teacher_logprobs',
+    symbol: 'teacher',
+    loss: 7,
+    advantage: 2,
+  },
+  rewards: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a reward per row',
+    help: 'the reward of each row, for advantage functions',
+    file: 'reward',
+    row: 0,
+    member: 'rewards',
+  },
+  token_level_rewards: {
+    type: 'floats',
+    per: 'token',
+    expected: 'a reward per token, or the key rewards with one per row',
+    help: 'the reward of each token',
+    file: 'token_level_rewards',
+    advantage: 0,
+  },
+  token_level_scores: {
+    type: 'floats',
+    per: 'token',
+    expected: 'a score per token',
+    help: 'the score of each token, from which the KL penalty is subtracted to get its reward',
+  },
+  values: {
+    type: 'floats',
+    per: 'token',
+    expected: "a critic's value per token",
+    help: "a critic's estimate of the value at each token",
+    file: 'values',
+    advantage: 3,
+  },
+  sum_pi_squared: {
+    type: 'floats',
+    per: 'token',
+    expected: "the sum of the vocabulary's squared probabilities per token",
+    help: 'for each token, the sum of the squared probabilities of all words of the vocabulary',
+    file: 'sum_pi_squared',
+    advantage: 4,
+  },
+  rollout_is_weights: {
+    type: 'floats',
+    per: 'token',
+    expected: 'an importance weight per token',
+    help: 'the importance weight of each token from a rollout correction',
+    advantage: 5,
+  },
+  reward_baselines: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a reward per row',
+    help: "the reward of the greedy answer to each row's prompt",
+    file: 'reward_baseline',
+    member: 'baselines',
+  },
+  v_star: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a value per row',
+    help: "the estimate of the best reward that each row's prompt allows. Read by trl/a2po",
+    file: 'v_star',
+    row: 1,
+  },
+  probability: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a probability per row',
+    help: 'the probability that each row is preferred to another one. Read by trl/nash_md',
+    file: 'probability',
+    row: 2,
+  },
+  log_z: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a logarithm per row',
+    help: "the logarithm of the partition function of each row's prompt. Read by verl/flowrl",
+    file: 'log_z',
+    row: 3,
+  },
+  group_ids: {
+    type: 'ids',
+    per: 'row',
+    expected: 'an id per row, equal within a group',
+    help: 'an id for each row. Rows that answer the same prompt have the same id and form a group',
+    file: 'task_id',
+    row: 4,
+    member: 'groups',
+  },
+  run_ids: {
+    type: 'ids',
+    per: 'row',
+    expected: 'an id per row, equal within a run',
+    help: 'an id for each row. Rows of a group with the same id are the steps of one run',
+    file: 'run_id',
+    member: 'runs',
+  },
+  expert_mask: {
+    type: 'flags',
+    per: 'row',
+    expected: 'a mask per row',
+    help: 'true for each row that an expert wrote. Read by MIX and the other losses that treat these rows differently',
+    file: 'expert',
+    member: 'expert',
+  },
+  step: {
+    type: 'step',
+    per: 'row',
+    expected: "the trainer's step, one number or one per row",
+    help: "the trainer's step number, given once or as B equal numbers. Read by MIX-CHORD",
+    file: 'step',
+  },
+  clip_cov_keys: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a number per token',
+    help: 'the numbers by which verl/clip_cov chooses the tokens that it does not clip; it draws them if they are absent',
+    loss: 9,
+  },
+} as const satisfies Record<string, InputRow>;
+
+type Inputs = typeof INPUTS;
+/** The Trinity-RFT name of any input that a batch may have. */
+export type InputName = keyof Inputs;
+/** The names of the inputs of which the table has this fact. */
+export type InputWith<Fact extends keyof InputRow> = {
+  [N in InputName]: Inputs[N] extends Record<Fact, unknown> ? N : never;
+}[InputName];
+/** What a batch may have for an input. */
+export type ValuesOf<N extends InputName> = ValuesOfType[Inputs[N]['type']];
+/** The short name of an input in expressions. */
+export type SymbolOf<N extends InputWith<'symbol'>> = Inputs[N]['symbol'];
+/** verl's name of an input for which it has a name of its own. */
+export type VerlName<N extends InputWith<'verl'>> = Inputs[N]['verl'];
+/** The name of a column of rollout files that becomes an input. */
+export type FileName = Inputs[InputWith<'file'>]['file'];
+
+/** The name of a float column that losses read. */
+export type ColumnName = InputWith<'loss'>;
+/** The name of a float column that advantage functions read. */
+export type AdvantageColumnName = InputWith<'advantage'>;
+/** The name of what losses read of rows: numbers, and the groups. */
+export type RowDataName = InputWith<'row'>;
+/** The name of a number per row that losses read. */
+export type RowColumnName = Exclude<RowDataName, 'group_ids'>;
+/** The name of an input, other than the action mask, that advantage functions read. */
+export type AdvantageInput =
+  | AdvantageColumnName
+  | Exclude<InputWith<'member'>, 'action_mask' | 'expert_mask'>;
+
+/** The names of all inputs. */
+export const INPUT_NAMES = Object.keys(INPUTS) as InputName[];
+
+/** Returns the row of an input in the table. */
+export function inputRow(name: InputName): InputRow {
+  return INPUTS[name];
+}
+
+/** Returns the names of the inputs that have an index of this kind in native batches, in the order of the indices. */
+function ordered<Fact extends 'loss' | 'advantage' | 'row'>(fact: Fact): readonly InputWith<Fact>[] {
+  const indices = new Map(INPUT_NAMES.map((name) => [name, inputRow(name)[fact]]));
+  return INPUT_NAMES.filter((name): name is InputWith<Fact> => indices.get(name) !== undefined).sort(
+    (a, b) => indices.get(a)! - indices.get(b)!,
+  );
+}
+
+/** The float columns that losses read, in the order of NativeBatch.data. */
+export const COLUMNS = ordered('loss');
+/** The index in NativeBatch.data of the weights that a correction gives to the tokens. */
+export const WEIGHTS_COLUMN = COLUMNS.length;
+/** What losses read of rows, in the order of NativeBatch.rowData. */
+export const ROW_DATA = ordered('row');
+/** The numbers per row that losses read, in the order of NativeBatch.rowData. The groups follow them there. */
+export const ROW_COLUMNS = ROW_DATA.filter((name): name is RowColumnName => name !== 'group_ids');
+/** The float columns that advantage functions read, in the order of NativeAdvantageBatch.data. */
+export const ADVANTAGE_COLUMNS = ordered('advantage');

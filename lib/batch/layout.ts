@@ -1,0 +1,114 @@
+// Reads the layout of a batch: how many rows it has, how long they are, and where each one begins.
+
+import { describeValue, LossError } from '../base/errors.js';
+import { inSlices, type Steps } from '../base/steps.js';
+import { type Batch, find } from './batch.js';
+import { copyIntegers, decreasingOffset } from './integers.js';
+
+/** The layout of a batch's rows, which are padded to one length or packed without padding. */
+export interface Layout {
+  /** B, the number of rows. */
+  rows: number;
+  /** T, the number of tokens in each padded row; for packed rows, the length of the longest row. */
+  rowLength: number;
+  /** The number of tokens, including padding: the length of an array with one value per token. */
+  tokens: number;
+  /**
+   * Packed rows only: the B + 1 offsets from `cuSeqlens`. Row b holds the tokens from offsets[b] up to, but not
+   * including, offsets[b + 1].
+   */
+  offsets: Int32Array | undefined;
+}
+
+/** The keys under which a batch may have the offsets of packed rows. */
+export const CU_SEQLENS = ['cuSeqlens', 'cu_seqlens'] as const;
+
+// The maximum number of rows if the rows have no tokens. Such a batch needs no arrays, so without this limit its shape
+// could claim any number of rows.
+const MAX_EMPTY_ROWS = 2 ** 24;
+
+/**
+ * Reads a batch's layout from `shape` or `cuSeqlens`. If the batch has neither, the layout is that of `nested`.
+ * @param nested one of the batch's columns. It determines the layout only if it is a nested array (an array of rows).
+ * @throws LossError `ERR_MISSING_INPUT`, `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
+ */
+export function* readLayout(batch: Batch, nested?: unknown): Steps<Layout> {
+  const shape = batch.shape ?? undefined;
+  const cuSeqlens = find(batch, CU_SEQLENS)?.value;
+  if (shape !== undefined && cuSeqlens !== undefined)
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: 'batch',
+      expected: 'either shape or cuSeqlens',
+      received: 'both',
+    });
+  if (cuSeqlens !== undefined) return yield* packedLayout(cuSeqlens);
+  if (shape !== undefined) return paddedLayout(shape);
+  if (Array.isArray(nested) && nested.length > 0 && Array.isArray(nested[0])) {
+    const rowLength = nested[0].length;
+    return { rows: nested.length, rowLength, tokens: nested.length * rowLength, offsets: undefined };
+  }
+  throw new LossError('ERR_MISSING_INPUT', {
+    key: 'shape',
+    expected: '[B, T], or cuSeqlens for packed rows',
+    received: 'neither',
+  });
+}
+
+function paddedLayout(shape: unknown): Layout {
+  const isShape =
+    Array.isArray(shape) && shape.length === 2 && shape.every((n) => Number.isSafeInteger(n) && n >= 0);
+  if (!isShape)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'shape',
+      expected: '[B, T], two whole numbers',
+      received: describeList(shape),
+    });
+  const [rows, rowLength] = shape as [number, number];
+  if (rowLength === 0 && rows > MAX_EMPTY_ROWS)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'shape',
+      expected: `at most ${MAX_EMPTY_ROWS} rows without tokens`,
+      received: String(rows),
+    });
+  return { rows, rowLength, tokens: rows * rowLength, offsets: undefined };
+}
+
+// Describes a short list with all its elements, so that the error message shows which one is wrong.
+function describeList(value: unknown): string {
+  if (!Array.isArray(value) || value.length > 8) return describeValue(value);
+  return `[${Array.from(value, (n: unknown) => (typeof n === 'number' ? n : describeValue(n))).join(', ')}]`;
+}
+
+function* packedLayout(value: unknown): Steps<Layout> {
+  // A copy, because native code computes memory addresses from the offsets.
+  const offsets = yield* copyIntegers('cuSeqlens', value, 0);
+  if (offsets.length === 0 || offsets[0] !== 0)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key: 'cuSeqlens',
+      expected: 'B + 1 offsets that begin with 0',
+      received: offsets.length === 0 ? 'none' : `${offsets[0]} as the first one`,
+    });
+  const rows = offsets.length - 1;
+  let longest = 0;
+  yield* inSlices(rows, (begin, end) => {
+    longest = Math.max(longest, longestRow(offsets, begin, end));
+  });
+  return { rows, rowLength: longest, tokens: offsets[rows]!, offsets };
+}
+
+function longestRow(offsets: Int32Array, begin: number, end: number): number {
+  let longest = 0;
+  for (let row = begin; row < end; row++) {
+    const length = offsets[row + 1]! - offsets[row]!;
+    if (length < 0) throw decreasingOffset('cuSeqlens', offsets, row + 1);
+    if (length > longest) longest = length;
+  }
+  return longest;
+}
+
+/** Describes the required length of an array with one value per token, for error messages. */
+export function describeShape(layout: Layout): string {
+  return layout.offsets
+    ? `${layout.tokens} values, the last offset of cuSeqlens`
+    : `[${layout.rows}, ${layout.rowLength}] = ${layout.tokens} values`;
+}

@@ -1,0 +1,379 @@
+// Reads a caller's batch for a native call: finds each input under any of its accepted names, checks it, and converts
+// it if necessary.
+import { types } from 'node:util';
+import type { NativeBatch } from '../../binding.js';
+import { isResizable } from '../base/arrays.js';
+import { describeValue, LossError } from '../base/errors.js';
+import { inSlices, type Steps, takeNow } from '../base/steps.js';
+import { type Batch, type FoundInput, find } from './batch.js';
+import { ADVANTAGE_COLUMNS, COLUMNS, INPUT_NAMES, type InputName, inputRow, ROW_DATA } from './columns.js';
+import {
+  findHeld,
+  type NativeColumn,
+  PER_ROW,
+  readFloat32,
+  readFloats,
+  readMask,
+  readRowIds,
+  readRowNumbers,
+} from './convert.js';
+import { emptyAdvantageBatch, emptyBatch } from './empty-batch.js';
+import type { KeyMapper } from './key-mapper.js';
+import { CU_SEQLENS, type Layout, readLayout } from './layout.js';
+
+/** Stores a column in a native batch, at an index of NativeBatch.data. Returns whether it took the value. */
+export type SetColumn = (
+  native: NativeBatch,
+  slot: number,
+  key: string,
+  value: unknown,
+  layout: Layout,
+  mayBePerRow: boolean,
+) => boolean;
+
+/** The inputs that a function reads, under their Trinity-RFT names. */
+export interface Reads {
+  /**
+   * Required inputs, in the order in which they are checked. If the batch has neither `shape` nor `cuSeqlens`, the
+   * first input must be a nested array (an array of rows), which then determines the shape.
+   */
+  inputs: readonly InputName[];
+  /** Inputs that are read if the batch has them. */
+  optional?: readonly InputName[];
+  /**
+   * Columns that must have one value per token, because gradients are taken with respect to them. A loss's other
+   * columns may have one value per row. Default: `logprob`.
+   */
+  perToken?: readonly InputName[];
+  /**
+   * Whether a loss or an advantage function reads the batch. This determines the order of the native columns: COLUMNS
+   * for 'loss' (the default), ADVANTAGE_COLUMNS for 'advantage'.
+   */
+  order?: 'loss' | 'advantage';
+  /**
+   * Stores a float column that is not in host memory in a native batch, and returns true. Returns false for any other
+   * value. Only a batch that is uploaded may have such columns.
+   */
+  setElsewhere?: SetColumn;
+}
+
+/** A batch from host memory that was checked and converted for native calls. */
+export interface HostInput {
+  native: NativeBatch;
+  layout: Layout;
+  /** The trainer's step, if the function reads it. */
+  step: number | undefined;
+}
+
+type Converted = NativeColumn | Uint8Array | Float64Array | Int32Array;
+
+/**
+ * A cache of the converted inputs of one batch, with which several readers convert each input only once. All of these
+ * readers must use the same backend (naming scheme). A reader for advantages must read before a reader for losses,
+ * because only the loss reader accepts one value per row.
+ */
+export type Conversions = Map<InputName, Converted>;
+
+interface ReaderEntry {
+  name: InputName;
+  keys: readonly string[];
+  optional: boolean;
+  mayBePerRow: boolean;
+  /** The column's index in NativeBatch.data, or -1 if the input is not a float column. */
+  slot: number;
+  /** The index in NativeBatch.rowData, or -1 if the input is not a number per row that losses read. */
+  rowSlot: number;
+}
+
+/** Reads the inputs of one function from batches in host memory. */
+export class BatchReader {
+  /** Whether the function reads `expert_mask`, and so treats rows that an expert wrote differently from other rows. */
+  readonly separatesExperts: boolean;
+  readonly #mapper: KeyMapper;
+  readonly #entries: readonly ReaderEntry[];
+  readonly #needed: readonly InputName[];
+  readonly #forAdvantage: boolean;
+  readonly #readsStep: boolean;
+  readonly #setElsewhere: SetColumn | undefined;
+  // The index in #entries of token_level_rewards, or -1. In a batch without them, #rewards replaces that entry.
+  readonly #tokenRewards: number;
+  readonly #rewards: ReaderEntry;
+
+  constructor(mapper: KeyMapper, reads: Reads) {
+    const { inputs, optional = [], perToken = ['logprob'], order = 'loss', setElsewhere } = reads;
+    const slots: readonly string[] = order === 'advantage' ? ADVANTAGE_COLUMNS : COLUMNS;
+    this.separatesExperts = inputs.includes('expert_mask');
+    this.#mapper = mapper;
+    this.#forAdvantage = order === 'advantage';
+    this.#readsStep = inputs.includes('step');
+    this.#setElsewhere = setElsewhere;
+    this.#needed = inputs.filter((name) => name !== 'step');
+    const masks = order === 'loss' ? inputs.filter((name) => name.endsWith('_mask')) : [];
+    const others = this.#needed.filter((name) => !masks.includes(name));
+    const entry = (name: InputName) => ({
+      name,
+      keys: mapper.keys(name),
+      optional: optional.includes(name),
+      mayBePerRow: order === 'loss' && !perToken.includes(name),
+      slot: slots.indexOf(name),
+      rowSlot: order === 'loss' ? (ROW_DATA as readonly string[]).indexOf(name) : -1,
+    });
+    this.#entries = [...others, ...optional, ...masks].map(entry);
+    this.#tokenRewards = this.#entries.findIndex(({ name }) => name === 'token_level_rewards');
+    this.#rewards = entry('rewards');
+  }
+
+  /** Returns whether a batch has the named input. The input need not be one that this reader reads. */
+  has(batch: Batch, name: InputName): boolean {
+    return batch !== null && typeof batch === 'object' && find(batch, this.#mapper.keys(name)) !== undefined;
+  }
+
+  /**
+   * Checks that a batch that is not in host memory has the required inputs.
+   * @param has returns whether it has an input.
+   * @param place where it is, for the error.
+   * @throws LossError `ERR_MISSING_INPUT` if it lacks one.
+   */
+  checkPresent(has: (name: InputName) => boolean, place: string): void {
+    for (const name of this.#needed)
+      if (!has(name) && !(name === 'token_level_rewards' && has('rewards')))
+        throw missingInput(this.#mapper, name, `a column that was uploaded to ${place}`);
+  }
+
+  /** Returns the trainer's step of a batch if the function reads it. */
+  stepOf(batch: object, rows: number): number | undefined {
+    return this.#readsStep ? readStep(batch, this.#mapper, rows) : undefined;
+  }
+
+  /**
+   * Reads a batch from host memory. All inputs are looked up in the first slice, so the caller may put other arrays into
+   * the batch and into its columns afterwards.
+   * @param conversions a cache that this reader shares with other readers of the same batch.
+   * @throws LossError if a value is missing or invalid. The message names the key, what was expected and what was
+   * given.
+   */
+  *read(batch: Batch, conversions?: Conversions): Steps<HostInput> {
+    if (batch === null || typeof batch !== 'object')
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'batch',
+        expected: 'an object',
+        received: describeValue(batch),
+      });
+    const found = this.#entries.map(({ keys }) => findHeld(batch, keys));
+    const entries = this.#withRewards(batch, found);
+    const step = this.#readsStep ? find(batch, this.#mapper.keys('step')) : undefined;
+    const layout = yield* readLayout(batch, found[0]?.value);
+    const native = this.#forAdvantage ? emptyAdvantageBatch(layout) : emptyBatch(layout);
+    for (let i = 0; i < found.length; i++) {
+      const input = found[i];
+      const entry = entries[i]!;
+      if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
+      if (!input || isReady(native, entry, input.value, layout)) continue;
+      const { slot, mayBePerRow } = entry;
+      if (slot >= 0 && this.#setElsewhere?.(native, slot, input.key, input.value, layout, mayBePerRow))
+        continue;
+      yield* convert(native, entry, input, layout, conversions);
+    }
+    if (!this.#readsStep) return { native, layout, step: undefined };
+    if (!step) throw missingInput(this.#mapper, 'step');
+    return { native, layout, step: yield* checkSteps(step.key, step.value, layout.rows) };
+  }
+
+  // Looks up the rewards of a batch that lacks token_level_rewards, and adds them to `found` instead. Returns the entries
+  // of the inputs in `found`.
+  #withRewards(batch: Batch, found: (FoundInput | undefined)[]): readonly ReaderEntry[] {
+    const slot = this.#tokenRewards;
+    if (slot < 0 || found[slot]) return this.#entries;
+    found[slot] = findHeld(batch, this.#rewards.keys);
+    return found[slot] ? this.#entries.with(slot, this.#rewards) : this.#entries;
+  }
+}
+
+/**
+ * Returns a batch with the inputs that a batch has now, for calls that read it several times. The caller may put others
+ * into the batch afterwards, and other arrays into its columns of the form { data, dtype }.
+ * @param others the names of further inputs.
+ */
+export function heldBatch<B>(batch: B, mapper: KeyMapper, others: readonly string[] = []): B {
+  if (batch === null || typeof batch !== 'object') return batch;
+  const held: Record<string, unknown> = {};
+  const hold = (keys: readonly string[]) => {
+    const found = findHeld(batch, keys);
+    if (found) held[found.key] = found.value;
+  };
+  for (const name of INPUT_NAMES) hold(mapper.keys(name));
+  for (const name of others) hold(mapper.keys(name));
+  for (const keys of LAYOUT_KEYS) hold(keys);
+  return held as B;
+}
+
+const LAYOUT_KEYS = ['shape', ...CU_SEQLENS].map((key) => [key]);
+
+// Stores an input in the native batch if it needs no conversion. This fast path exists because a small batch is computed
+// within microseconds, and the general path would add noticeable time.
+function isReady(native: NativeBatch, entry: ReaderEntry, value: unknown, layout: Layout): boolean {
+  if (entry.slot >= 0 && types.isFloat32Array(value)) {
+    const perRow = entry.mayBePerRow && value.length === layout.rows && layout.rows !== layout.tokens;
+    if (!isReadyFor(value, perRow ? layout.rows : layout.tokens)) return false;
+    native.data[entry.slot] = value;
+    if (perRow) native.dtypes[entry.slot] = PER_ROW;
+    return true;
+  }
+  if (entry.name === 'action_mask' && types.isUint8Array(value) && isReadyFor(value, layout.tokens)) {
+    native.mask = value;
+    return true;
+  }
+  return false;
+}
+
+// Converts an input and stores it in the native batch.
+function* convert(
+  native: NativeBatch,
+  entry: ReaderEntry,
+  { key, value }: FoundInput,
+  layout: Layout,
+  conversions: Conversions | undefined,
+): Steps<void> {
+  let converted = conversions?.get(entry.name);
+  if (converted === undefined) {
+    converted = yield* convertedInput(entry, key, value, layout);
+    conversions?.set(entry.name, converted);
+  }
+  if (entry.slot >= 0) {
+    const { data, dtype } = converted as NativeColumn;
+    native.data[entry.slot] = data;
+    native.dtypes[entry.slot] = dtype;
+  } else if (entry.rowSlot >= 0) {
+    native.rowData ??= new Array(ROW_DATA.length).fill(undefined);
+    native.rowData[entry.rowSlot] =
+      converted instanceof Int32Array ? yield* nextInGroups(converted) : (converted as Float64Array);
+  } else {
+    (native as unknown as Record<string, unknown>)[inputRow(entry.name).member!] = converted;
+  }
+}
+
+// Returns the index of the next row of each row's group. After the last row of a group comes its first.
+function* nextInGroups(ids: Int32Array): Steps<Float64Array> {
+  const next = new Float64Array(ids.length);
+  const last = new Map<number, number>();
+  yield* inSlices(ids.length, (begin, end) => {
+    for (let row = begin; row < end; row++) {
+      const before = last.get(ids[row]!) ?? row;
+      next[row] = before === row ? row : next[before]!;
+      next[before] = row;
+      last.set(ids[row]!, row);
+    }
+  });
+  return next;
+}
+
+// A detached array has byteLength 0. It must be checked too, because optimised code may still see the `length` that the
+// array had before.
+function isReadyFor(array: Float32Array | Uint8Array, length: number): boolean {
+  return array.byteLength > 0 && array.length === length && !isResizable(array);
+}
+
+function convertedInput(
+  { name, mayBePerRow }: ReaderEntry,
+  key: string,
+  value: unknown,
+  layout: Layout,
+): Steps<Converted> {
+  const { type, per } = inputRow(name);
+  if (type === 'flags') return readMask(key, value, layout, per === 'row' ? 'row' : 'token');
+  if (type === 'numbers') return readRowNumbers(key, value, layout.rows);
+  if (type === 'ids') return readRowIds(key, value, layout.rows);
+  return readFloats(key, value, layout, mayBePerRow);
+}
+
+/** Returns the error for a missing input. It lists all keys under which a batch may have the input. */
+export function missingInput(
+  mapper: KeyMapper,
+  name: InputName,
+  expected: string = inputRow(name).expected,
+): LossError {
+  const [key, ...others] = mapper.keys(name);
+  return new LossError('ERR_MISSING_INPUT', {
+    key,
+    expected: others.length > 0 ? `${expected} (also accepted as ${others.join(' or ')})` : expected,
+    received: 'a batch without it',
+  });
+}
+
+/**
+ * Returns a required input of a host batch, and the key under which the batch has it.
+ * @throws LossError `ERR_MISSING_INPUT` if the batch does not have the input.
+ */
+export function findInput(
+  batch: object,
+  mapper: KeyMapper,
+  name: InputName,
+): { key: string; value: unknown } {
+  const found = find(batch, mapper.keys(name));
+  if (!found) throw missingInput(mapper, name);
+  return found;
+}
+
+/**
+ * Reads a column from a host batch that must have one float32 per token.
+ * @throws LossError `ERR_MISSING_INPUT` if the column is missing, `ERR_INVALID_INPUT` if its type or an element is
+ * wrong, `ERR_SHAPE_MISMATCH` if its length is wrong.
+ */
+export function readTokenFloats(
+  batch: object,
+  mapper: KeyMapper,
+  name: InputName,
+  layout: Layout,
+): Steps<Float32Array> {
+  const { key, value } = findInput(batch, mapper, name);
+  return readFloat32(key, value, layout);
+}
+
+/**
+ * Reads the trainer's step number from a batch. It may be given once or once per row, but must be the same for all
+ * rows.
+ * @throws LossError `ERR_INVALID_INPUT` if the rows' steps differ or a step is not a finite number,
+ * `ERR_SHAPE_MISMATCH` if the number of steps is wrong, `ERR_MISSING_INPUT`.
+ */
+export function readStep(batch: object, mapper: KeyMapper, rows: number): number {
+  const { key, value } = findInput(batch, mapper, 'step');
+  return takeNow(checkSteps(key, value, rows));
+}
+
+function* checkSteps(key: string, value: unknown, rows: number): Steps<number> {
+  if (typeof value === 'number') return checkStep(key, value);
+  if (!Array.isArray(value) && !ArrayBuffer.isView(value))
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: 'a number, or one per row',
+      received: describeValue(value),
+    });
+  const steps = value as unknown as ArrayLike<number>;
+  if (steps.length !== rows)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key,
+      expected: `[${rows}], one value per row`,
+      received: String(steps.length),
+    });
+  const first = steps[0];
+  yield* inSlices(rows, (begin, end) => {
+    for (let row = Math.max(begin, 1); row < end; row++)
+      if (steps[row] !== first)
+        throw new LossError('ERR_INVALID_INPUT', {
+          key,
+          expected: 'the same step in all rows',
+          received: `${first} in row 0 and ${steps[row]} in row ${row}`,
+        });
+  });
+  return rows === 0 ? 0 : checkStep(key, first);
+}
+
+function checkStep(key: string, step: unknown): number {
+  if (typeof step !== 'number' || !Number.isFinite(step))
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: 'a finite number',
+      received: describeValue(step),
+    });
+  return step;
+}
