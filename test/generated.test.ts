@@ -1,6 +1,7 @@
 // Tests that the generated documentation is up to date: `npm run generate` would change nothing but measured numbers.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { columnsPage } from '../scripts/generate/columns-page.js';
 import { withConfigurationTables } from '../scripts/generate/configuration-tables.js';
 import { doctorPage } from '../scripts/generate/doctor-page.js';
 import { numericsPage, UNMEASURED } from '../scripts/generate/numerics-page.js';
@@ -12,6 +13,10 @@ describe('generated documentation', () => {
   it("has the README's tables", () => {
     const readme = read('README.md');
     assert.equal(readme, withTables(readme), 'README.md is stale: npm run generate');
+  });
+
+  it('has docs/columns.md', () => {
+    assert.equal(read('docs/columns.md'), columnsPage(), 'docs/columns.md is stale: npm run generate');
   });
 
   it('has docs/doctor.md', () => {
