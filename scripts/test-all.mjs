@@ -55,6 +55,7 @@ const STEPS = [
     packages: 'chromium redis-server',
   },
   { run: `prebuild ${native ? BINARIES : 'linux-x64-glibc'}`, on: code, ...LLVM },
+  { run: 'test:kernels', on: native },
   { run: 'test:interleaved', on: native },
   { run: 'test:asan', on: native, ...CLANG },
   { run: 'test:isa', on: native },

@@ -1,41 +1,46 @@
 #!/usr/bin/env bash
-# Runs the suites of `npm test` with the existing builds:
+# Runs suites with the existing builds:
 #
-#   test.sh              all suites, on the CPU and on the emulated GPU
-#   test.sh emulated     only the tests of the CUDA kernels, on the emulated GPU
-#   test.sh interleaved only tests of what the CUDA kernels compute, while three blocks of a grid take turns
-#
-# The C++ test of the kernels keeps one core busy for most of the time, so it runs at the same time as the JavaScript
-# suites.
+#   test.sh              the JavaScript suites, on the CPU and on the emulated GPU
+#   test.sh emulated     only those on the emulated GPU
+#   test.sh kernels      the C++ tests of the CUDA kernels on the emulated GPU, and of the engine without threads
+#   test.sh interleaved  what the CUDA kernels compute, while three blocks of a grid take turns
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 emulated=$PWD/build/emulated
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-failed=0
+on_device() {
+  POLICY_LOSS_EMULATION_DEVICES=2 POLICY_LOSS_EMULATION_MEMORY=268435456 \
+    POLICY_LOSS_NATIVE=$emulated/policy_loss_emulated.node npx mocha --parallel "$@"
+}
 
-pieces=()
-device_suites=(test/device/*.test.ts)
-if [ "${1:-}" = interleaved ]; then
-  export POLICY_LOSS_EMULATION_RESIDENT=3
-  pieces=("functions, packed")
-  device_suites=(--timeout 600000 test/device/{program,advantages,corrections,expressions,beyond}.test.ts)
-fi
-
-{ "$emulated/no_threads_test" && "$emulated/emulation_test" "${pieces[@]}"; } >"$log" 2>&1 &
-kernels=$!
-
-if [ -z "${1:-}" ]; then
-  # The longest files and folders come first, so that only short files are left near the end.
-  files=(test/{identify/identify,cross-validation,numerics,objective,micro-batches,beyond/correction}.test.ts)
-  for file in test/{cluster,cli,plan,report,rollouts,doctor,identify,fuzz-files,program,define,beyond,tfjs}/*.test.ts test/*.test.ts; do
-    [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
-  done
-  npx mocha --parallel "${files[@]}" || failed=1
-fi
-POLICY_LOSS_EMULATION_DEVICES=2 POLICY_LOSS_EMULATION_MEMORY=268435456 \
-  POLICY_LOSS_NATIVE=$emulated/policy_loss_emulated.node npx mocha --parallel "${device_suites[@]}" || failed=1
-wait "$kernels" || failed=1
-cat "$log"
-exit "$failed"
+case ${1:-} in
+  '')
+    # The longest files come first, so that only short files are left near the end.
+    files=(test/{identify/identify,cross-validation,numerics,objective,micro-batches,beyond/correction}.test.ts)
+    for file in test/{cluster,cli,plan,report,rollouts,doctor,identify,fuzz-files,program,define,beyond,tfjs}/*.test.ts test/*.test.ts; do
+      [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
+    done
+    failed=0
+    npx mocha --parallel "${files[@]}" || failed=1
+    on_device test/device/*.test.ts || failed=1
+    exit "$failed"
+    ;;
+  emulated)
+    on_device test/device/*.test.ts
+    ;;
+  kernels)
+    "$emulated/no_threads_test"
+    "$emulated/emulation_test"
+    ;;
+  interleaved)
+    export POLICY_LOSS_EMULATION_RESIDENT=3
+    "$emulated/emulation_test" "functions, packed" &
+    on_device --timeout 600000 test/device/{program,advantages,corrections,expressions,beyond}.test.ts
+    wait $!
+    ;;
+  *)
+    echo "usage: test.sh [emulated|kernels|interleaved]" >&2
+    exit 2
+    ;;
+esac

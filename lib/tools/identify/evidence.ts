@@ -74,7 +74,7 @@ export function meet(logged: Logged, value: number | undefined): Meeting {
 }
 
 /** Returns to how many digits a value agrees with a logged number; see {@link Meeting}. */
-export function digitsOf(logged: Logged, value: number | undefined): number {
+function digitsOf(logged: Logged, value: number | undefined): number {
   if (value === undefined) return 0;
   const distance = Math.max(Math.abs(value - logged.value) - logged.rounding, 0);
   return Math.min(FLOAT_DIGITS, Math.max(0, -Math.log10(distance / scaleOf(logged))));
@@ -86,22 +86,20 @@ function scaleOf({ value }: Logged): number {
 
 /** What a candidate's rank depends on: how many logged numbers it meets, and then to how many digits. */
 export interface Score {
-  readonly matches: number;
-  readonly digits: number;
+  matches: number;
+  digits: number;
 }
 
-/**
- * @param digits to how many digits each of the logged numbers is met.
- * @param tolerance the largest relative error of a number that is met.
- */
-export function scoreOf(digits: readonly number[], tolerance: number): Score {
-  const least = -Math.log10(tolerance);
-  const score = { matches: 0, digits: 0 };
-  for (const each of digits) {
-    if (each >= least) score.matches++;
-    score.digits += counted(each);
-  }
-  return score;
+/** Returns the digits to which a number is met that has this relative error, the largest that counts as met. */
+export function leastDigits(tolerance: number): number {
+  return -Math.log10(tolerance);
+}
+
+/** Adds to a score how well a value meets a logged number. @param least the digits to which a number is met. */
+export function count(logged: Logged, value: number | undefined, least: number, score: Score): void {
+  const digits = digitsOf(logged, value);
+  if (digits >= least) score.matches++;
+  score.digits += counted(digits);
 }
 
 /** Orders scores, the best first. */

@@ -16,14 +16,14 @@ import {
 } from './configurations.js';
 import {
   compareScores,
-  digitsOf,
+  count,
   type Logged,
   type LoggedNumbers,
+  leastDigits,
   type Meeting,
   meet,
   readLogged,
   type Score,
-  scoreOf,
 } from './evidence.js';
 import { countOf, type Roles, rolesIn, type Split, splitsOf } from './rows.js';
 import { type Base, type KlTerm, MicroBatches } from './terms.js';
@@ -105,7 +105,8 @@ class Run {
   readonly #logged: readonly Logged[];
   readonly #trainer: Trainer;
   readonly #wants: ReadonlySet<string>;
-  readonly #tolerance: number;
+  // The digits to which a number is met.
+  readonly #least: number;
   readonly #found: Found[] = [];
   // The best of what was found for each loss, aggregation, roles and split.
   readonly #families = new Map<string, Found>();
@@ -122,7 +123,7 @@ class Run {
     this.#logged = readLogged(options.logged);
     this.#trainer = trainerOf(options.trainer);
     this.#wants = new Set(this.#logged.flatMap(({ names }) => names));
-    this.#tolerance = options.tolerance ?? 1e-3;
+    this.#least = leastDigits(options.tolerance ?? 1e-3);
   }
 
   async search(): Promise<Search> {
@@ -303,15 +304,9 @@ class Run {
       own.grad_norm = Math.sqrt(
         Math.max(base.gradSquare + (kl ? 2 * c * kl.product + c * c * kl.gradSquare : 0), 0),
       );
-    const valueFor = ({ names }: Logged): number | undefined => {
-      for (const name of names) {
-        const value = own[name] ?? values[name];
-        if (value !== undefined) return FACTORED.includes(name) ? factor * value : value;
-      }
-      return undefined;
-    };
-    const digits = this.#logged.map((logged) => digitsOf(logged, valueFor(logged)));
-    const score = scoreOf(digits, this.#tolerance);
+    const sources = { own, values, factor };
+    const score = { matches: 0, digits: 0 };
+    for (const logged of this.#logged) count(logged, valueFor(logged, sources), this.#least, score);
     const best = this.#families.get(base.family);
     const isBest = !best || compareScores(score, best.score) < 0;
     const isKept = !this.#worst || compareScores(score, this.#worst) <= 0;
@@ -323,7 +318,7 @@ class Run {
       kl: kl ? { fn: kl.fn, coef, lossAggMode: kl.lossAggMode } : null,
       entropyCoef,
       factor,
-      meetings: this.#logged.map((logged) => meet(logged, valueFor(logged))),
+      meetings: this.#logged.map((logged) => meet(logged, valueFor(logged, sources))),
       score,
       values: { ...values, ...own },
     };
@@ -342,6 +337,19 @@ class Run {
     this.#options.onProgress?.(share, this.#tried);
     await setImmediate();
   }
+}
+
+// Returns a candidate's value for a logged number; undefined if it has none. `own` has the numbers that depend on its
+// terms, and `values` those of the policy loss.
+function valueFor(
+  { names }: Logged,
+  sources: { own: Record<string, number>; values: Readonly<Record<string, number>>; factor: number },
+): number | undefined {
+  for (const name of names) {
+    const value = sources.own[name] ?? sources.values[name];
+    if (value !== undefined) return FACTORED.includes(name) ? sources.factor * value : value;
+  }
+  return undefined;
 }
 
 // Returns the usual coefficients from which a number differs by at most 5 %. They are in ascending order. Most candidates
