@@ -56,7 +56,6 @@ const STEPS = [
   },
   { run: `prebuild ${native ? BINARIES : 'linux-x64-glibc'}`, on: code, ...LLVM },
   { run: 'test:kernels', on: native },
-  { run: 'test:interleaved', on: native },
   { run: 'test:asan', on: native, ...CLANG },
   { run: 'test:isa', on: native },
   { run: 'test:walk-through', on: native || guide },

@@ -3,8 +3,8 @@
 #
 #   test.sh              the JavaScript suites, on the CPU and on the emulated GPU
 #   test.sh emulated     only those on the emulated GPU
-#   test.sh kernels      the C++ tests of the CUDA kernels on the emulated GPU, and of the engine without threads
-#   test.sh interleaved  what the CUDA kernels compute, while three blocks of a grid take turns
+#   test.sh kernels      the C++ tests of the CUDA kernels on the emulated GPU and of the engine without threads, then what
+#                        the kernels compute while three blocks of a grid take turns
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -32,15 +32,13 @@ case ${1:-} in
   kernels)
     "$emulated/no_threads_test"
     "$emulated/emulation_test"
-    ;;
-  interleaved)
     export POLICY_LOSS_EMULATION_RESIDENT=3
     "$emulated/emulation_test" "functions, packed" &
     on_device --timeout 600000 test/device/{program,advantages,corrections,expressions,beyond}.test.ts
     wait $!
     ;;
   *)
-    echo "usage: test.sh [emulated|kernels|interleaved]" >&2
+    echo "usage: test.sh [emulated|kernels]" >&2
     exit 2
     ;;
 esac
