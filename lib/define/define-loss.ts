@@ -22,7 +22,8 @@ import {
 } from '../losses/policy-loss-fn.js';
 import { compileLoss, METRIC_PER, type MetricPer } from '../program/compile.js';
 import { checkedLevel, type LossSymbols, nodeOf, type Operand, symbolsOf } from '../program/expression.js';
-import { Graph, type Node, reachable } from '../program/graph.js';
+import { Graph } from '../program/graph.js';
+import { type Node, reachable } from '../program/node.js';
 import { parseExpression } from '../program/parse.js';
 
 /** How many metrics a loss may define. */

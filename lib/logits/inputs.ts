@@ -71,7 +71,7 @@ export type NativeLogitsInput = Omit<NativeLogits, 'logprob' | 'logsumexp' | 'en
 
 /**
  * Reads the inputs that all calls share.
- * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ * @throws LossError as logprobs() does.
  */
 export function* readLogits(logits: unknown, options: LogitsOptions): Steps<NativeLogitsInput> {
   // All options are read before the first yield, because the caller may change them afterwards.
@@ -93,7 +93,7 @@ export type NativeRows = Omit<NativeLogitsInput, keyof NativeMatrix>;
 /**
  * Reads the logits of a call.
  * @param device the index of the device that computes the call; undefined for the CPU.
- * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ * @throws LossError as logprobs() does.
  */
 export function readMatrix(
   logits: unknown,
@@ -111,7 +111,7 @@ export function readMatrix(
 
 /**
  * Reads the rows of a call without their logits.
- * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ * @throws LossError as logprobs() does.
  */
 export function* readRows(
   targets: Int32Array,
