@@ -290,10 +290,7 @@ describe('forms of a batch', () => {
       teacherLogprob: { data: Uint16Array.from(teacherLogprob), dtype: 'bfloat16' },
       proxLogprob: new Float32Array(ROWS),
     };
-    assert.deepEqual(
-      takeNow(reader.read(mixed as Batch)).native.dtypes,
-      [0, 0, 0, 0, 1, 0, 4, 2, 0, 0, 0],
-    );
+    assert.deepEqual(takeNow(reader.read(mixed as Batch)).native.dtypes, [0, 0, 0, 0, 1, 0, 4, 2, 0, 0, 0]);
   });
 
   it('every column that the declaration of a loss names', () => {
