@@ -1,7 +1,7 @@
 // Makes the class of a policy loss from the definition of a user.
-import { types } from 'node:util';
 import type { MetricDeclaration } from '../base/declaration.js';
 import { describeValue, guarded, LossError, shorten, unknownOption } from '../base/errors.js';
+import { isError } from '../base/kinds.js';
 import { aggregation, checkLossAggMode } from '../base/option.js';
 import {
   type AggregationOption,
@@ -355,7 +355,7 @@ function called<T>(at: string, fn: () => T): T {
     return fn();
   } catch (error) {
     if (error instanceof LossError) throw error;
-    const received = types.isNativeError(error) ? `the error '${error.message}'` : 'an error';
+    const received = isError(error) ? `the error '${error.message}'` : 'an error';
     throw new LossError(
       'ERR_INVALID_OPTION',
       { at, expected: 'a function that returns an expression', received },
