@@ -16,7 +16,7 @@ export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 export const EXAMPLE = join(ROOT, 'examples', 'rollouts.jsonl');
 export const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
 /** The path of the compiled program, which users install. */
-export const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
+export const PROGRAM = join(ROOT, 'dist', 'tools', 'cli', 'main.js');
 const { href } = new URL('../../dist/tools/cli/program.js', import.meta.url);
 
 /** Runs the compiled program in this process and captures its output. This is ten times faster than a new process. */

@@ -12,7 +12,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
+const PROGRAM = join(ROOT, 'dist', 'tools', 'cli', 'main.js');
 const OFFLINE = new URL('./scenarios/offline.mjs', import.meta.url).href;
 const ROLLOUTS = join(ROOT, 'examples', 'rollouts.jsonl');
 const TRINITY = join(ROOT, 'examples', 'trinity.yaml');

@@ -17,7 +17,7 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
 // Imports the compiled module. It inserts the program of the page into each page, and that program must be compiled.
 const built: typeof import('../../lib/tools/cli/report/index.js') = await import(
-  pathToFileURL(join(ROOT, 'dist', 'cli', 'report', 'index.js')).href
+  pathToFileURL(join(ROOT, 'dist', 'tools', 'cli', 'report', 'index.js')).href
 );
 
 /** Reads the example rollouts, split into parts. */
