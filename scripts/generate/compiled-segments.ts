@@ -234,7 +234,7 @@ function isSimple({ op, operands }: Value): boolean {
 
 function columnConstant(index: number): string {
   const name = COLUMNS[index]!.replace(/(?:^|_)(.)/g, (_, letter: string) => letter.toUpperCase());
-  return `k${name}${name === 'TeacherLogprob' ? 'Column' : ''}`;
+  return `k${name}`;
 }
 
 // Returns a float32 number with as few digits as possible.
