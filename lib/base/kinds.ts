@@ -1,6 +1,6 @@
 // Recognises arrays, buffers, errors and promises of any realm, such as a context of node:vm in which a test runner runs
-// the tests. `instanceof` would recognise only those of the package's own realm. A Proxy of such an object is not one: native
-// code could not read it.
+// the tests. `instanceof` would recognise only those of the package's own realm. A Proxy of an array, a buffer or an
+// error is not recognised, because native code could not read it.
 
 /** Returns the name of a typed array's class, also for an instance of a subclass; undefined for any other value. */
 export function typedArrayName(value: unknown): string | undefined {
