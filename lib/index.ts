@@ -33,11 +33,8 @@ export type {
   ObjectiveConfig,
   TrinityObjectiveConfig,
 } from './algorithm/config.js';
-export {
-  type ConfigFramework,
-  type ConfigOptions,
-  fromConfig,
-} from './algorithm/configurations/from-config.js';
+export type { ConfigFramework } from './algorithm/configurations/frameworks.js';
+export { type ConfigOptions, fromConfig } from './algorithm/configurations/from-config.js';
 export { ALGORITHM_TYPE, AlgorithmRegistry } from './algorithm/index.js';
 export {
   Objective,

@@ -6,9 +6,20 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
-import { runInNewContext } from 'node:vm';
+import { promisify, types } from 'node:util';
+import { runInNewContext, runInThisContext } from 'node:vm';
 import { fromNative } from '../lib/base/abortable.js';
+import {
+  isArrayBuffer,
+  isError,
+  isFloat32Array,
+  isFloat64Array,
+  isInt32Array,
+  isPromise,
+  isUint8Array,
+  isUint16Array,
+  typedArrayName,
+} from '../lib/base/kinds.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
@@ -202,6 +213,51 @@ const PPO_LOSS = new PPOPolicyLossFn({ clipRange: 0.2 }).computeSync({
   advantages: [1, -1],
   actionMask: [1, 1],
 }).loss;
+
+describe('kinds of values are those of node:util', () => {
+  const pairs: readonly [ours: (value: unknown) => boolean, theirs: (value: unknown) => boolean][] = [
+    [isFloat32Array, types.isFloat32Array],
+    [isFloat64Array, types.isFloat64Array],
+    [isInt32Array, types.isInt32Array],
+    [isUint8Array, types.isUint8Array],
+    [isUint16Array, types.isUint16Array],
+    [isArrayBuffer, types.isArrayBuffer],
+    [isError, types.isNativeError],
+    [(value) => typedArrayName(value) !== undefined, types.isTypedArray],
+  ];
+  const arrays = 'Float32 Float64 Int8 Int16 Int32 BigInt64 Uint8 Uint8Clamped Uint16 Uint32 BigUint64'.split(
+    ' ',
+  );
+  const detach = '(value) => (structuredClone(value, { transfer: [value] }), value)';
+  for (const expression of [
+    ...['undefined', 'null', '1', '1n', 'true', `'Error'`, 'Symbol()', '[1]', '({})', '(() => {})', '/x/'],
+    ...arrays.map((name) => `new ${name}Array(2)`),
+    ...['new ArrayBuffer(8)', 'new SharedArrayBuffer(8)', 'new DataView(new ArrayBuffer(8))'],
+    ...[`(${detach})(new ArrayBuffer(8))`, 'new Float32Array(new SharedArrayBuffer(8))'],
+    ...['new (class extends Float32Array {})(2)', 'new (class extends ArrayBuffer {})(2)'],
+    ...['new Error()', 'new TypeError()', 'new (class extends RangeError {})()', 'new AggregateError([])'],
+    ...['Promise.resolve()', 'new (class extends Promise {})(() => {})', 'Object.create(Promise.prototype)'],
+    ...['new Float32Array(2)', 'new ArrayBuffer(8)', 'new Error()'].flatMap((value) => [
+      ...[`new Proxy(${value}, {})`, `Object.setPrototypeOf(${value}, null)`, `Object.create(${value})`],
+    ]),
+    ...['Float32Array', 'ArrayBuffer', 'Error'].flatMap((name) => [
+      ...[`({ [Symbol.toStringTag]: '${name}' })`, `Object.create(${name}.prototype)`, name],
+    ]),
+    `Object.defineProperty(new Int32Array(1), Symbol.toStringTag, { value: 'Uint8Array' })`,
+    '(({ proxy, revoke }) => (revoke(), proxy))(Proxy.revocable([], {}))',
+    `new Proxy(new Error(), { get() { throw 'get'; }, has() { throw 'has'; } })`,
+  ])
+    it(expression, () => {
+      for (const value of [runInThisContext(expression), runInNewContext(expression, { structuredClone })])
+        for (const [ours, theirs] of pairs) assert.equal(ours(value), theirs(value), theirs.name);
+    });
+
+  it('promises, also those of another library', () => {
+    for (const promise of ['Promise.resolve()', '({ then() {} })'])
+      for (const value of [runInThisContext(promise), runInNewContext(promise)]) assert.ok(isPromise(value));
+    for (const value of [undefined, null, 0, 'text', [], {}, () => {}]) assert.ok(!isPromise(value));
+  });
+});
 
 describe('LossError', () => {
   it('is recognised if another copy of the package made it', async () => {

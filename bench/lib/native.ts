@@ -13,9 +13,9 @@ import type {
 } from '../../binding.js';
 import { native } from '../../lib/base/native.js';
 import { takeNow } from '../../lib/base/steps.js';
+import type { InputName } from '../../lib/batch/columns.js';
 import { KeyMapper } from '../../lib/batch/key-mapper.js';
 import { BatchReader } from '../../lib/batch/reader.js';
-import { type InputName } from '../../lib/batch/columns.js';
 import { nativeArray, nativeDtypes } from '../../lib/call/gradients.js';
 import { type Batch, type EntropyLossFn, KLFn, Objective, PolicyLossFn } from '../../lib/index.js';
 import { type Contender, contender } from './race.js';

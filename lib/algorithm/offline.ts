@@ -1,5 +1,6 @@
 // Checks the configurations of SFT and DPO, which train on given experiences instead of samples from the policy.
 import { describeValue, guarded, LossError } from '../base/errors.js';
+import { emitWarning } from '../base/node.js';
 import type { TrinityConfig } from './algorithm-type.js';
 
 /** Implements checkConfig() of SFT. */
@@ -63,7 +64,7 @@ function checkExperiences(algorithm: string, config: TrinityConfig): TrinityConf
 }
 
 function warn(message: string): void {
-  process.emitWarning(message, { type: 'PolicyLossWarning' });
+  emitWarning(message, { type: 'PolicyLossWarning' });
 }
 
 function valueAt(config: unknown, path: readonly string[]): unknown {

@@ -1,6 +1,6 @@
 // Runs native work that an AbortSignal can end, and converts native errors to LossErrors.
-import { types } from 'node:util';
 import { describeValue, LossError, type LossErrorCode } from './errors.js';
+import { isError } from './kinds.js';
 
 /**
  * The part of an AbortSignal that the package uses. A signal of Node, of a DOM or of another realm has it. Its `reason`
@@ -124,11 +124,11 @@ const NATIVE_CODES: readonly unknown[] = [
  */
 export function fromNative(error: unknown): unknown {
   // Native code checks every array a second time, because an array may have changed since lib/ checked it.
-  if (types.isNativeError(error) && error.name === 'TypeError')
+  if (isError(error) && error.name === 'TypeError')
     return new LossError('ERR_INVALID_INPUT', `an array changed while it was being read: ${error.message}`, {
       cause: error,
     });
-  const code = types.isNativeError(error) ? (error as NodeJS.ErrnoException).code : undefined;
+  const code = isError(error) ? (error as { code?: unknown }).code : undefined;
   if (!NATIVE_CODES.includes(code)) return error;
   return new LossError(code as LossErrorCode, (error as Error).message, { cause: error });
 }

@@ -1,4 +1,5 @@
 // Warnings about unusual options. They are advice to whoever chose the options.
+import { emitWarning } from './node.js';
 
 const given = new Set<string>();
 let isSilent = false;
@@ -11,7 +12,7 @@ let isSilent = false;
 export function advise(code: string, message: string): void {
   if (isSilent || given.has(code)) return;
   given.add(code);
-  process.emitWarning(message, { code });
+  emitWarning(message, { code });
 }
 
 /** Calls a function without advice. A search tries options that nobody has chosen. */

@@ -1,10 +1,16 @@
 // Checks a caller's typed arrays before native code reads or writes their memory.
-//
-// All of lib/ recognises typed arrays by node:util's types, and not by instanceof. So it also accepts arrays of another
-// realm, such as a context of node:vm in which a test runner runs the tests.
-import { types } from 'node:util';
 import type { NativeDeviceArray } from '../../binding.js';
 import { LossError } from './errors.js';
+import {
+  getterOf,
+  isArrayBuffer,
+  isFloat32Array,
+  isFloat64Array,
+  isInt32Array,
+  isUint8Array,
+  TYPED_ARRAY,
+  typedArrayName,
+} from './kinds.js';
 
 /**
  * Checks that an array still has its memory.
@@ -29,10 +35,10 @@ export function fixedLength<T extends Float32Array | Float64Array | Int32Array |
   array: T,
 ): T {
   if (!isResizable(array)) return array;
-  if (types.isInt32Array(array)) return new Int32Array(array) as T;
-  if (types.isFloat32Array(array)) return new Float32Array(array) as T;
-  if (types.isFloat64Array(array)) return new Float64Array(array) as T;
-  return (types.isUint8Array(array) ? new Uint8Array(array) : new Uint16Array(array)) as T;
+  if (isInt32Array(array)) return new Int32Array(array) as T;
+  if (isFloat32Array(array)) return new Float32Array(array) as T;
+  if (isFloat64Array(array)) return new Float64Array(array) as T;
+  return (isUint8Array(array) ? new Uint8Array(array) : new Uint16Array(array)) as T;
 }
 
 /**
@@ -40,7 +46,7 @@ export function fixedLength<T extends Float32Array | Float64Array | Int32Array |
  */
 export function isResizable(array: ArrayBufferView): boolean {
   const buffer = bufferOf.call(array);
-  return types.isArrayBuffer(buffer) && resizableOf.call(buffer);
+  return isArrayBuffer(buffer) && resizableOf.call(buffer);
 }
 
 /** An array of float16 numbers, which newer versions of JavaScript have. */
@@ -53,7 +59,7 @@ export interface Float16ArrayLike extends ArrayBufferView {
 
 /** Returns the bits of a Float16Array, in the same memory. Returns undefined for any other value. */
 export function bitsOfFloat16Array(value: unknown): Uint16Array | undefined {
-  if (!ArrayBuffer.isView(value) || tagOf.call(value) !== 'Float16Array') return undefined;
+  if (typedArrayName(value) !== 'Float16Array') return undefined;
   const at = offsetOf.call(value);
   return new Uint16Array(bufferOf.call(value), at, lengthOf.call(value));
 }
@@ -90,13 +96,7 @@ export function checkApart(
 }
 
 // The getters themselves, because an array or its buffer may have no prototype, or another property of the same name.
-const TYPED_ARRAY = Object.getPrototypeOf(Uint8Array.prototype);
 const bufferOf = getterOf<ArrayBufferLike>(TYPED_ARRAY, 'buffer');
 const offsetOf = getterOf<number>(TYPED_ARRAY, 'byteOffset');
 const lengthOf = getterOf<number>(TYPED_ARRAY, 'length');
-const tagOf = getterOf<string | undefined>(TYPED_ARRAY, Symbol.toStringTag);
 const resizableOf = getterOf<boolean>(ArrayBuffer.prototype, 'resizable');
-
-function getterOf<T>(prototype: object, name: string | symbol): (this: object) => T {
-  return Object.getOwnPropertyDescriptor(prototype, name)!.get!;
-}

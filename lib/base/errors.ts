@@ -1,6 +1,6 @@
 // LossError, the only class of errors that the package throws, and helpers that report bad values in a uniform style.
-import { types } from 'node:util';
 import { closest, distance } from 'fastest-levenshtein';
+import { isError } from './kinds.js';
 
 /** The kind of a failure, for programs to act on. The error's message explains the failure to people. */
 export type LossErrorCode =
@@ -69,7 +69,7 @@ export class LossError extends Error {
   /** Implements `instanceof`: for LossError by a mark that all copies of the package share, for subclasses as usual. */
   static override [Symbol.hasInstance](value: unknown): boolean {
     if (this !== LossError) return Function.prototype[Symbol.hasInstance].call(this, value);
-    return types.isNativeError(value) && BRAND in value;
+    return isError(value) && BRAND in value;
   }
 
   /** Always 'LossError'. */
@@ -235,8 +235,7 @@ const UNREADABLE = 'an argument could not be read';
 
 function asLossError(error: unknown, code: LossErrorCode, what: string): LossError {
   if (error instanceof LossError) return error;
-  const reason =
-    error instanceof Error || types.isNativeError(error) ? String(error.message) : describeValue(error);
+  const reason = error instanceof Error || isError(error) ? String(error.message) : describeValue(error);
   return new LossError(code, `${what}: ${reason}`, { cause: error });
 }
 

@@ -1,7 +1,6 @@
-// The arrays that calls return. They are not cleared, because clearing a large array blocks the event loop for
-// milliseconds. Native code writes every element.
-import { Buffer, constants } from 'node:buffer';
+// The arrays that calls return. They are not cleared, because native code writes every element.
 import { allocate } from './errors.js';
+import { unclearedMemory } from './node.js';
 
 /**
  * Returns an array with any content. The caller must write all of its elements before a user can see it.
@@ -18,14 +17,9 @@ export function halfResultArray(what: string, length: number): Uint16Array<Array
 }
 
 function newArray<A>(
-  type: { new (from: number | ArrayBuffer): A; readonly BYTES_PER_ELEMENT: number },
+  type: { new (memory: ArrayBuffer): A; readonly BYTES_PER_ELEMENT: number },
   what: string,
   length: number,
 ): A {
-  const bytes = length * type.BYTES_PER_ELEMENT;
-  return allocate(what, () => {
-    if (bytes === 0 || bytes > constants.MAX_LENGTH) return new type(length);
-    // A Buffer of this kind is not cleared, and has an ArrayBuffer of its own, of exactly its size.
-    return new type(Buffer.allocUnsafeSlow(bytes).buffer);
-  });
+  return allocate(what, () => new type(unclearedMemory(length * type.BYTES_PER_ELEMENT)));
 }

@@ -1,10 +1,10 @@
 // Calls that consist of several steps. One generator serves both versions of a call: the synchronous version takes all
 // steps at once. The asynchronous version may wait for each, and lets the event loop do other work between them.
-import { setImmediate } from 'node:timers/promises';
-import { types } from 'node:util';
 import type { NativeCompute } from '../../binding.js';
 import { type AbortSignalLike, abortable, checkSignal, fromNative } from './abortable.js';
 import { guarded, guardedAsync, unreadable } from './errors.js';
+import { isPromise } from './kinds.js';
+import { laterTurn } from './node.js';
 
 /** How the steps of a call are taken. */
 export interface Taking {
@@ -126,7 +126,7 @@ export async function takeLater<R>(
         const step = next.value;
         if (step) {
           result = step(taking);
-          if (types.isPromise(result)) {
+          if (isPromise(result)) {
             result = await result;
             turnEnds = 0;
           }
@@ -152,7 +152,7 @@ let lastTurn = Promise.resolve();
 // Waits for a turn of the event loop that no other call uses. Without this, many calls at once would keep the event loop
 // busy for many times the length of a turn.
 function nextTurn(): Promise<void> {
-  lastTurn = lastTurn.then(() => setImmediate());
+  lastTurn = lastTurn.then(() => laterTurn());
   return lastTurn;
 }
 

@@ -1,9 +1,9 @@
 // Converts one column of a host batch to the array that native code reads. Columns of float32 and masks of bytes are
 // passed on without a copy. Other arrays are converted in slices. Between two slices of an asynchronous call, the caller
 // may change them, so each slice checks what it reads.
-import { types } from 'node:util';
 import { checkAttached, fixedLength } from '../base/arrays.js';
 import { allocate, describeValue, LossError } from '../base/errors.js';
+import { isFloat32Array, isFloat64Array, isInt32Array, isUint8Array, isUint16Array } from '../base/kinds.js';
 import { inSlices, SLICE, type Steps } from '../base/steps.js';
 import { type FoundInput, find } from './batch.js';
 import { describeShape, type Layout } from './layout.js';
@@ -48,7 +48,7 @@ export function* readFloats(
 export function* readFloat32(key: string, value: unknown, layout: Layout): Steps<Float32Array> {
   const { data } = yield* floatData(key, value, layout, false);
   checkAttached(key, data);
-  if (!types.isFloat32Array(data))
+  if (!isFloat32Array(data))
     throw new LossError('ERR_INVALID_INPUT', {
       key,
       expected: 'dtype float32',
@@ -68,8 +68,8 @@ function checkLength(key: string, length: number, layout: Layout, mayBePerRow: b
 }
 
 function* floatData(key: string, value: unknown, layout: Layout, mayBePerRow: boolean): Steps<TaggedFloats> {
-  if (types.isFloat32Array(value)) return { data: value, dtype: 'float32' };
-  if (types.isFloat64Array(value) || Array.isArray(value))
+  if (isFloat32Array(value)) return { data: value, dtype: 'float32' };
+  if (isFloat64Array(value) || Array.isArray(value))
     return { data: yield* toFloat32(key, value, layout, mayBePerRow), dtype: 'float32' };
   const tagged = taggedFloats(key, value);
   if (tagged) return tagged;
@@ -95,8 +95,8 @@ export interface TaggedFloats {
 export function taggedFloats(key: string, value: unknown): TaggedFloats | undefined {
   if (value === null || typeof value !== 'object' || !('data' in value && 'dtype' in value)) return undefined;
   const { data, dtype } = value;
-  if (dtype === 'float32' && types.isFloat32Array(data)) return { data, dtype };
-  if ((dtype === 'float16' || dtype === 'bfloat16') && types.isUint16Array(data)) return { data, dtype };
+  if (dtype === 'float32' && isFloat32Array(data)) return { data, dtype };
+  if ((dtype === 'float16' || dtype === 'bfloat16') && isUint16Array(data)) return { data, dtype };
   throw new LossError('ERR_INVALID_INPUT', {
     key,
     expected: 'dtype float16 or bfloat16 in a Uint16Array, or float32 in a Float32Array',
@@ -135,7 +135,7 @@ function* toFloat32(
     yield* copyRows(key, value, layout, data, copyNumbers);
     return data;
   }
-  const isTyped = types.isFloat64Array(value);
+  const isTyped = isFloat64Array(value);
   if (isTyped) checkAttached(key, value);
   const { length } = value;
   // A wrong length must not make the program allocate that much memory, so it is checked first.
@@ -296,7 +296,7 @@ export function* readMask(
     const expected = per === 'token' ? describeShape(layout) : `[${layout.rows}], one value per row`;
     throw new LossError('ERR_SHAPE_MISMATCH', { key, expected, received: String(received) });
   };
-  if (types.isUint8Array(value)) {
+  if (isUint8Array(value)) {
     checkAttached(key, value);
     checkMaskLength(value.length);
     return fixedLength(value);
@@ -321,8 +321,8 @@ export function* readMask(
  * wrong.
  */
 export function* readRowNumbers(key: string, value: unknown, rows: number): Steps<Float64Array> {
-  const isFloat64 = types.isFloat64Array(value);
-  const isTyped = isFloat64 || types.isFloat32Array(value);
+  const isFloat64 = isFloat64Array(value);
+  const isTyped = isFloat64 || isFloat32Array(value);
   if (isTyped) checkAttached(key, value);
   else if (!Array.isArray(value))
     throw new LossError('ERR_INVALID_INPUT', {
@@ -343,7 +343,7 @@ export function* readRowNumbers(key: string, value: unknown, rows: number): Step
  * wrong.
  */
 export function* readRowIds(key: string, value: unknown, rows: number): Steps<Int32Array> {
-  if (types.isInt32Array(value)) {
+  if (isInt32Array(value)) {
     checkAttached(key, value);
     checkRows(key, value.length, rows);
     // Makes a copy, because native code reads the ids twice and they must not change between the two reads.

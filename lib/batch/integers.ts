@@ -1,7 +1,7 @@
 // Copies whole numbers, such as offsets and token ids, to arrays that native code reads.
-import { types } from 'node:util';
 import { checkAttached } from '../base/arrays.js';
 import { allocate, describeValue, LossError } from '../base/errors.js';
+import { isInt32Array } from '../base/kinds.js';
 import { inSlices, type Steps } from '../base/steps.js';
 
 /**
@@ -11,7 +11,7 @@ import { inSlices, type Steps } from '../base/steps.js';
  * `least` to 2³¹ − 1.
  */
 export function* copyIntegers(key: string, value: unknown, least: number): Steps<Int32Array> {
-  if (types.isInt32Array(value)) {
+  if (isInt32Array(value)) {
     checkAttached(key, value);
     return allocate(key, () => new Int32Array(value));
   }

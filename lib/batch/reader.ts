@@ -1,9 +1,9 @@
 // Reads a caller's batch for a native call: finds each input under any of its accepted names, checks it, and converts
 // it if necessary.
-import { types } from 'node:util';
 import type { NativeBatch } from '../../binding.js';
 import { isResizable } from '../base/arrays.js';
 import { describeValue, LossError } from '../base/errors.js';
+import { isFloat32Array, isUint8Array } from '../base/kinds.js';
 import { inSlices, type Steps, takeNow } from '../base/steps.js';
 import { type Batch, type FoundInput, find } from './batch.js';
 import { ADVANTAGE_COLUMNS, COLUMNS, INPUT_NAMES, type InputName, inputRow, ROW_DATA } from './columns.js';
@@ -212,14 +212,14 @@ const LAYOUT_KEYS = ['shape', ...CU_SEQLENS].map((key) => [key]);
 // Stores an input in the native batch if it needs no conversion. This fast path exists because a small batch is computed
 // within microseconds, and the general path would add noticeable time.
 function isReady(native: NativeBatch, entry: ReaderEntry, value: unknown, layout: Layout): boolean {
-  if (entry.slot >= 0 && types.isFloat32Array(value)) {
+  if (entry.slot >= 0 && isFloat32Array(value)) {
     const perRow = entry.mayBePerRow && value.length === layout.rows && layout.rows !== layout.tokens;
     if (!isReadyFor(value, perRow ? layout.rows : layout.tokens)) return false;
     native.data[entry.slot] = value;
     if (perRow) native.dtypes[entry.slot] = PER_ROW;
     return true;
   }
-  if (entry.name === 'action_mask' && types.isUint8Array(value) && isReadyFor(value, layout.tokens)) {
+  if (entry.name === 'action_mask' && isUint8Array(value) && isReadyFor(value, layout.tokens)) {
     native.mask = value;
     return true;
   }

@@ -1,8 +1,8 @@
 // The arrays that receive gradients.
-import { types } from 'node:util';
 import type { NativeDeviceArray } from '../../binding.js';
 import { bitsOfFloat16Array, checkApart, checkAttached, isResizable } from '../base/arrays.js';
 import { describeValue, LossError } from '../base/errors.js';
+import { isFloat32Array, isUint16Array } from '../base/kinds.js';
 import { halfResultArray, resultArray } from '../base/result-arrays.js';
 import { DTYPE_CODES } from '../batch/convert.js';
 import { describeShape, type Layout } from '../batch/layout.js';
@@ -104,7 +104,7 @@ function halfRequest(key: string, wanted: GradientRequest | undefined): HalfGrad
   const half = namedDtype(wanted);
   if (!half) return undefined;
   const { dtype, data } = half;
-  if ((dtype === 'float16' || dtype === 'bfloat16') && (data === undefined || types.isUint16Array(data)))
+  if ((dtype === 'float16' || dtype === 'bfloat16') && (data === undefined || isUint16Array(data)))
     return half;
   throw new LossError('ERR_INVALID_INPUT', {
     key,
@@ -182,7 +182,7 @@ export function checkOutput(
   expected: string,
   shape: () => string,
 ): asserts array is Float32Array {
-  if (!types.isFloat32Array(array))
+  if (!isFloat32Array(array))
     throw new LossError('ERR_INVALID_INPUT', { key, expected, received: describeValue(array) });
   checkMemory(key, array, size, shape);
 }

@@ -1,7 +1,7 @@
 // Makes the class of a policy loss from the definition of a user.
-import { types } from 'node:util';
 import type { MetricDeclaration } from '../base/declaration.js';
 import { describeValue, guarded, LossError, shorten, unknownOption } from '../base/errors.js';
+import { isError } from '../base/kinds.js';
 import { aggregation, checkLossAggMode } from '../base/option.js';
 import {
   type AggregationOption,
@@ -22,7 +22,8 @@ import {
 } from '../losses/policy-loss-fn.js';
 import { compileLoss, METRIC_PER, type MetricPer } from '../program/compile.js';
 import { checkedLevel, type LossSymbols, nodeOf, type Operand, symbolsOf } from '../program/expression.js';
-import { Graph, type Node, reachable } from '../program/graph.js';
+import { Graph } from '../program/graph.js';
+import { type Node, reachable } from '../program/node.js';
 import { parseExpression } from '../program/parse.js';
 
 /** How many metrics a loss may define. */
@@ -354,7 +355,7 @@ function called<T>(at: string, fn: () => T): T {
     return fn();
   } catch (error) {
     if (error instanceof LossError) throw error;
-    const received = types.isNativeError(error) ? `the error '${error.message}'` : 'an error';
+    const received = isError(error) ? `the error '${error.message}'` : 'an error';
     throw new LossError(
       'ERR_INVALID_OPTION',
       { at, expected: 'a function that returns an expression', received },

@@ -1,7 +1,7 @@
 // Columns that already are in the memory of a CUDA device.
-import { types } from 'node:util';
 import type { NativeBatch, NativeDeviceArray } from '../../binding.js';
 import { describeValue, LossError } from '../base/errors.js';
+import { isUint8Array } from '../base/kinds.js';
 import { DTYPE_CODES, PER_ROW } from '../batch/convert.js';
 import { describeShape, type Layout } from '../batch/layout.js';
 import type { SetColumn } from '../batch/reader.js';
@@ -151,7 +151,7 @@ function checkedHandle(
   { ipc, offset = 0 }: IpcColumn,
   refuse: (expected: string, received: string) => never,
 ): Uint8Array {
-  if (!types.isUint8Array(ipc) || ipc.length !== IPC_BYTES)
+  if (!isUint8Array(ipc) || ipc.length !== IPC_BYTES)
     refuse(`ipc with the ${IPC_BYTES} bytes of a cudaIpcMemHandle_t`, describeValue(ipc));
   if (!Number.isSafeInteger(offset) || offset < 0)
     refuse('an offset that is a whole number of bytes', describeValue(offset));

@@ -1,8 +1,8 @@
 // Page-locked host memory, which devices read and write without staging.
 import { constants } from 'node:buffer';
-import { types } from 'node:util';
 import { fromNative } from '../base/abortable.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../base/errors.js';
+import { isArrayBuffer } from '../base/kinds.js';
 import { native } from '../base/native.js';
 import { requireCuda } from './device.js';
 
@@ -48,7 +48,7 @@ export function allocPinned(bytes: number, device = 'cuda'): Promise<ArrayBuffer
  */
 export function freePinned(buffer: ArrayBuffer): void {
   guarded(() => {
-    const isBuffer = types.isArrayBuffer(buffer);
+    const isBuffer = isArrayBuffer(buffer);
     if (isBuffer && buffer.byteLength === 0) return;
     if (!isBuffer || !native.freePinned(buffer))
       throw new LossError('ERR_INVALID_INPUT', {

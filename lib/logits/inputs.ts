@@ -1,5 +1,4 @@
 // Reads and checks the arguments of the calls that compute from logits.
-import { types } from 'node:util';
 import type { NativeLogits } from '../../binding.js';
 import {
   bitsOfFloat16Array,
@@ -10,6 +9,7 @@ import {
   overlapOf,
 } from '../base/arrays.js';
 import { allocate, describeValue, LossError } from '../base/errors.js';
+import { isFloat32Array, isInt32Array } from '../base/kinds.js';
 import { resultArray } from '../base/result-arrays.js';
 import { inSlices, SLICE, type Steps } from '../base/steps.js';
 import { DTYPE_CODES, readRowNumbers, type TaggedFloats, taggedFloats } from '../batch/convert.js';
@@ -71,7 +71,7 @@ export type NativeLogitsInput = Omit<NativeLogits, 'logprob' | 'logsumexp' | 'en
 
 /**
  * Reads the inputs that all calls share.
- * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ * @throws LossError as logprobs() does.
  */
 export function* readLogits(logits: unknown, options: LogitsOptions): Steps<NativeLogitsInput> {
   // All options are read before the first yield, because the caller may change them afterwards.
@@ -93,7 +93,7 @@ export type NativeRows = Omit<NativeLogitsInput, keyof NativeMatrix>;
 /**
  * Reads the logits of a call.
  * @param device the index of the device that computes the call; undefined for the CPU.
- * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ * @throws LossError as logprobs() does.
  */
 export function readMatrix(
   logits: unknown,
@@ -111,7 +111,7 @@ export function readMatrix(
 
 /**
  * Reads the rows of a call without their logits.
- * @throws LossError as {@link import('./logprobs.js').logprobs} does.
+ * @throws LossError as logprobs() does.
  */
 export function* readRows(
   targets: Int32Array,
@@ -172,7 +172,7 @@ export function readStride(rowStride: number | undefined, vocabulary: number): n
 /** Returns logits as floats of a dtype. */
 export function floatsOf(key: string, value: unknown): TaggedFloats {
   const bits = bitsOfFloat16Array(value);
-  const floats: TaggedFloats | undefined = types.isFloat32Array(value)
+  const floats: TaggedFloats | undefined = isFloat32Array(value)
     ? { data: value, dtype: 'float32' }
     : bits
       ? { data: bits, dtype: 'float16' }
@@ -277,8 +277,8 @@ function* readSupport(
   vocabulary: number,
 ): Steps<{ tokenIds: Int32Array; offsets: Int32Array }> {
   const rows = targets.length;
-  if (types.isInt32Array(ids)) checkAttached('support.tokenIds', ids);
-  const tokenIds = types.isInt32Array(ids)
+  if (isInt32Array(ids)) checkAttached('support.tokenIds', ids);
+  const tokenIds = isInt32Array(ids)
     ? fixedLength(ids)
     : yield* copyIntegers('support.tokenIds', ids, -MOST_TOKENS);
   const offsets = yield* copyIntegers('support.offsets', starts, 0);

@@ -1,10 +1,9 @@
 // The arrays that advantage functions read and write: rewards under keys that the caller chose, numbers that are not finite,
 // and arrays of the caller's for results.
-
-import { types } from 'node:util';
 import type { NativeAdvantageBatch } from '../../binding.js';
 import { overlapOf } from '../base/arrays.js';
 import { describeValue, LossError } from '../base/errors.js';
+import { isFloat32Array } from '../base/kinds.js';
 import type { Steps } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
 import type { InputName } from '../batch/columns.js';
@@ -124,7 +123,7 @@ function firstNonFinite({ native, layout }: HostSource, slot: number, row: numbe
   const begin = layout.offsets ? layout.offsets[row]! : row * layout.rowLength;
   const end = layout.offsets ? layout.offsets[row + 1]! : begin + layout.rowLength;
   for (let index = begin; index < end; index++) {
-    const value = types.isFloat32Array(column)
+    const value = isFloat32Array(column)
       ? column[index]!
       : nonFiniteHalf(column[index]!, native.dtypes[slot]!);
     if (!Number.isFinite(value) && (masked || native.mask![index] !== 0)) return { index, value };

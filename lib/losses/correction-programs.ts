@@ -10,8 +10,9 @@ import type { Corrected, Correction } from '../call/correction.js';
 import { Evaluator } from '../call/evaluator.js';
 import type { Input } from '../device/input.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
-import { Graph, reachable } from '../program/graph.js';
+import { Graph } from '../program/graph.js';
 import { type MetricExpression, nodesOf, programOf } from '../program/loss-program.js';
+import { reachable } from '../program/node.js';
 
 /** A correction as expressions. None of them has a gradient. */
 export interface CorrectionExpressions {

@@ -1,6 +1,6 @@
 // Sums, means, extremes and deviations over rows and over the batch, as the frameworks compute them.
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
-import { isBelow } from '../program/graph.js';
+import { isBelow } from '../program/node.js';
 
 /** Returns a log-ratio, limited so that the ratio stays finite. */
 export function limitedLog({ clip }: ProgramSymbols, logRatio: Expression): Expression {

@@ -4,8 +4,8 @@ import { native } from '../base/native.js';
 import { COLUMNS, type ColumnName, ROW_DATA, type RowDataName } from '../batch/columns.js';
 import { type Derivatives, differentiate } from './differentiate.js';
 import { splitProduct } from './factors.js';
+import { type Graph, tooLarge } from './graph.js';
 import {
-  type Graph,
   isBatchReduction,
   isBelow,
   isConstant,
@@ -16,8 +16,7 @@ import {
   type Op,
   reachable,
   readsGroups,
-  tooLarge,
-} from './graph.js';
+} from './node.js';
 import { assignRegisters, hasRegister, registerCount, type Use } from './registers.js';
 import { schedule } from './schedule.js';
 

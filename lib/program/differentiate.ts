@@ -1,8 +1,8 @@
 // The derivatives of a loss by the log-probabilities, by the entropies and by log_z. Within a level, derivatives are
 // computed forwards: one tangent per node and variable. So a branch that was not chosen never counts, not even as
 // 0 · Infinity. From a reduction or scan to its operand, they are computed backwards: one adjoint per value.
+import type { Graph } from './graph.js';
 import {
-  type Graph,
   isBatchReduction,
   isBelow,
   isGroupReduction,
@@ -14,7 +14,7 @@ import {
   type Op,
   type ReductionOp,
   reachable,
-} from './graph.js';
+} from './node.js';
 import { tangentOf } from './tangents.js';
 
 /** The derivatives of the whole loss, which is Σ weight · loss over the tokens, plus Σ repeats · rowLoss over the rows. */

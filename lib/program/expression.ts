@@ -3,7 +3,8 @@
 import { describeValue, LossError } from '../base/errors.js';
 import { type CamelCase, toCamelCase } from '../base/options.js';
 import type { ColumnName, InputWith, RowColumnName, SymbolOf } from '../batch/columns.js';
-import { type BinaryOp, type Graph, isBelow, type Level, type Node } from './graph.js';
+import type { Graph } from './graph.js';
+import { type BinaryOp, isBelow, type Level, type Node } from './node.js';
 import {
   describeArguments,
   FUNCTIONS,

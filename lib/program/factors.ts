@@ -1,5 +1,5 @@
 // Splits products into the factors of different levels.
-import { type Graph, isBelow, type Level, type Node } from './graph.js';
+import { isBelow, type Level, type Node, type NodeFactory } from './node.js';
 
 // The parts of a product that are looked at. It bounds the time for a long product.
 const MAX_PARTS = 32;
@@ -15,7 +15,7 @@ interface SplitProduct {
  * undefined if there are none. Both keep the product's structure. So their bits do not depend on the order of the operands,
  * which is that in which the nodes were made.
  */
-export function splitProduct(graph: Graph, product: Node, level: Level): SplitProduct | undefined {
+export function splitProduct(graph: NodeFactory, product: Node, level: Level): SplitProduct | undefined {
   const one = graph.constant(1);
   let parts = 0;
   const split = (node: Node): SplitProduct => {

@@ -1,6 +1,5 @@
 // The graph of a user-defined loss. Its nodes are the loss's subexpressions. Equal expressions are one node, so a value
 // that is used twice is computed once.
-
 import { LossError } from '../base/errors.js';
 import {
   COLUMNS,
@@ -9,88 +8,25 @@ import {
   type RowColumnName,
   WEIGHTS_COLUMN,
 } from '../batch/columns.js';
-import type { ArithmeticOp } from './arithmetic.js';
+import {
+  BATCH_SELECTIONS,
+  type BatchSelection,
+  type BinaryOp,
+  isBatchReduction,
+  isBelow,
+  isConstant,
+  isGroupReduction,
+  isPositionOp,
+  isRowReduction,
+  isScan,
+  type Level,
+  type Node,
+  type NodeFactory,
+  type Op,
+  POSITION_OPS,
+  type UnaryOp,
+} from './node.js';
 import { simplify } from './simplify.js';
-
-/**
- * How often a value changes: never, with the batch, with the row, or with the token. Values of the level 'counts' also
- * change with the batch, but depend only on its size. So they are known before the batch is read.
- */
-export type Level = 'constant' | 'counts' | 'batch' | 'row' | 'token';
-const RANKS: Record<Level, number> = { constant: 0, counts: 1, batch: 2, row: 3, token: 4 };
-
-/** Returns whether values of level `a` change less often than those of level `b`. */
-export function isBelow(a: Level, b: Level): boolean {
-  return RANKS[a] < RANKS[b];
-}
-
-/**
- * The reductions from the tokens of a row to a value of the row. That of row_keep stands for the values of the tokens in
- * selections.
- */
-export const ROW_REDUCTIONS = [
-  'row_sum',
-  'row_min',
-  'row_max',
-  'row_arg_min',
-  'row_arg_max',
-  'row_keep',
-] as const;
-/** The selections among the values that the tokens of all rows keep. Each row counts as often as its repeats say. */
-export const BATCH_SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_fill'] as const;
-export type BatchSelection = (typeof BATCH_SELECTIONS)[number];
-/** The reductions from the rows' values to a value of the batch. Except in selections, each row counts once. */
-export const BATCH_REDUCTIONS = [
-  'rows_sum',
-  'rows_min',
-  'rows_max',
-  'rows_arg_min',
-  'rows_arg_max',
-  ...BATCH_SELECTIONS,
-] as const;
-/** The operations on a token's position and a number that is the same for all tokens of its row. */
-const POSITION_OPS = ['is_at', 'is_up_to', 'draw'] as const;
-type PositionOp = (typeof POSITION_OPS)[number];
-export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCTIONS)[number];
-/**
- * The reductions from the rows of a group, or of a pair, to a value that all of them have. The sums have derivatives.
- * Each row counts once.
- */
-export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'] as const;
-/**
- * The scans: values of tokens that depend on other tokens of the row. Their derivative is that of the first operand. The
- * second operand, the decay, is a constant for the derivative.
- */
-export const SCANS = ['prefix_sum', 'suffix_sum', 'run_sum'] as const;
-
-/** An operation with operands. The names are those of NativeBinding.programOps, and 'stop' for stopGradient(). */
-export type Op =
-  | ArithmeticOp
-  | ReductionOp
-  | PositionOp
-  | (typeof GROUP_REDUCTIONS)[number]
-  | (typeof SCANS)[number]
-  | 'is_row'
-  | 'row_rank'
-  | 'stop';
-
-/** What a node without operands is. `column_of_row` is a column that has one value per row. */
-export type Leaf = 'constant' | 'column' | 'column_of_row' | 'row_input' | 'batch_input' | 'row_column';
-
-/** A subexpression of a loss. */
-export interface Node {
-  /** The node's number in its graph. A node's operands have lower numbers. */
-  readonly id: number;
-  readonly op: Op | Leaf;
-  readonly operands: readonly Node[];
-  readonly level: Level;
-  /** The value of a constant, or the index of another leaf in the list of its kind: COLUMNS, ROW_INPUTS, …. */
-  readonly value: number;
-  /** Whether the derivative by `logprob`, `entropy` or `log_z` can differ from 0. */
-  readonly isActive: boolean;
-  /** Whether the value is always 0 or 1. */
-  readonly isCondition: boolean;
-}
 
 /** The numbers that a program gets for each row, in the order of RowInput in native/program/program.h. */
 const ROW_INPUTS = ['tokens', 'weight', 'repeats', 'place_in_pair'] as const;
@@ -101,44 +37,6 @@ export type BatchInput = (typeof BATCH_INPUTS)[number];
 
 /** What a reduction combines: the tokens of a row, those of the batch, or the rows of the batch. */
 export type Over = 'row' | 'batch' | 'rows';
-
-/** The operations of one operand that the language has. */
-export const UNARY_OPS = [
-  'neg',
-  'abs',
-  'sign',
-  'sqrt',
-  'exp',
-  'expm1',
-  'log',
-  'log1p',
-  'tanh',
-  'sigmoid',
-  'logsigmoid',
-  'square',
-  'not',
-] as const;
-export type UnaryOp = (typeof UNARY_OPS)[number];
-
-/** The operations of two operands that the language has. Comparisons and conditions give 1 or 0. */
-export const BINARY_OPS = [
-  'add',
-  'sub',
-  'mul',
-  'div',
-  'pow',
-  'min',
-  'max',
-  'lt',
-  'le',
-  'gt',
-  'ge',
-  'eq',
-  'ne',
-  'and',
-  'or',
-] as const;
-export type BinaryOp = (typeof BINARY_OPS)[number];
 
 // Enough for 10,000 subexpressions and their derivatives. A larger graph would not fit into a program anyway.
 const MAX_NODES = 200_000;
@@ -154,7 +52,7 @@ export interface BatchForm {
 const ANY_BATCH: BatchForm = { absent: [], perRow: [] };
 
 /** Creates the nodes of one loss, in simplified form. Nodes of different graphs must not be mixed. */
-export class Graph {
+export class Graph implements NodeFactory {
   readonly #nodes = new Map<string, Node>();
   readonly #form: BatchForm;
 
@@ -191,7 +89,6 @@ export class Graph {
     return this.#intern('batch_input', [], BATCH_INPUTS.indexOf(name));
   }
 
-  /** Returns the number of unmasked tokens of the row. It is 0 only in a loss for which all rows count. */
   rowTokens(): Node {
     return this.#rowInput('tokens');
   }
@@ -292,7 +189,6 @@ export class Graph {
     return this.apply('group_sum', this.apply('mul', this.rowRepeats(), a));
   }
 
-  /** Applies an operation of programs. Returns the simplest node that has the same value. */
   apply(op: Op, ...operands: readonly Node[]): Node {
     return simplify(this, op, operands) ?? this.#intern(op, operands);
   }
@@ -352,26 +248,6 @@ export function tooLarge(limit: string, received?: string): LossError {
   });
 }
 
-export function isLeaf({ operands }: Node): boolean {
-  return operands.length === 0;
-}
-
-/** Returns whether a node is a number that the batch gives for each row. */
-export function isNumberOfRow({ op }: Node): boolean {
-  return op === 'row_column' || op === 'column_of_row';
-}
-
-export function isConstant(node: Node, value: number): boolean {
-  return node.op === 'constant' && node.value === value;
-}
-
-/** Returns the nodes from which the given nodes are computed and these nodes themselves, operands first. */
-export function reachable(roots: Iterable<Node>, isLeaf: (node: Node) => boolean = () => false): Node[] {
-  const found = new Set<Node>(roots);
-  for (const node of found) if (!isLeaf(node)) for (const operand of node.operands) found.add(operand);
-  return [...found].sort((a, b) => a.id - b.id);
-}
-
 function levelOf(op: Node['op'], operands: readonly Node[]): Level {
   if (op === 'column' || isPositionOp(op) || isScan(op)) return 'token';
   if (op === 'row_input' || op === 'row_column' || op === 'column_of_row') return 'row';
@@ -379,36 +255,6 @@ function levelOf(op: Node['op'], operands: readonly Node[]): Level {
   if (op === 'batch_input') return 'counts';
   if (isBatchReduction(op)) return 'batch';
   return operands.reduce<Level>((level, x) => (isBelow(level, x.level) ? x.level : level), 'constant');
-}
-
-function isPositionOp(op: string): op is PositionOp {
-  return (POSITION_OPS as readonly string[]).includes(op);
-}
-
-export function isRowReduction(op: string): op is (typeof ROW_REDUCTIONS)[number] {
-  return (ROW_REDUCTIONS as readonly string[]).includes(op);
-}
-
-export function isGroupReduction(op: string): op is (typeof GROUP_REDUCTIONS)[number] {
-  return (GROUP_REDUCTIONS as readonly string[]).includes(op);
-}
-
-/** Returns whether an operation reduces the rows of the groups that the batch gives. Pairs need no such groups. */
-export function readsGroups(op: string): boolean {
-  return isGroupReduction(op) && op !== 'pair_sum';
-}
-
-/** Returns whether an operation combines values of different rows. */
-export function isOverRows(op: string): boolean {
-  return isBatchReduction(op) || isGroupReduction(op);
-}
-
-export function isScan(op: string): op is (typeof SCANS)[number] {
-  return (SCANS as readonly string[]).includes(op);
-}
-
-export function isBatchReduction(op: string): op is (typeof BATCH_REDUCTIONS)[number] {
-  return (BATCH_REDUCTIONS as readonly string[]).includes(op);
 }
 
 const INACTIVE = new Set<string>([

@@ -3,7 +3,8 @@ import type { NativeProgramMetric } from '../../binding.js';
 import type { MetricSchema } from '../base/declaration.js';
 import { type CompiledLoss, compileLoss, type LossNodes, type MetricPer } from './compile.js';
 import { Expression, nodeOf, type Operand, type ProgramSymbols } from './expression.js';
-import { type Graph, type Node, reachable } from './graph.js';
+import type { Graph } from './graph.js';
+import { type Node, reachable } from './node.js';
 
 /**
  * The value of a metric. `token` and `row` give a value for each token or row, and the metric is their mean: Σ over the

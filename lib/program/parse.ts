@@ -2,7 +2,8 @@
 // that describes a loss. The text is never executed.
 import { type AnyNode, type Expression, type Program, parse } from 'acorn';
 import { describeValue, LossError, type LossErrorDetails, unknownName } from '../base/errors.js';
-import type { BinaryOp, Graph, Node } from './graph.js';
+import type { Graph } from './graph.js';
+import type { BinaryOp, Node } from './node.js';
 import { describeArguments, FUNCTIONS, takesArguments, VALUES } from './symbols.js';
 
 /** The length of the longest text that is read, in characters. */

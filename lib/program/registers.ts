@@ -1,6 +1,6 @@
 // Orders the instructions of a segment for tokens and assigns registers to their results. Few registers keep a tile in
 // the L1 cache.
-import { isScan, type Node, reachable } from './graph.js';
+import { isScan, type Node, reachable } from './node.js';
 
 /** An instruction that uses a result: a reduction, a scan or an output. */
 export interface Use {

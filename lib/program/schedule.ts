@@ -10,7 +10,7 @@ import {
   isScan,
   type Node,
   reachable,
-} from './graph.js';
+} from './node.js';
 
 /** The most reductions and scans in a segment: kMaxReductions in native/program/program.h. */
 const MAX_REDUCTIONS = 16;

@@ -2,11 +2,11 @@
 // overflow that it avoids.
 import { compute, isArithmetic, isTrue } from './arithmetic.js';
 import { splitProduct } from './factors.js';
-import { type Graph, isBelow, isConstant, type Node, type Op } from './graph.js';
+import { isBelow, isConstant, type Node, type NodeFactory, type Op } from './node.js';
 import { stableSum } from './sums.js';
 
 /** Returns a simpler node with the value of the operation, or undefined if no rule applies. */
-export function simplify(graph: Graph, op: Op, operands: readonly Node[]): Node | undefined {
+export function simplify(graph: NodeFactory, op: Op, operands: readonly Node[]): Node | undefined {
   if (isArithmetic(op) && operands.every((x) => x.op === 'constant')) {
     const numbers = operands.map((x) => x.value);
     return graph.constant(compute(op, numbers));
@@ -16,17 +16,17 @@ export function simplify(graph: Graph, op: Op, operands: readonly Node[]): Node 
 }
 
 // An operation on constants and on a choice between two constants is a choice between two constants.
-function throughChoice(graph: Graph, op: Op, operands: readonly Node[]): Node | undefined {
+function throughChoice(graph: NodeFactory, op: Op, operands: readonly Node[]): Node | undefined {
   const [choice, ...others] = operands.filter((x) => x.op !== 'constant');
   if (!isArithmetic(op) || others.length > 0 || choice?.op !== 'select' || choice.isCondition)
     return undefined;
   const [condition, a, b] = choice.operands as [Node, Node, Node];
   if (a.op !== 'constant' || b.op !== 'constant') return undefined;
   const result = (chosen: Node) => graph.apply(op, ...operands.map((x) => (x === choice ? chosen : x)));
-  return graph.select(condition, result(a), result(b));
+  return graph.apply('select', condition, result(a), result(b));
 }
 
-type Rule = (graph: Graph, a: Node, b: Node, c: Node) => Node | undefined;
+type Rule = (graph: NodeFactory, a: Node, b: Node, c: Node) => Node | undefined;
 const RULES: Partial<Record<Op, Rule>> = {
   add: simplifyAdd,
   sub: simplifySub,
@@ -49,7 +49,7 @@ const RULES: Partial<Record<Op, Rule>> = {
   rows_max: (_, a) => (isBelow(a.level, 'row') ? a : undefined),
 };
 
-function simplifyAdd(graph: Graph, a: Node, b: Node): Node | undefined {
+function simplifyAdd(graph: NodeFactory, a: Node, b: Node): Node | undefined {
   if (isConstant(a, 0)) return b;
   if (isConstant(b, 0)) return a;
   if (b.op === 'neg') return graph.apply('sub', a, b.operands[0]!);
@@ -57,7 +57,7 @@ function simplifyAdd(graph: Graph, a: Node, b: Node): Node | undefined {
   return stableSum(graph, a, 1, b) ?? ordered(graph, 'add', a, b);
 }
 
-function simplifySub(graph: Graph, a: Node, b: Node): Node | undefined {
+function simplifySub(graph: NodeFactory, a: Node, b: Node): Node | undefined {
   if (isConstant(b, 0)) return a;
   if (isConstant(a, 0)) return graph.apply('neg', b);
   if (b.op === 'neg') return graph.apply('add', a, b.operands[0]!);
@@ -66,7 +66,7 @@ function simplifySub(graph: Graph, a: Node, b: Node): Node | undefined {
   return stableSum(graph, a, -1, b);
 }
 
-function simplifyMul(graph: Graph, a: Node, b: Node): Node | undefined {
+function simplifyMul(graph: NodeFactory, a: Node, b: Node): Node | undefined {
   if (isConstant(a, 1)) return b;
   if (isConstant(b, 1)) return a;
   if (isConstant(a, -1)) return graph.apply('neg', b);
@@ -77,7 +77,7 @@ function simplifyMul(graph: Graph, a: Node, b: Node): Node | undefined {
   return ordered(graph, 'mul', a, b);
 }
 
-function simplifyDiv(graph: Graph, a: Node, b: Node): Node | undefined {
+function simplifyDiv(graph: NodeFactory, a: Node, b: Node): Node | undefined {
   if (isConstant(b, 1)) return a;
   if (isConstant(b, -1)) return graph.apply('neg', a);
   if (a.op === 'neg' && b.op === 'neg') return graph.apply('div', a.operands[0]!, b.operands[0]!);
@@ -88,7 +88,7 @@ function simplifyDiv(graph: Graph, a: Node, b: Node): Node | undefined {
   return graph.apply('mul', a, mirroredSigmoid(graph, power.operands[0]!));
 }
 
-function simplifyNeg(graph: Graph, a: Node): Node | undefined {
+function simplifyNeg(graph: NodeFactory, a: Node): Node | undefined {
   if (a.op === 'neg') return a.operands[0]!;
   if (a.op === 'sub') return graph.apply('sub', a.operands[1]!, a.operands[0]!);
   if (a.op !== 'mul') return undefined;
@@ -97,7 +97,7 @@ function simplifyNeg(graph: Graph, a: Node): Node | undefined {
   return y.op === 'constant' ? negatedProduct(graph, y, x) : undefined;
 }
 
-function simplifyLog(graph: Graph, a: Node): Node | undefined {
+function simplifyLog(graph: NodeFactory, a: Node): Node | undefined {
   if (a.op === 'exp') return a.operands[0]!;
   if (a.op === 'sigmoid') return graph.apply('logsigmoid', a.operands[0]!);
   if (a.op === 'sub' && isConstant(a.operands[0]!, 1))
@@ -106,7 +106,7 @@ function simplifyLog(graph: Graph, a: Node): Node | undefined {
   return x === undefined ? undefined : graph.apply('log1p', x);
 }
 
-function simplifyLog1p(graph: Graph, a: Node): Node | undefined {
+function simplifyLog1p(graph: NodeFactory, a: Node): Node | undefined {
   const u = a.operands[0]!;
   if (a.op === 'expm1') return u;
   if (a.op === 'neg' && u.op === 'sigmoid')
@@ -119,7 +119,7 @@ function simplifyLog1p(graph: Graph, a: Node): Node | undefined {
 // Whole exponents up to this one become products.
 const MAX_PRODUCT = 8;
 
-function simplifyPow(graph: Graph, base: Node, exponent: Node): Node | undefined {
+function simplifyPow(graph: NodeFactory, base: Node, exponent: Node): Node | undefined {
   const k = exponent.value;
   if (exponent.op !== 'constant' || !Number.isInteger(k) || Math.abs(k) > MAX_PRODUCT) return undefined;
   if (k < 0) return graph.apply('div', graph.constant(1), graph.apply('pow', base, graph.constant(-k)));
@@ -130,7 +130,7 @@ function simplifyPow(graph: Graph, base: Node, exponent: Node): Node | undefined
   return k % 2 === 0 ? square : graph.apply('mul', square, base);
 }
 
-function simplifySelect(graph: Graph, condition: Node, a: Node, b: Node): Node | undefined {
+function simplifySelect(graph: NodeFactory, condition: Node, a: Node, b: Node): Node | undefined {
   if (condition.op === 'constant') return isTrue(condition.value) ? a : b;
   if (a === b) return a;
   if (!condition.isCondition) return undefined;
@@ -141,7 +141,7 @@ function simplifySelect(graph: Graph, condition: Node, a: Node, b: Node): Node |
 // A factor that is the same for all terms of a sum is taken out of it: it is then applied once, in float64, and the sum
 // does not have to wait for it. A sum of equal terms is a product. The tokens of a row without a property are counted by
 // those with it, which are often counted too.
-function simplifyTotal(graph: Graph, op: 'row_sum' | 'rows_sum', a: Node): Node | undefined {
+function simplifyTotal(graph: NodeFactory, op: 'row_sum' | 'rows_sum', a: Node): Node | undefined {
   const level = op === 'row_sum' ? 'token' : 'row';
   const one = graph.constant(1);
   if (isBelow(a.level, level)) {
@@ -155,11 +155,11 @@ function simplifyTotal(graph: Graph, op: 'row_sum' | 'rows_sum', a: Node): Node 
   return graph.apply('mul', product.factor, graph.apply(op, product.rest));
 }
 
-function mirroredSigmoid(graph: Graph, x: Node): Node {
+function mirroredSigmoid(graph: NodeFactory, x: Node): Node {
   return graph.apply('sigmoid', graph.apply('neg', x));
 }
 
-function negatedProduct(graph: Graph, constant: Node, x: Node): Node {
+function negatedProduct(graph: NodeFactory, constant: Node, x: Node): Node {
   return graph.apply('mul', graph.constant(-constant.value), x);
 }
 
@@ -171,6 +171,6 @@ function onePlus(node: Node): Node | undefined {
 }
 
 // Puts the operands into the order of their numbers, so that a + b and b + a are one node. Both have the same bits.
-function ordered(graph: Graph, op: 'add' | 'mul', a: Node, b: Node): Node | undefined {
+function ordered(graph: NodeFactory, op: 'add' | 'mul', a: Node, b: Node): Node | undefined {
   return a.id > b.id ? graph.apply(op, b, a) : undefined;
 }

@@ -1,5 +1,5 @@
 // Finds sums that cancel, such as exp(u) − 1 − u, and replaces them by operations that are exact near 0.
-import type { Graph, Node } from './graph.js';
+import type { Node, NodeFactory } from './node.js';
 
 // The parts of a sum that are looked at. It bounds the time for a long sum.
 const MAX_PARTS = 16;
@@ -18,7 +18,7 @@ interface Replacement {
 }
 
 /** Returns a + sign·b in a stable form if there is one. `sign` is 1 or −1. */
-export function stableSum(graph: Graph, a: Node, sign: number, b: Node): Node | undefined {
+export function stableSum(graph: NodeFactory, a: Node, sign: number, b: Node): Node | undefined {
   const sum: Sum = { terms: new Map(), constant: 0 };
   expand(sum, a, 1);
   expand(sum, b, sign);
@@ -31,7 +31,7 @@ export function stableSum(graph: Graph, a: Node, sign: number, b: Node): Node | 
 }
 
 // Yields what can replace parts of a sum with the given term, the most useful first.
-function* replacements(graph: Graph, term: Node, count: number): Generator<Replacement> {
+function* replacements(graph: NodeFactory, term: Node, count: number): Generator<Replacement> {
   const u = term.operands[0]!;
   if (term.op === 'exp') {
     yield { part: sumOf(count, term, -1, u, -1), by: graph.apply('exp_residual', u), sign: count };
@@ -79,7 +79,7 @@ function contains(sum: Sum, part: Sum): boolean {
   });
 }
 
-function replaced(graph: Graph, sum: Sum, { part, by, sign }: Replacement): Node {
+function replaced(graph: NodeFactory, sum: Sum, { part, by, sign }: Replacement): Node {
   for (const [node, count] of part.terms) addTerm(sum, node, -count);
   let result = graph.constant(0);
   for (const [node, count] of sum.terms) {

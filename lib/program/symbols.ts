@@ -1,7 +1,8 @@
 // The names of the language in which users define losses: the columns, the values derived from them, and the functions.
 // The text of an expression and the TypeScript form use the same names.
 import { COLUMNS, type ColumnName, inputRow, ROW_COLUMNS } from '../batch/columns.js';
-import type { BatchSelection, BinaryOp, Graph, Node, Op, Over, UnaryOp } from './graph.js';
+import type { Graph, Over } from './graph.js';
+import type { BatchSelection, BinaryOp, Node, Op, UnaryOp } from './node.js';
 
 function column(name: ColumnName): (graph: Graph) => Node {
   return (graph) => graph.column(name);

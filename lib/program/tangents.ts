@@ -1,5 +1,6 @@
 // The rules of differentiation. They use the node's own value where they can, because it is computed anyway.
-import { type Graph, isConstant, type Node } from './graph.js';
+import type { Graph } from './graph.js';
+import { isConstant, type Node } from './node.js';
 
 /** The derivatives of a node's operands by some variable; undefined if always 0. */
 type Tangents = readonly (Node | undefined)[];

@@ -14,7 +14,7 @@ import {
 import { join } from 'node:path';
 import { Queue } from 'bullmq';
 import { Command } from 'commander';
-import { plannedSubjects } from '../../lib/tools/cli/plan.js';
+import { plannedSubjects } from '../../lib/tools/cli/planning.js';
 import { runPlan } from '../../lib/tools/cli/queue-run.js';
 import { readAddress } from '../../lib/tools/cluster/address.js';
 import { runFolder, SubmittedRun, storedPlan } from '../../lib/tools/cluster/index.js';

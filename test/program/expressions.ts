@@ -1,18 +1,16 @@
 // Expressions of the loss language as trees: how to draw them, build their graph, and evaluate them in float64.
 import fc from 'fast-check';
 import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../../lib/batch/columns.js';
+import type { BatchInput, Graph, Over } from '../../lib/program/graph.js';
 import {
-  type BatchInput,
   BINARY_OPS,
   type BinaryOp,
   GROUP_REDUCTIONS,
-  type Graph,
   type Node,
-  type Over,
   SCANS,
   UNARY_OPS,
   type UnaryOp,
-} from '../../lib/program/graph.js';
+} from '../../lib/program/node.js';
 import { type Row, scanned, sizesOf } from './interpreter.js';
 
 type Reduction = 'sum' | 'mean' | 'min' | 'max';

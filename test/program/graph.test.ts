@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { COLUMNS } from '../../lib/batch/columns.js';
 import { differentiate } from '../../lib/program/differentiate.js';
-import { Graph, type Level, type Node } from '../../lib/program/graph.js';
+import { Graph } from '../../lib/program/graph.js';
+import type { Level, Node } from '../../lib/program/node.js';
 import { parseExpression } from '../../lib/program/parse.js';
 import { isLossError } from '../support/loss-error.js';
 

@@ -4,26 +4,20 @@ import { LossError } from '../../base/errors.js';
 import { toCamelCase } from '../../base/options.js';
 import { OBJECTIVE_KEYS, TRAINER_KEYS } from '../config.js';
 import type { Framework } from './framework.js';
-import type { ConfigFramework } from './from-config.js';
 import { NEMO_RL } from './nemo-rl.js';
-import { describeSetting, find } from './settings.js';
 import type { ConfigObject } from './text.js';
 import { TRL_DPO } from './trl-dpo.js';
 import { TRL_GRPO } from './trl-grpo.js';
+import { describeSetting, find } from './values.js';
 import { VERL } from './verl.js';
 
 /** The frameworks that are described by tables: all but Trinity-RFT. */
 export const FRAMEWORKS: readonly Framework[] = [VERL, TRL_GRPO, TRL_DPO, NEMO_RL];
 
 /** All names by which a framework can be chosen. */
-export const FRAMEWORK_NAMES = [
-  'trinity',
-  'verl',
-  'trl',
-  'trl/grpo',
-  'trl/dpo',
-  'nemo-rl',
-] as const satisfies ConfigFramework[];
+export const FRAMEWORK_NAMES = ['trinity', 'verl', 'trl', 'trl/grpo', 'trl/dpo', 'nemo-rl'] as const;
+/** The frameworks whose configurations fromConfig() reads. `trl` is either of TRL's trainers. */
+export type ConfigFramework = (typeof FRAMEWORK_NAMES)[number];
 
 /**
  * Returns the framework of a configuration, which is undefined for Trinity-RFT, and the configuration itself. A section

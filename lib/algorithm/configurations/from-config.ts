@@ -8,12 +8,9 @@ import type { CheckedConfig, FunctionArgs } from '../config.js';
 import { Objective } from '../objective.js';
 import { trinityObjective } from '../trinity-config.js';
 import type { ConfigKey, Framework, Plan } from './framework.js';
-import { FRAMEWORK_NAMES, frameworkOf } from './frameworks.js';
-import { Settings } from './settings.js';
+import { Settings } from './framework.js';
+import { type ConfigFramework, FRAMEWORK_NAMES, frameworkOf } from './frameworks.js';
 import { readConfig } from './text.js';
-
-/** The frameworks whose configurations fromConfig() reads. `trl` is either of TRL's trainers. */
-export type ConfigFramework = 'trinity' | 'verl' | 'trl' | 'trl/grpo' | 'trl/dpo' | 'nemo-rl';
 
 /** Options of {@link fromConfig}. */
 export interface ConfigOptions {

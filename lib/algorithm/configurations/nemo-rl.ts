@@ -1,6 +1,5 @@
 // NeMo-RL's configurations of GRPO: the keys with an effect on the loss, and the functions that they choose.
-import type { ConfigKey, Framework, Plan } from './framework.js';
-import type { Settings } from './settings.js';
+import type { ConfigKey, Framework, Plan, Settings } from './framework.js';
 
 const LOSS = 'loss_fn';
 const ESTIMATOR = 'grpo.adv_estimator';

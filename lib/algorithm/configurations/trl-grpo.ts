@@ -1,6 +1,5 @@
 // The arguments of TRL's GRPO trainer: those with an effect on the loss, and the functions that they choose.
-import type { ConfigKey, Framework, Plan } from './framework.js';
-import type { Settings } from './settings.js';
+import type { ConfigKey, Framework, Plan, Settings } from './framework.js';
 
 const LOSS_TYPES = ['grpo', 'bnpo', 'dr_grpo', 'dapo', 'cispo', 'sapo', 'vespo', 'luspo'];
 // The losses that are divided by the tokens of all processes and accumulation steps.

@@ -1,6 +1,5 @@
 // verl's configurations: the keys with an effect on the loss, and the functions that they choose.
-import type { ConfigKey, Framework, Plan } from './framework.js';
-import type { Settings } from './settings.js';
+import type { ConfigKey, Framework, Plan, Settings } from './framework.js';
 
 const ACTOR = 'actor_rollout_ref.actor';
 const POLICY_LOSS = `${ACTOR}.policy_loss`;

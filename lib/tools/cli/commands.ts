@@ -1,22 +1,22 @@
 // The commands that need the native module, which is all of them except `build`.
 import type { Command } from 'commander';
-import { addCancel } from './cancel.js';
-import { addCompare } from './compare.js';
-import { addDevices } from './devices.js';
-import { addDiff } from './diff.js';
-import { addDoctor } from './doctor.js';
-import { addEvaluate } from './evaluate.js';
-import { addGradients } from './gradients.js';
-import { addIdentify } from './identify.js';
-import { addJoin } from './join.js';
-import { addList } from './list.js';
-import { addLogprobs } from './logprobs.js';
+import { addCancel } from './commands/cancel.js';
+import { addCompare } from './commands/compare.js';
+import { addDevices } from './commands/devices.js';
+import { addDiff } from './commands/diff.js';
+import { addDoctor } from './commands/doctor.js';
+import { addEvaluate } from './commands/evaluate.js';
+import { addGradients } from './commands/gradients.js';
+import { addIdentify } from './commands/identify.js';
+import { addJoin } from './commands/join.js';
+import { addList } from './commands/list.js';
+import { addLogprobs } from './commands/logprobs.js';
+import { addMerge } from './commands/merge.js';
+import { addPlan } from './commands/plan.js';
+import { addRun } from './commands/run.js';
+import { addSweep } from './commands/sweep.js';
+import { addWorker } from './commands/worker.js';
 import { registerLossFiles } from './loss-file.js';
-import { addMerge } from './merge.js';
-import { addPlan } from './plan.js';
-import { addRun } from './run.js';
-import { addSweep } from './sweep.js';
-import { addWorker } from './worker.js';
 
 /** The commands that have the option `--loss-file`. */
 const TAKING_LOSS_FILES = [

@@ -4,7 +4,7 @@ import { styleText } from 'node:util';
 import { Command, CommanderError } from 'commander';
 import { LossError, type LossErrorCode } from '../../base/errors.js';
 import { description, version } from './about.js';
-import { addBuild } from './build.js';
+import { addBuild } from './commands/build.js';
 import { BadResult } from './exit.js';
 import { flagOf } from './flags.js';
 import { helpAfter } from './help.js';

@@ -11,6 +11,9 @@ export interface QueueOptions {
 
 const VARIABLE = 'POLICY_LOSS_QUEUE';
 
+/** The environment variable that tells the process of a shard the folder for parts. */
+export const PARTS_VARIABLE = 'POLICY_LOSS_PARTS';
+
 /** Returns the option `--queue`. */
 export const QUEUE_OPTION = () =>
   new Option(

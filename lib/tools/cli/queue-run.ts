@@ -4,7 +4,6 @@ import type { QueueAddress, RunProgress, SubmittedRun } from '../cluster/index.j
 import { type FilesEvaluation, mergePlan, type Plan } from '../parts/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { type GradientEnding, GradientFiles, makeFolderFor, type WrittenFiles } from './gradient-files.js';
-import type { WritingOptions } from './gradients.js';
 import { type Printable, ProgressBar } from './output.js';
 import { refuseInputs } from './output-file.js';
 import {
@@ -15,7 +14,7 @@ import {
   plannedFunction,
   planSubjects,
   SHARD_SIZE_OPTION,
-} from './plan.js';
+} from './planning.js';
 import {
   connectionErrors,
   PARTS_OPTION,
@@ -27,6 +26,7 @@ import { checkWritable, reportOnParts } from './report-file.js';
 import { runOnRollouts } from './rollouts-command.js';
 import { note } from './streams.js';
 import type { TitledSubject, TypedSubject } from './typed-subjects.js';
+import type { WritingOptions } from './writing-options.js';
 
 /** The values of the options of a command that can use a queue. */
 export interface SubmittingOptions extends PlanningOptions, QueueOptions {}

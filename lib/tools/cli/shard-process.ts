@@ -6,11 +6,11 @@ import { ShardTasks } from '../cluster/shard-tasks.js';
 import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
 import { version } from './about.js';
 import { flagOf } from './flags.js';
-import { plannedColumns, plannedSubjects } from './plan.js';
+import { plannedColumns, plannedSubjects } from './planning.js';
+import { PARTS_VARIABLE } from './queue-options.js';
 import { collectorFor } from './report-file.js';
 import { readingOf } from './rollouts-command.js';
 import { note } from './streams.js';
-import { PARTS_VARIABLE } from './worker.js';
 
 process.on('exit', removeTemporaryFolders);
 // When the worker has ended, in whatever way, nobody wants the shard. BullMQ would try to report to it for ever.

@@ -23,6 +23,15 @@ export interface QueueAddress {
   shown: string;
 }
 
+/** The queue and the folder of runs, for those who submit or cancel a run. */
+export interface QueueAccess {
+  address: QueueAddress;
+  /** The folder that has the folders of all runs. */
+  parts: string;
+  /** Called with errors of the connection, which is then tried again. */
+  onError: (error: Error) => void;
+}
+
 /**
  * Reads the URL of a queue.
  * @param text such as `redis://host:6379`, or `rediss://user:password@host:6379/2` for TLS.

@@ -3,10 +3,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { JobType, Queue } from 'bullmq';
 import { LossError } from '../../index.js';
+import type { QueueAccess } from './address.js';
 import { RUNS, removeUnlocked, runId, SHARDS, shardsOf, WEEK_SECONDS } from './jobs.js';
 import { bullmq } from './peers.js';
 import { checkRun, hasPlan, removeRunFolder } from './run-folder.js';
-import type { SubmitterOptions } from './submitted-run.js';
 
 /** Returns whether a run is cancelled. */
 export async function isCancelled(queue: Queue, run: string): Promise<boolean> {
@@ -42,7 +42,7 @@ export function cancelledError(run: string): LossError {
  */
 export async function cancelRun(
   run: string,
-  { address, parts, onError }: SubmitterOptions,
+  { address, parts, onError }: QueueAccess,
   onWaiting: (shards: number) => void,
 ): Promise<boolean> {
   checkRun(run);

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Job, Queue, QueueEvents } from 'bullmq';
 import { LossError } from '../../index.js';
 import type { Plan } from '../parts/index.js';
-import type { QueueAddress } from './address.js';
+import type { QueueAccess } from './address.js';
 import { cancelledError, isCancelled, removeCancelled, removeMark } from './cancel.js';
 import {
   jobOptions,
@@ -20,13 +20,8 @@ import { bullmq } from './peers.js';
 import { checkNoCode, hasPlan, removedError, removeRunFolder, storePlan } from './run-folder.js';
 import { type RunProgress, RunWatch } from './run-watch.js';
 
-/** The queue, the folder and the callbacks of a submitter. */
-export interface SubmitterOptions {
-  address: QueueAddress;
-  /** The folder that has the folders of all runs. */
-  parts: string;
-  /** Called with errors of the connection, which is then tried again. */
-  onError: (error: Error) => void;
+/** The queue and the folder of a submitter. */
+interface SubmitterOptions extends QueueAccess {
   /** Whether other submitters must not remove the run before close(). */
   follows?: boolean;
 }

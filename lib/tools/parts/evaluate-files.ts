@@ -1,7 +1,8 @@
 // Evaluates policy losses and algorithms on the rows of files, in one process: as a plan with a single shard.
+import type { EvaluationSettings, ShardResult } from './evaluation.js';
 import { cosinesOf } from './gradient-products.js';
 import type { PartWatcher } from './part-computer.js';
-import { type EvaluationSettings, evaluateShard, type ShardResult } from './shard.js';
+import { evaluateShard } from './shard.js';
 import type { Subject } from './subject.js';
 import { mergeSubject, type SubjectEvaluation } from './subject-result.js';
 

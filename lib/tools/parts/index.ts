@@ -1,6 +1,7 @@
 // Evaluates policy losses and algorithms on files of any size, which are read and computed part by part.
 
 export { evaluateFiles, type FilesEvaluation, mergeResults } from './evaluate-files.js';
+export type { EvaluationProgress, EvaluationSettings, OnNonFinite } from './evaluation.js';
 export {
   type LogitsFileOptions,
   type LogprobsBlock,
@@ -9,7 +10,7 @@ export {
 } from './logits-file.js';
 export { compareMicroBatches, type MicroBatchComparison, type Weighing } from './micro-batches.js';
 export type { NonFiniteRow } from './non-finite.js';
-export type { OnNonFinite, PartResult, PartWatcher } from './part-computer.js';
+export type { PartResult, PartWatcher } from './part-computer.js';
 export { checkColumns } from './part-computer.js';
 export type { OnCollected } from './part-file.js';
 export {
@@ -25,7 +26,7 @@ export {
   writePlan,
 } from './plan.js';
 export { gradientsFiles, mergePlan, PlanRun, type ShardRun } from './run-plan.js';
-export type { Collector, EvaluationProgress, EvaluationSettings } from './shard.js';
+export type { Collector } from './shard.js';
 export {
   type AlgorithmFunctions,
   lossSubject,

@@ -6,7 +6,7 @@ import { type Logits, type LogprobsResult, logprobs } from '../../index.js';
 import { badTarget, checkTargets, IGNORED } from '../../logits/inputs.js';
 import { NamedTensor } from '../rollouts/tensor/named.js';
 import { describeShape } from '../rollouts/tensor/tensor.js';
-import type { EvaluationProgress } from './shard.js';
+import type { EvaluationProgress } from './evaluation.js';
 
 /** What to compute, and from which tensors. A tensor is named by its file, or as FILE:NAME. */
 export interface LogitsFileOptions {

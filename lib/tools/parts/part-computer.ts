@@ -3,10 +3,10 @@ import type { ComputedAdvantages } from '../../call/computed-advantages.js';
 import type { Batch } from '../../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { perToken } from './advantage-step.js';
+import type { EvaluationSettings, OnNonFinite, ShardResult } from './evaluation.js';
 import { PairProducts } from './gradient-products.js';
-import { firstNonFiniteRow, type NonFiniteRow } from './non-finite.js';
+import { firstNonFiniteRow } from './non-finite.js';
 import { termsOfFiles } from './row-errors.js';
-import type { EvaluationSettings, ShardResult } from './shard.js';
 import type { Subject, SubjectOptions, SubjectResult } from './subject.js';
 import { SubjectTotal } from './subject-result.js';
 import type { Whole } from './whole.js';
@@ -21,13 +21,6 @@ export interface PartResult {
 
 /** A function that receives every part together with its results, one per subject in the order of the subjects. */
 export type PartWatcher = (part: RolloutPart, results: readonly PartResult[]) => void | Promise<void>;
-
-/**
- * A function that is called for a subject whose loss or gradient is not finite.
- * @param loss the loss over the rows of one part.
- * @param row the part's first row that is the reason; undefined if no row alone is.
- */
-export type OnNonFinite = (subject: Subject, loss: number, row: NonFiniteRow | undefined) => void;
 
 /** The inputs with which a subject is computed on a part. `advantages` is undefined if they are not computed. */
 interface Prepared {

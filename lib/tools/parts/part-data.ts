@@ -2,11 +2,11 @@
 import { native } from '../../base/native.js';
 import type { Metrics, Normalizer } from '../../index.js';
 import { SPREAD_LENGTH } from '../../losses/advantage-fn.js';
+import type { ShardResult } from './evaluation.js';
 import { columnsFrom, encodeNumbers, type Fields, placeFrom } from './fields.js';
 import { type ProductSum, pairsOf } from './gradient-products.js';
 import type { PlannedConfiguration } from './plan.js';
 import type { RowValues } from './row-metrics.js';
-import type { ShardResult } from './shard.js';
 import type { GroupInputs, NumberedIds, ShardCounts } from './shard-counts.js';
 import type { ShardSubject } from './subject-result.js';
 

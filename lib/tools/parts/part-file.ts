@@ -5,10 +5,11 @@ import { join } from 'node:path';
 import { LossError } from '../../base/errors.js';
 import { describeFailure } from '../rollouts/source.js';
 import { sha256Of } from './digest.js';
+import type { ShardResult } from './evaluation.js';
 import { Fields } from './fields.js';
 import { countsFrom, countsToJson, resultFrom, resultToJson } from './part-data.js';
 import { PHASES, type Phase, type Plan } from './plan.js';
-import type { ShardResult, ShardRows } from './shard.js';
+import type { ShardRows } from './shard.js';
 import type { ShardCounts } from './shard-counts.js';
 import { readWhole, writeWhole } from './whole-file.js';
 

@@ -6,6 +6,7 @@ import { checkPiece, writeGradients } from '../rollouts/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { writing } from '../rollouts/write/staging.js';
 import { type FilesEvaluation, mergeResults } from './evaluate-files.js';
+import type { EvaluationSettings, ShardResult } from './evaluation.js';
 import { mergeCounts } from './merge-counts.js';
 import type { PartResult, PartWatcher } from './part-computer.js';
 import {
@@ -24,15 +25,7 @@ import {
   writeWholeCounts,
 } from './part-file.js';
 import type { Phase, Plan } from './plan.js';
-import {
-  type Collector,
-  computeShard,
-  countShard,
-  type EvaluationSettings,
-  evaluateShard,
-  type ShardResult,
-  type Sources,
-} from './shard.js';
+import { type Collector, computeShard, countShard, evaluateShard, type Sources } from './shard.js';
 import type { Subject } from './subject.js';
 import { Whole } from './whole.js';
 

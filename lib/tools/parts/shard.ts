@@ -3,61 +3,11 @@
 import { LossError } from '../../index.js';
 import { type FilePiece, type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
 import { STDIN } from '../rollouts/source.js';
-import type { ProductSum } from './gradient-products.js';
-import { checkColumns, type OnNonFinite, PartComputer, type PartWatcher } from './part-computer.js';
+import type { EvaluationSettings, ShardResult } from './evaluation.js';
+import { checkColumns, PartComputer, type PartWatcher } from './part-computer.js';
 import { ShardCounter, type ShardCounts } from './shard-counts.js';
 import type { Subject } from './subject.js';
-import type { ShardSubject } from './subject-result.js';
 import { Whole } from './whole.js';
-
-/** How to read and compute the rows of the files. */
-export interface EvaluationSettings {
-  /**
-   * How to read rows: the columns' names, the columns to read in addition to those that the subjects need, the largest
-   * row, and what to do with bad and with doubtful rows.
-   */
-  read: Omit<StreamOptions, 'maxTokens' | 'evenRows' | 'onProgress'>;
-  /** The capacity of a part, in tokens; see StreamOptions.maxTokens. */
-  batchTokens: number;
-  /** The device on which to compute; 'cpu' by default. */
-  device?: string;
-  /** Whether to compare the subjects' gradients; see ShardResult.products. */
-  compares?: boolean;
-  progress: EvaluationProgress;
-  /** Is called at most once: for the first loss or gradient that is not finite. */
-  onNonFinite?: OnNonFinite;
-}
-
-/** Receives reports on the progress of an evaluation. */
-export interface EvaluationProgress {
-  /**
-   * Called when a stage begins.
-   * @param what the stage, in one word: 'reading' or 'computing'.
-   */
-  begin(what: string): void;
-  /**
-   * Called when the current stage has advanced.
-   * @param share the fraction of the stage that is done, from 0 to 1.
-   * @param rows the number of rows that are done.
-   * @param tokens the number of tokens that are done.
-   */
-  advance(share: number, rows: number, tokens: number): void;
-}
-
-/** The results of all subjects for the rows of a shard. */
-export interface ShardResult {
-  rows: number;
-  /** The number of unmasked tokens. */
-  tokens: number;
-  /** The number of parts in which the rows were computed. */
-  parts: number;
-  /** The number of bad rows that were skipped. */
-  skipped: number;
-  /** The results of each subject; empty if there are no rows. */
-  subjects: readonly ShardSubject[];
-  /** The products of the gradients of all pairs of subjects; absent unless the gradients are compared. */
-  products?: readonly ProductSum[];
-}
 
 /** Collects more about the rows of a shard than its results, such as the histograms of a report. */
 export interface Collector {

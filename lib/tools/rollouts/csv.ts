@@ -4,8 +4,8 @@ import { COMMA, QUOTE } from './ascii.js';
 import type { ColumnNames } from './column-names.js';
 import { isIdColumn, type RolloutColumn } from './columns.js';
 import { parseJson } from './json-value.js';
-import type { RowLimits } from './limits.js';
 import { checkUtf8, readRecords, type TextRecord } from './records.js';
+import type { RowLimits } from './source.js';
 import { emptyRow, errorAt, type FileRow, type Place, type ReadRows } from './source.js';
 
 /** Reads a CSV file. Skips blank lines. An empty cell counts as absent. */

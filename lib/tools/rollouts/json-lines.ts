@@ -5,8 +5,8 @@ import type { ColumnNames } from './column-names.js';
 import { COLUMNS, isIdColumn } from './columns.js';
 import { JsonObjectReader } from './json-object.js';
 import { arrayHint, exactNumber, type JsonContext, parseJson } from './json-value.js';
-import type { RowLimits } from './limits.js';
 import { checkUtf8, readRecords, type TextRecord } from './records.js';
+import type { RowLimits } from './source.js';
 import {
   emptyRow,
   errorAt,

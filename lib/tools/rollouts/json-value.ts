@@ -1,8 +1,8 @@
 // Parses JSON text from files. The size of a value is checked before it is parsed, because parsing creates all of its
 // lists at once.
 import { BACKSLASH, COMMA, OPEN_BRACE, OPEN_BRACKET, QUOTE } from './ascii.js';
-import { type RowLimits, tooManyTokens } from './limits.js';
-import { errorAt, type Place } from './source.js';
+import { tooManyTokens } from './limits.js';
+import { errorAt, type Place, type RowLimits } from './source.js';
 
 /** Where JSON text comes from and what it should hold, for error messages, and how large it may be. */
 export interface JsonContext {

@@ -1,7 +1,7 @@
 // The limits on what a reader holds in memory. A small file can claim or unpack to rows of any size, so readers check
 // sizes before they allocate lists.
 import { constants } from 'node:buffer';
-import type { DetailsAtPlace } from './source.js';
+import type { DetailsAtPlace, RowLimits } from './source.js';
 
 /** The default of `ReadOptions.maxRowTokens`: 1,048,576 tokens. */
 export const MAX_ROW_TOKENS = 2 ** 20;
@@ -19,12 +19,6 @@ export function tooManyRows(maxRows: number): DetailsAtPlace {
     received: 'more',
     hint: (spell) => `If memory suffices, raise ${spell('maxRows')}`,
   };
-}
-
-/** The limits on one row of a file. */
-export interface RowLimits {
-  /** The maximum number of tokens in a row. No list with one element per token may be longer. */
-  maxRowTokens: number;
 }
 
 /**

@@ -1,6 +1,5 @@
 // Collects rows into parts. A part is a packed batch of limited size. The builder also keeps what all parts share:
 // which columns the rows have, the numbers of groups and runs, and the number of rows.
-
 import { describeValue, type LossError } from '../../base/errors.js';
 import type { BatchWith } from '../../batch/batch.js';
 import type { ColumnNames } from './column-names.js';
@@ -13,7 +12,7 @@ import {
   RowIds,
   type Slot,
 } from './columns.js';
-import { type RowLimits, tooManyRows, tooManyTokens } from './limits.js';
+import { tooManyRows, tooManyTokens } from './limits.js';
 import {
   describeColumns,
   describePlace,
@@ -21,6 +20,7 @@ import {
   type FileRow,
   type Place,
   ROW_TOKENS,
+  type RowLimits,
   type RowValues,
 } from './source.js';
 import { isList } from './values.js';

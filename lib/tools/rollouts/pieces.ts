@@ -8,6 +8,7 @@ import { splitTable } from './file-name.js';
 import { readAnyFormat, readerOf } from './format.js';
 import { hasPlainLines, readJsonLines } from './json-lines.js';
 import { MAX_ROW_TOKENS } from './limits.js';
+import type { GroupBounds } from './parquet/file.js';
 import { readParquet } from './parquet.js';
 import { copyOf } from './remote/copy.js';
 import { isRemote, openBytes, type RemoteAbout, remoteFile } from './remote/index.js';
@@ -230,12 +231,6 @@ async function cutLines(
   if (hasText) rows++;
   if (pieces.sizeAt(position) > 0) end(position);
   return pieces.pieces;
-}
-
-/** The first byte of a row group, and its number of rows. */
-export interface GroupBounds {
-  start: number;
-  rows: number;
 }
 
 async function cutGroups(

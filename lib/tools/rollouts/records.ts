@@ -5,7 +5,7 @@ import { pipeline, type Readable } from 'node:stream';
 import { createGunzip } from 'node:zlib';
 import type { LossError } from '../../base/errors.js';
 import { isBlank, NEWLINE, QUOTE, RETURN } from './ascii.js';
-import { maxRowBytes, type RowLimits } from './limits.js';
+import { maxRowBytes } from './limits.js';
 import { openBytes } from './remote/index.js';
 import {
   badFile,
@@ -14,6 +14,7 @@ import {
   errorAt,
   type FilePiece,
   type Place,
+  type RowLimits,
   STDIN,
 } from './source.js';
 

@@ -7,7 +7,6 @@ import {
   shorten,
 } from '../../base/errors.js';
 import type { ColumnNames } from './column-names.js';
-import type { RowLimits } from './limits.js';
 
 /** The file name that stands for standard input, which is read as JSON lines. */
 export const STDIN = '-';
@@ -60,6 +59,12 @@ export interface FilePiece {
   line?: number;
   /** For Parquet: the first row group, and the one after the last. */
   groups?: readonly [first: number, end: number];
+}
+
+/** The limits on one row of a file. */
+export interface RowLimits {
+  /** The maximum number of tokens in a row. No list with one element per token may be longer. */
+  maxRowTokens: number;
 }
 
 /** How to read the rows of a file. */

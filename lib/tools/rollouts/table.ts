@@ -2,7 +2,7 @@
 import type { ColumnNames } from './column-names.js';
 import { isIdColumn } from './columns.js';
 import { parseJson } from './json-value.js';
-import type { RowLimits } from './limits.js';
+import type { RowLimits } from './source.js';
 import {
   type DetailsAtPlace,
   describeColumns,

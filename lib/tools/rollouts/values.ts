@@ -1,6 +1,5 @@
 // The values that file readers return for the columns of a row: JSON values, and typed arrays for lists of numbers.
-
-import { types } from 'node:util';
+import { typedArrayName } from '../../base/kinds.js';
 
 /** A typed array that holds a list of numbers. */
 export type NumberArray =
@@ -15,8 +14,8 @@ export type NumberArray =
 
 /** Returns whether a value is an array, or a typed array of numbers (not of bigints). */
 export function isList(value: unknown): value is readonly unknown[] | NumberArray {
-  if (!ArrayBuffer.isView(value)) return Array.isArray(value);
-  return types.isTypedArray(value) && !types.isBigInt64Array(value) && !types.isBigUint64Array(value);
+  const name = typedArrayName(value);
+  return name === undefined ? Array.isArray(value) : !name.startsWith('Big');
 }
 
 /** Converts an integer to a number, or to text if it is too large for an exact number. */

@@ -1,5 +1,5 @@
 // Limits what the pages of a Parquet file take.
-import type { RowLimits } from '../limits.js';
+import type { RowLimits } from '../source.js';
 import { Malformed } from './malformed.js';
 
 /** What is left for one file. */

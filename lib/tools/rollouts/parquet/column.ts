@@ -1,5 +1,6 @@
 // Assembles the values of a column of a row group: lists of numbers, values without parts, or nested values.
-import { type RowLimits, tooManyTokens } from '../limits.js';
+import { tooManyTokens } from '../limits.js';
+import type { RowLimits } from '../source.js';
 import { BadCell } from '../table.js';
 import type { Budget } from './budget.js';
 import { converterOf } from './convert.js';

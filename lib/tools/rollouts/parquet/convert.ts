@@ -2,7 +2,8 @@
 // a number cannot hold exactly become text, and dates, times and bytes become text too.
 import { isUtf8 } from 'node:buffer';
 import type { SchemaElement } from 'hyparquet';
-import { maxTextBytes, type RowLimits, textTooLong } from '../limits.js';
+import { maxTextBytes, textTooLong } from '../limits.js';
+import type { RowLimits } from '../source.js';
 import { BadCell } from '../table.js';
 import { numberOrText } from '../values.js';
 

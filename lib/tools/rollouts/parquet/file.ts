@@ -1,8 +1,7 @@
 // Opens Parquet files, and checks what their footers claim.
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { type ColumnChunk, type FileMetaData, parquetMetadata } from 'hyparquet';
-import type { RowLimits } from '../limits.js';
-import type { GroupBounds } from '../pieces.js';
+import type { RowLimits } from '../source.js';
 import { isKnownCodec } from './codecs.js';
 import { Malformed } from './malformed.js';
 import { type Node, schemaTree } from './schema.js';
@@ -22,6 +21,12 @@ export interface RowGroup {
   rows: number;
   /** Returns the chunk of a stored column. */
   chunkOf(leaf: Node): Chunk;
+}
+
+/** The first byte of a row group, and its number of rows. */
+export interface GroupBounds {
+  start: number;
+  rows: number;
 }
 
 const MAGIC = 'PAR1';

@@ -5,7 +5,7 @@ import { stat } from 'node:fs/promises';
 import type { LossError, LossErrorCode } from '../../../base/errors.js';
 import type { ColumnNames } from '../column-names.js';
 import { COLUMNS, type RolloutColumn } from '../columns.js';
-import { maxRowBytes, type RowLimits, tooManyTokens } from '../limits.js';
+import { maxRowBytes, tooManyTokens } from '../limits.js';
 import {
   cannotRead,
   type DetailsAtPlace,
@@ -13,6 +13,7 @@ import {
   errorAt,
   type FileRow,
   type ReadRows,
+  type RowLimits,
 } from '../source.js';
 import type { Elements } from './dtype.js';
 import { type ByteReader, describeShape, sizeOfShape, type Tensor, type TensorFile } from './tensor.js';

@@ -6,7 +6,7 @@ import { setImmediate } from 'node:timers/promises';
 import { Bytes } from '../bytes.js';
 import type { ColumnNames } from '../column-names.js';
 import { isIdColumn } from '../columns.js';
-import { maxTextBytes, type RowLimits, textTooLong, tooManyRows, tooManyTokens } from '../limits.js';
+import { maxTextBytes, textTooLong, tooManyRows, tooManyTokens } from '../limits.js';
 import { tensorOf } from '../pickle/globals.js';
 import { BadObject, LongText, PyList, plainOf } from '../pickle/values.js';
 import {
@@ -19,6 +19,7 @@ import {
   type ReadRows,
   type ReadSettings,
   ROW_TOKENS,
+  type RowLimits,
 } from '../source.js';
 import { sizeOfShape } from '../tensor/tensor.js';
 

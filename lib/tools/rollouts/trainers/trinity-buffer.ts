@@ -1,8 +1,8 @@
 // Trinity-RFT's buffers in SQLite: tables whose column experience_bytes holds an experience in each row.
 import { Bytes } from '../bytes.js';
 import type { ColumnNames } from '../column-names.js';
-import { maxRowBytes, type RowLimits } from '../limits.js';
-import { errorAt, type FileRow, type Place } from '../source.js';
+import { maxRowBytes } from '../limits.js';
+import { errorAt, type FileRow, type Place, type RowLimits } from '../source.js';
 import { located, rowOf } from './dump.js';
 import { readExperiences, type Stored, trinityDump } from './trinity.js';
 

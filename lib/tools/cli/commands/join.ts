@@ -1,16 +1,16 @@
 // `policy-loss join`: returns to a run on a queue.
 import { type Command, Option } from 'commander';
-import { version } from './about.js';
-import { makeFolderFor } from './gradient-files.js';
-import { helpAfter } from './help.js';
-import { type OutputOptions, print } from './output.js';
-import { refuseInputs } from './output-file.js';
-import { plannedSubjects } from './plan.js';
-import { showFor } from './planned-result.js';
-import { PARTS_OPTION, QUEUE_OPTION, type QueueOptions, requiredQueue } from './queue-options.js';
-import { connect, runPlan } from './queue-run.js';
-import { REPORT_OPTION } from './report-file.js';
-import { OUTPUT_OPTIONS } from './rollouts-command.js';
+import { version } from '../about.js';
+import { makeFolderFor } from '../gradient-files.js';
+import { helpAfter } from '../help.js';
+import { type OutputOptions, print } from '../output.js';
+import { refuseInputs } from '../output-file.js';
+import { showFor } from '../planned-result.js';
+import { plannedSubjects } from '../planning.js';
+import { PARTS_OPTION, QUEUE_OPTION, type QueueOptions, requiredQueue } from '../queue-options.js';
+import { connect, runPlan } from '../queue-run.js';
+import { REPORT_OPTION } from '../report-file.js';
+import { OUTPUT_OPTIONS } from '../rollouts-command.js';
 
 interface JoinOptions extends OutputOptions, Required<QueueOptions> {
   quiet?: boolean;
@@ -39,7 +39,7 @@ export function addJoin(program: Command): void {
   command.addHelpText('after', helpAfter(EXAMPLES));
   command.action(async (name: string, { quiet = false, report, out, ...options }: JoinOptions) => {
     const { queue, parts } = requiredQueue(options);
-    const { planFile, storedPlan } = await import('../cluster/index.js');
+    const { planFile, storedPlan } = await import('../../cluster/index.js');
     if (out !== undefined) await makeFolderFor(out);
     const plan = await storedPlan(parts, name, version);
     refuseInputs(

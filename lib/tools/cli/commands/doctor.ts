@@ -1,10 +1,10 @@
 // `policy-loss doctor`: looks for faults in a dump of a training step.
 import type { Command } from 'commander';
-import { type Diagnosis, Examination, type Finding, type Severity } from '../doctor/index.js';
-import { type ReadProgress, streamRollouts } from '../rollouts/index.js';
-import { version } from './about.js';
-import { describeRows, missingColumns, wordsOf } from './evidence.js';
-import { BadResult } from './exit.js';
+import { type Diagnosis, Examination, type Finding, type Severity } from '../../doctor/index.js';
+import { type ReadProgress, streamRollouts } from '../../rollouts/index.js';
+import { version } from '../about.js';
+import { describeRows, missingColumns, wordsOf } from '../evidence.js';
+import { BadResult } from '../exit.js';
 import {
   countsOf,
   csv,
@@ -14,14 +14,14 @@ import {
   type Style,
   styled,
   twoColumns,
-} from './output.js';
-import { checkWritable, REPORT_OPTION, writePage } from './report-file.js';
+} from '../output.js';
+import { checkWritable, REPORT_OPTION, writePage } from '../report-file.js';
 import {
   type RolloutsOptions,
   type RolloutsRun,
   rolloutsCommand,
   runOnRollouts,
-} from './rollouts-command.js';
+} from '../rollouts-command.js';
 
 /** The result of `policy-loss doctor`, as `--json` prints it. */
 export interface DoctorResult extends Diagnosis {
@@ -79,7 +79,7 @@ const EXAMPLES = [
 
 /** Imported only for pages, so that other runs do not load the code that builds them. */
 async function newPage(files: readonly string[]) {
-  const { DoctorPage } = await import('./report/doctor-page.js');
+  const { DoctorPage } = await import('../report/doctor-page.js');
   return new DoctorPage(files, version);
 }
 

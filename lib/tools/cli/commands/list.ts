@@ -1,10 +1,10 @@
 // `policy-loss list`: prints the functions and algorithms with their summaries, sources, options, inputs and metrics.
 import { Argument, type Command } from 'commander';
-import { unknownName } from '../../base/errors.js';
-import { byFramework, ofFramework } from '../../losses/frameworks.js';
-import { type CatalogueEntry, catalogue, differencesOf, KINDS, type Kind } from './catalogue.js';
-import { helpAfter } from './help.js';
-import { LOSS_FILE_OPTION } from './loss-file.js';
+import { unknownName } from '../../../base/errors.js';
+import { byFramework, ofFramework } from '../../../losses/frameworks.js';
+import { type CatalogueEntry, catalogue, differencesOf, KINDS, type Kind } from '../catalogue.js';
+import { helpAfter } from '../help.js';
+import { LOSS_FILE_OPTION } from '../loss-file.js';
 import {
   type Cell,
   csv,
@@ -15,8 +15,8 @@ import {
   styled,
   table,
   twoColumns,
-} from './output.js';
-import { OUTPUT_OPTIONS } from './rollouts-command.js';
+} from '../output.js';
+import { OUTPUT_OPTIONS } from '../rollouts-command.js';
 
 const TITLES: Record<Kind, string> = {
   loss: 'Policy losses',

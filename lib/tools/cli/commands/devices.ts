@@ -1,9 +1,9 @@
 // `policy-loss devices`: lists the CPU and the GPUs on which losses can be computed.
 import type { Command } from 'commander';
-import { type Device, devices } from '../../index.js';
-import { helpAfter } from './help.js';
-import { csv, type OutputOptions, print, table } from './output.js';
-import { OUTPUT_OPTIONS } from './rollouts-command.js';
+import { type Device, devices } from '../../../index.js';
+import { helpAfter } from '../help.js';
+import { csv, type OutputOptions, print, table } from '../output.js';
+import { OUTPUT_OPTIONS } from '../rollouts-command.js';
 
 /** Adds the command `devices` to the command-line program. */
 export function addDevices(program: Command): void {

@@ -1,15 +1,15 @@
 // `policy-loss cancel`: cancels a run on a queue.
 import { type Command, Option } from 'commander';
-import { helpAfter } from './help.js';
+import { helpAfter } from '../help.js';
 import {
   connectionErrors,
   PARTS_OPTION,
   QUEUE_OPTION,
   type QueueOptions,
   requiredQueue,
-} from './queue-options.js';
-import { connect } from './queue-run.js';
-import { note } from './streams.js';
+} from '../queue-options.js';
+import { connect } from '../queue-run.js';
+import { note } from '../streams.js';
 
 interface CancelOptions extends Required<QueueOptions> {
   quiet?: boolean;
@@ -34,7 +34,7 @@ export function addCancel(program: Command): void {
   command.addHelpText('after', helpAfter(EXAMPLES, HELP));
   command.action(async (run: string, { quiet = false, ...options }: CancelOptions) => {
     const { queue, parts } = requiredQueue(options);
-    const { cancelRun } = await import('../cluster/index.js');
+    const { cancelRun } = await import('../../cluster/index.js');
     const tell = quiet ? () => {} : note;
     const address = await connect(queue);
     const onError = connectionErrors(address.shown);

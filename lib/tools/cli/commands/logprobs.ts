@@ -1,17 +1,17 @@
 // `policy-loss logprobs`: computes log-probabilities from a tensor of logits that need not fit into memory.
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { type LogprobsLayout, logprobsOfFile } from '../parts/index.js';
-import { splitTensorName } from '../rollouts/tensor/named.js';
+import { type LogprobsLayout, logprobsOfFile } from '../../parts/index.js';
+import { splitTensorName } from '../../rollouts/tensor/named.js';
 import {
   type Columns,
   type ColumnsWriter,
   checkColumnsFormat,
   columnsWriter,
-} from '../rollouts/write/columns.js';
-import { helpAfter } from './help.js';
-import { csv, type OutputOptions, ProgressBar, print, twoColumns } from './output.js';
-import { refuseInputs } from './output-file.js';
-import { OUTPUT_OPTIONS } from './rollouts-command.js';
+} from '../../rollouts/write/columns.js';
+import { helpAfter } from '../help.js';
+import { csv, type OutputOptions, ProgressBar, print, twoColumns } from '../output.js';
+import { refuseInputs } from '../output-file.js';
+import { OUTPUT_OPTIONS } from '../rollouts-command.js';
 
 /** The result of `policy-loss logprobs`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface WrittenLogprobs {

@@ -1,18 +1,19 @@
 // `policy-loss worker`: computes the shards of the runs on a queue.
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
-import { version } from './about.js';
-import { helpAfter } from './help.js';
+import { removeTemporaryFolders } from '../../rollouts/write/temporary.js';
+import { version } from '../about.js';
+import { helpAfter } from '../help.js';
 import {
   connectionErrors,
   environmentWithoutQueue,
   PARTS_OPTION,
+  PARTS_VARIABLE,
   QUEUE_OPTION,
   type QueueOptions,
   requiredQueue,
-} from './queue-options.js';
-import { parseCount } from './rollouts-command.js';
-import { note } from './streams.js';
+} from '../queue-options.js';
+import { parseCount } from '../rollouts-command.js';
+import { note } from '../streams.js';
 
 interface WorkerOptions extends Required<QueueOptions> {
   concurrency: number;
@@ -20,9 +21,6 @@ interface WorkerOptions extends Required<QueueOptions> {
   retrySeconds: number;
   quiet?: boolean;
 }
-
-/** The environment variable that tells the process of a shard the folder for parts. */
-export const PARTS_VARIABLE = 'POLICY_LOSS_PARTS';
 
 /** Adds the command `worker` to the command-line program. */
 export function addWorker(program: Command): void {
@@ -58,7 +56,7 @@ export function addWorker(program: Command): void {
     async ({ quiet = false, concurrency, lockSeconds, retrySeconds, ...options }: WorkerOptions) => {
       const { queue, parts } = requiredQueue(options);
       const stopped = stopSignal();
-      const { findQueue, startWorker } = await import('../cluster/index.js');
+      const { findQueue, startWorker } = await import('../../cluster/index.js');
       const address = await findQueue(queue);
       const tell = quiet ? () => {} : note;
       const worker = await startWorker({
@@ -66,7 +64,7 @@ export function addWorker(program: Command): void {
         program: version,
         lockMs: Math.ceil(1000 * lockSeconds),
         retryMs: Math.ceil(1000 * retrySeconds),
-        shardProcess: new URL('./shard-process.js', import.meta.url),
+        shardProcess: new URL('../shard-process.js', import.meta.url),
         environment: { ...environmentWithoutQueue(), [PARTS_VARIABLE]: parts },
         onDone: ({ run, phase, shard }, { rows, tokens }) =>
           tell(`run ${run}: ${phase} ${shard}: ${rows} rows, ${tokens} tokens`),

@@ -1,7 +1,7 @@
 // `policy-loss run`: computes shards of a plan.
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { cudaIndex } from '../../device/device.js';
-import { LossError } from '../../index.js';
+import { cudaIndex } from '../../../device/device.js';
+import { LossError } from '../../../index.js';
 import {
   gradientsFiles,
   PHASES,
@@ -10,15 +10,15 @@ import {
   PlanRun,
   readPlan,
   type ShardRun,
-} from '../parts/index.js';
-import { version } from './about.js';
-import { helpAfter } from './help.js';
-import { LOSS_FILE_OPTION } from './loss-file.js';
-import { csv, type OutputOptions, type Printable, twoColumns } from './output.js';
-import { refuseInputs } from './output-file.js';
-import { plannedColumns, plannedSubjects } from './plan.js';
-import { collectorFor } from './report-file.js';
-import { OUTPUT_OPTIONS, type RolloutsOptions, runOnFiles } from './rollouts-command.js';
+} from '../../parts/index.js';
+import { version } from '../about.js';
+import { helpAfter } from '../help.js';
+import { LOSS_FILE_OPTION } from '../loss-file.js';
+import { csv, type OutputOptions, type Printable, twoColumns } from '../output.js';
+import { refuseInputs } from '../output-file.js';
+import { plannedColumns, plannedSubjects } from '../planning.js';
+import { collectorFor } from '../report-file.js';
+import { OUTPUT_OPTIONS, type RolloutsOptions, runOnFiles } from '../rollouts-command.js';
 
 /** The result of `policy-loss run`, as `--json` prints it. */
 export interface PlanProgress {

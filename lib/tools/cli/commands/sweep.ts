@@ -1,48 +1,14 @@
 // `policy-loss sweep`: computes one loss or algorithm on the same rollouts for every combination of option values.
 import type { Command } from 'commander';
-import { LossError, type Metrics } from '../../index.js';
-import { evaluateFiles, type FilesEvaluation } from '../parts/index.js';
-import { product, valuesOfWord } from './grid.js';
-import { countsOf, csv, inLines, type Printable, readable, styled, table, type Value } from './output.js';
-import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from './queue-run.js';
-import { rolloutsCommand, runOnRollouts } from './rollouts-command.js';
-import { settingOf } from './settings.js';
-import {
-  makeSubject,
-  optionsOf,
-  type TitledSubject,
-  type TypedSubject,
-  typedSubject,
-} from './typed-subjects.js';
-import { asksForHelp, type TypedOption, wordsOf } from './words.js';
-
-/** The result of `policy-loss sweep`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
-export interface Sweep {
-  /** The name of the policy loss or algorithm. */
-  name: string;
-  /** The options that have several values (the axes of the grid), and the list of values of each. */
-  axes: Record<string, unknown[]>;
-  /**
-   * The result for each combination of values. From one point to the next, the value of the last axis changes fastest.
-   */
-  points: SweepPoint[];
-  rows: number;
-  /** The number of unmasked tokens in all rows. */
-  tokens: number;
-  /** The number of parts in which the rows were computed; absent if there was only one part. */
-  batches?: number;
-  /** The number of invalid rows that were skipped; absent without --skip-bad-rows. */
-  skipped?: number;
-}
-
-/** One combination of option values, and its result. */
-export interface SweepPoint {
-  /** The values of the options in Sweep.axes that this result was computed with. */
-  options: Record<string, unknown>;
-  loss: number;
-  gradNorm: number;
-  metrics: Partial<Metrics>;
-}
+import { LossError } from '../../../index.js';
+import { evaluateFiles } from '../../parts/index.js';
+import { product, valuesOfWord } from '../grid.js';
+import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from '../queue-run.js';
+import { rolloutsCommand, runOnRollouts } from '../rollouts-command.js';
+import { settingOf } from '../settings.js';
+import { printableSweep } from '../sweep-result.js';
+import { makeSubject, optionsOf, type TypedSubject, typedSubject } from '../typed-subjects.js';
+import { asksForHelp, type TypedOption, wordsOf } from '../words.js';
 
 /** The largest number of combinations that `sweep` computes. A larger grid is probably a typing error. */
 const MOST_POINTS = 10_000;
@@ -76,12 +42,12 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
         options: optionsOf(typed, wordsOf(point), command),
       }));
       if (isSubmitted(options)) {
-        await computeOnQueue(patterns, options, all, command, printable);
+        await computeOnQueue(patterns, options, all, command, printableSweep);
         return;
       }
       const subjects = await Promise.all(all.map((one) => makeSubject(one, command)));
       await runOnRollouts(patterns, options, [typed], {}, async (run) =>
-        printable(await evaluateFiles(run.files, subjects, run.settings), run.skipped),
+        printableSweep(await evaluateFiles(run.files, subjects, run.settings), run.skipped),
       );
     });
   }
@@ -144,74 +110,4 @@ function pointsOf(axes: readonly Axis[]): TypedOption[][] {
       hint: "Use 'policy-loss evaluate' for one combination",
     });
   return product(axes);
-}
-
-/**
- * Returns the result of `sweep` in its printed forms.
- * @param skipped the number of invalid rows that were skipped; undefined without --skip-bad-rows.
- */
-export function printable(
-  { subjects, rows, tokens, parts }: FilesEvaluation<TitledSubject>,
-  skipped: number | undefined,
-): Printable {
-  const options = Object.keys(subjects[0]!.subject.given);
-  const axes = Object.fromEntries(
-    options
-      .map(
-        (name) =>
-          [name, [...new Set(subjects.map(({ subject }) => subject.given[name]))]] as [string, unknown[]],
-      )
-      .filter(([, values]) => values.length > 1),
-  );
-  const names = Object.keys(axes);
-  const sweep: Sweep = {
-    name: subjects[0]!.subject.name,
-    axes,
-    points: subjects.map(({ subject, loss, gradNorm, metrics }) => ({
-      options: Object.fromEntries(names.map((name) => [name, subject.given[name]])),
-      loss,
-      gradNorm,
-      metrics,
-    })),
-    rows,
-    tokens,
-    ...(parts > 1 && { batches: parts }),
-    ...(skipped !== undefined && { skipped }),
-  };
-  const metrics = [...new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)))];
-  const lines = (metrics: readonly string[]) =>
-    sweep.points.map((point): Value[] => [
-      ...names.map((name) => asValue(point.options[name])),
-      point.loss,
-      point.gradNorm,
-      ...metrics.map((name) => point.metrics[name]),
-    ]);
-  return {
-    json: () => sweep,
-    csv: () => csv([...names, 'loss', 'gradNorm', ...metrics], lines(metrics)),
-    text: () => {
-      const varying = metrics.filter((name) => new Set(sweep.points.map((p) => p.metrics[name])).size > 1);
-      return [
-        table([...names, 'loss', 'gradient norm', ...varying], lines(varying)),
-        ...sameEverywhere(
-          sweep.points[0]!,
-          metrics.filter((name) => !varying.includes(name)),
-        ),
-        styled('dim', countsOf(sweep)),
-      ].join('\n\n');
-    },
-  };
-}
-
-/**
- * Lists the metrics that are equal at every point of the grid, so that the table need not repeat them in every line.
- */
-function sameEverywhere({ metrics }: SweepPoint, names: readonly string[]): string[] {
-  if (names.length === 0) return [];
-  const list = names.map((name) => `${name} ${readable(metrics[name]!)}`);
-  return [styled('dim', ['The same at every point:', ...inLines(list, ',', 100)].join('\n'))];
-}
-
-function asValue(value: unknown): Value {
-  return typeof value === 'number' ? value : String(value);
 }

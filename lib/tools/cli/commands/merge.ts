@@ -1,15 +1,15 @@
 // `policy-loss merge`: merges the parts of a plan into the result of `policy-loss evaluate` or `policy-loss compare`.
 import type { Command } from 'commander';
-import { mergePlan, readPlan } from '../parts/index.js';
-import { version } from './about.js';
-import { helpAfter } from './help.js';
-import { LOSS_FILE_OPTION } from './loss-file.js';
-import { type OutputOptions, print } from './output.js';
-import { refuseInputs } from './output-file.js';
-import { plannedSubjects } from './plan.js';
-import { showFor } from './planned-result.js';
-import { REPORT_OPTION, reportOnParts } from './report-file.js';
-import { OUTPUT_OPTIONS } from './rollouts-command.js';
+import { mergePlan, readPlan } from '../../parts/index.js';
+import { version } from '../about.js';
+import { helpAfter } from '../help.js';
+import { LOSS_FILE_OPTION } from '../loss-file.js';
+import { type OutputOptions, print } from '../output.js';
+import { refuseInputs } from '../output-file.js';
+import { showFor } from '../planned-result.js';
+import { plannedSubjects } from '../planning.js';
+import { REPORT_OPTION, reportOnParts } from '../report-file.js';
+import { OUTPUT_OPTIONS } from '../rollouts-command.js';
 
 /** Adds the command `merge` to the command-line program. */
 export function addMerge(program: Command): void {

@@ -1,18 +1,7 @@
-// `policy-loss compare`: computes several losses and algorithms on the same rollouts, side by side.
-import type { Command } from 'commander';
-import { LossError, type Metrics } from '../../index.js';
-import {
-  type AlgorithmFunctions,
-  evaluateFiles,
-  type FilesEvaluation,
-  type SubjectEvaluation,
-} from '../parts/index.js';
+import type { Metrics } from '../../index.js';
+import type { AlgorithmFunctions, FilesEvaluation, SubjectEvaluation } from '../parts/index.js';
 import { type Cell, countsOf, csv, type Printable, readable, styled, table } from './output.js';
-import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from './queue-run.js';
-import { REPORT_OPTION, reportOn } from './report-file.js';
-import { rolloutsCommand, runOnRollouts } from './rollouts-command.js';
-import { makeSubject, type TitledSubject, typedSubjects } from './typed-subjects.js';
-import { CHOICES_WITH_VALUES } from './words.js';
+import type { TitledSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss compare`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Comparison {
@@ -51,66 +40,10 @@ export interface ComparedSubject {
 }
 
 /**
- * Adds the command `compare` to the command-line program.
- * @param words the arguments of the command line.
- * @returns the arguments that commander must parse.
- * @throws LossError for an unknown loss, algorithm or option, and for fewer than two losses or algorithms.
- */
-export function addCompare(program: Command, words: readonly string[]): readonly string[] {
-  const command = rolloutsCommand(program, {
-    name: 'compare',
-    summary: 'compare losses and algorithms on the same rollout files',
-    description:
-      'Computes several policy losses and algorithms on the same rollout files. Prints their losses, gradient norms, ' +
-      'clipped fractions and metrics side by side, and the cosines between their gradients.',
-    options: [REPORT_OPTION(), ...submittingOptions()],
-    help: HELP,
-    examples: EXAMPLES,
-  });
-  if (words[0] !== command.name()) return words;
-  const { subjects: typed, rest } = typedSubjects(command, words.slice(1), 'two or more');
-  if (typed.length === 1)
-    throw new LossError('ERR_INVALID_OPTION', {
-      expected: `two or more of ${CHOICES_WITH_VALUES}`,
-      received: `only ${typed[0]!.choice} ${typed[0]!.name}`,
-      hint: "Use 'policy-loss evaluate' for one",
-    });
-  command.action(async (patterns: string[], options: SubmittingOptions) => {
-    if (isSubmitted(options)) {
-      await computeOnQueue(patterns, options, typed, command, printable, { compares: true });
-      return;
-    }
-    const subjects = await Promise.all(typed.map((one) => makeSubject(one, command)));
-    const report = await reportOn(subjects, options.report);
-    await runOnRollouts(patterns, options, typed, report?.wanted ?? {}, async (run) => {
-      const settings = { ...run.settings, compares: true };
-      const result = await evaluateFiles(run.files, subjects, settings, report?.watcher(run.files));
-      await report?.write(result.subjects);
-      return printable(result, run.skipped);
-    });
-  });
-  return [command.name(), ...rest];
-}
-
-const HELP = `\
-An option belongs to the loss or algorithm before it; options before the first loss or algorithm belong to all of
-them. The same loss may appear twice with different options. To list the options of a loss, use
-'policy-loss evaluate --loss NAME --help'. An expression is shown under its name in --loss-expr 'NAME: EXPRESSION'.`;
-
-const EXAMPLES = [
-  'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',
-  'compare rollouts.parquet --loss ppo --clip-range 0.1 --loss ppo --clip-range 0.3',
-  'compare rollouts.jsonl --loss-agg-mode token-mean --loss ppo --loss cispo --loss sapo --csv',
-  "compare 'rollouts-*.jsonl' --algorithm grpo --algorithm rloo --config trinity.yaml --report out.html",
-  "compare 'rollouts/*.jsonl' --loss ppo --loss gspo --queue redis://host:6379 --parts /shared/parts",
-  "compare rollouts.jsonl --loss ppo --loss-expr 'squared: -A*r + beta*square(d)' --set beta=0.1",
-];
-
-/**
  * Returns the result of `compare` in its printed forms.
  * @param skipped the number of invalid rows that were skipped; undefined without --skip-bad-rows.
  */
-export function printable(
+export function printableComparison(
   { subjects, cosines, rows, tokens, parts }: FilesEvaluation<TitledSubject>,
   skipped: number | undefined,
 ): Printable {

@@ -8,12 +8,12 @@ import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Command } from 'commander';
-import { LossError } from '../../base/errors.js';
-import { makeTemporaryFolder, removeTemporaryFolder } from '../rollouts/write/temporary.js';
-import { helpAfter } from './help.js';
-import { visible, writeResult } from './streams.js';
+import { LossError } from '../../../base/errors.js';
+import { makeTemporaryFolder, removeTemporaryFolder } from '../../rollouts/write/temporary.js';
+import { helpAfter } from '../help.js';
+import { visible, writeResult } from '../streams.js';
 
-const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
+const ROOT = fileURLToPath(new URL('../../../..', import.meta.url));
 const require = createRequire(import.meta.url);
 
 // Build tools that npm downloads for the build, because they are not installed with the package. The package lists
@@ -43,7 +43,7 @@ export function addBuild(program: Command): void {
           { NODE_PATH: [modules, process.env.NODE_PATH].filter(Boolean).join(delimiter) },
         ),
       );
-      const { devices } = await import('../../index.js');
+      const { devices } = await import('../../../index.js');
       const [cpu, ...gpus] = devices();
       const found = gpus.map((gpu) => (gpu.available ? gpu.name : gpu.reason.message));
       await writeResult(
@@ -61,7 +61,7 @@ async function withTools(body: (modules: string) => Promise<void>): Promise<void
   if (TOOLS.every((tool) => existsSync(join(own, tool)))) return body(own);
   const folder = makeTemporaryFolder(join(tmpdir(), 'policy-loss-build-'));
   try {
-    const { devDependencies } = require('../../../package.json') as {
+    const { devDependencies } = require('../../../../package.json') as {
       devDependencies: Record<string, string>;
     };
     const wanted = TOOLS.map((tool) => `${tool}@${devDependencies[tool]}`);

@@ -1,17 +1,17 @@
 // `policy-loss identify`: finds the configurations that reproduce the numbers which a trainer logged.
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { LossError } from '../../index.js';
-import { type Candidate, type Identification, identify, TRAINER_NAMES } from '../identify/index.js';
-import { grpoStep, perToken } from '../parts/advantage-step.js';
-import { type PackedRows, type RolloutPart, streamRollouts } from '../rollouts/index.js';
-import { countsOf, csv, type Printable, readable, styled, table, type Value } from './output.js';
+import { LossError } from '../../../index.js';
+import { type Candidate, type Identification, identify, TRAINER_NAMES } from '../../identify/index.js';
+import { grpoStep, perToken } from '../../parts/advantage-step.js';
+import { type PackedRows, type RolloutPart, streamRollouts } from '../../rollouts/index.js';
+import { countsOf, csv, type Printable, readable, styled, table, type Value } from '../output.js';
 import {
   parseCount,
   type RolloutsOptions,
   type RolloutsRun,
   rolloutsCommand,
   runOnRollouts,
-} from './rollouts-command.js';
+} from '../rollouts-command.js';
 
 interface IdentifyCommandOptions extends RolloutsOptions {
   logged: Record<string, string>;

@@ -1,15 +1,15 @@
 // `policy-loss diff`: compares two dumps of the same training step.
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import type { Metrics } from '../../index.js';
-import { type ColumnDifference, type DumpDiff, diffDumps, type ValueDifference } from '../diff/index.js';
-import { evaluateFiles, type SubjectEvaluation } from '../parts/index.js';
-import { describePlace, expandFiles, type Place } from '../rollouts/index.js';
-import { describePlaces } from './evidence.js';
-import { flagsIn } from './flags.js';
-import { csv, type Printable, styled, table } from './output.js';
-import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
-import { makeSubject, type TitledSubject, type TypedSubject, typedSubjects } from './typed-subjects.js';
-import { CHOICES } from './words.js';
+import type { Metrics } from '../../../index.js';
+import { type ColumnDifference, type DumpDiff, diffDumps, type ValueDifference } from '../../diff/index.js';
+import { evaluateFiles, type SubjectEvaluation } from '../../parts/index.js';
+import { describePlace, expandFiles, type Place } from '../../rollouts/index.js';
+import { describePlaces } from '../evidence.js';
+import { flagsIn } from '../flags.js';
+import { csv, type Printable, styled, table } from '../output.js';
+import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from '../rollouts-command.js';
+import { makeSubject, type TitledSubject, type TypedSubject, typedSubjects } from '../typed-subjects.js';
+import { CHOICES } from '../words.js';
 
 /** The result of `policy-loss diff`, as `--json` prints it. */
 export interface DiffResult extends DumpDiff {

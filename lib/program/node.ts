@@ -1,0 +1,179 @@
+// The nodes of a user-defined loss: their operations, and how often their values change.
+import type { ArithmeticOp } from './arithmetic.js';
+
+/**
+ * How often a value changes: never, with the batch, with the row, or with the token. Values of the level 'counts' also
+ * change with the batch, but depend only on its size. So they are known before the batch is read.
+ */
+export type Level = 'constant' | 'counts' | 'batch' | 'row' | 'token';
+const RANKS: Record<Level, number> = { constant: 0, counts: 1, batch: 2, row: 3, token: 4 };
+
+/** Returns whether values of level `a` change less often than those of level `b`. */
+export function isBelow(a: Level, b: Level): boolean {
+  return RANKS[a] < RANKS[b];
+}
+
+/**
+ * The reductions from the tokens of a row to a value of the row. That of row_keep stands for the values of the tokens in
+ * selections.
+ */
+export const ROW_REDUCTIONS = [
+  'row_sum',
+  'row_min',
+  'row_max',
+  'row_arg_min',
+  'row_arg_max',
+  'row_keep',
+] as const;
+/** The selections among the values that the tokens of all rows keep. Each row counts as often as its repeats say. */
+export const BATCH_SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_fill'] as const;
+export type BatchSelection = (typeof BATCH_SELECTIONS)[number];
+/** The reductions from the rows' values to a value of the batch. Except in selections, each row counts once. */
+export const BATCH_REDUCTIONS = [
+  'rows_sum',
+  'rows_min',
+  'rows_max',
+  'rows_arg_min',
+  'rows_arg_max',
+  ...BATCH_SELECTIONS,
+] as const;
+/** The operations on a token's position and a number that is the same for all tokens of its row. */
+export const POSITION_OPS = ['is_at', 'is_up_to', 'draw'] as const;
+type PositionOp = (typeof POSITION_OPS)[number];
+export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCTIONS)[number];
+/**
+ * The reductions from the rows of a group, or of a pair, to a value that all of them have. The sums have derivatives.
+ * Each row counts once.
+ */
+export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'] as const;
+/**
+ * The scans: values of tokens that depend on other tokens of the row. Their derivative is that of the first operand. The
+ * second operand, the decay, is a constant for the derivative.
+ */
+export const SCANS = ['prefix_sum', 'suffix_sum', 'run_sum'] as const;
+
+/** An operation with operands. The names are those of NativeBinding.programOps, and 'stop' for stopGradient(). */
+export type Op =
+  | ArithmeticOp
+  | ReductionOp
+  | PositionOp
+  | (typeof GROUP_REDUCTIONS)[number]
+  | (typeof SCANS)[number]
+  | 'is_row'
+  | 'row_rank'
+  | 'stop';
+
+/** What a node without operands is. `column_of_row` is a column that has one value per row. */
+export type Leaf = 'constant' | 'column' | 'column_of_row' | 'row_input' | 'batch_input' | 'row_column';
+
+/** A subexpression of a loss. */
+export interface Node {
+  /** The node's number in its graph. A node's operands have lower numbers. */
+  readonly id: number;
+  readonly op: Op | Leaf;
+  readonly operands: readonly Node[];
+  readonly level: Level;
+  /** The value of a constant, or the index of another leaf in the list of its kind: COLUMNS, ROW_INPUTS, …. */
+  readonly value: number;
+  /** Whether the derivative by `logprob`, `entropy` or `log_z` can differ from 0. */
+  readonly isActive: boolean;
+  /** Whether the value is always 0 or 1. */
+  readonly isCondition: boolean;
+}
+
+/** Makes the nodes of a graph. */
+export interface NodeFactory {
+  constant(value: number): Node;
+  /** Returns the number of unmasked tokens of the row. It is 0 only in a loss for which all rows count. */
+  rowTokens(): Node;
+  /** Applies an operation of programs. Returns the simplest node that has the same value. */
+  apply(op: Op, ...operands: readonly Node[]): Node;
+}
+
+/** The operations of one operand that the language has. */
+export const UNARY_OPS = [
+  'neg',
+  'abs',
+  'sign',
+  'sqrt',
+  'exp',
+  'expm1',
+  'log',
+  'log1p',
+  'tanh',
+  'sigmoid',
+  'logsigmoid',
+  'square',
+  'not',
+] as const;
+export type UnaryOp = (typeof UNARY_OPS)[number];
+
+/** The operations of two operands that the language has. Comparisons and conditions give 1 or 0. */
+export const BINARY_OPS = [
+  'add',
+  'sub',
+  'mul',
+  'div',
+  'pow',
+  'min',
+  'max',
+  'lt',
+  'le',
+  'gt',
+  'ge',
+  'eq',
+  'ne',
+  'and',
+  'or',
+] as const;
+export type BinaryOp = (typeof BINARY_OPS)[number];
+
+export function isLeaf({ operands }: Node): boolean {
+  return operands.length === 0;
+}
+
+/** Returns whether a node is a number that the batch gives for each row. */
+export function isNumberOfRow({ op }: Node): boolean {
+  return op === 'row_column' || op === 'column_of_row';
+}
+
+export function isConstant(node: Node, value: number): boolean {
+  return node.op === 'constant' && node.value === value;
+}
+
+/** Returns the nodes from which the given nodes are computed and these nodes themselves, operands first. */
+export function reachable(roots: Iterable<Node>, isLeaf: (node: Node) => boolean = () => false): Node[] {
+  const found = new Set<Node>(roots);
+  for (const node of found) if (!isLeaf(node)) for (const operand of node.operands) found.add(operand);
+  return [...found].sort((a, b) => a.id - b.id);
+}
+
+export function isPositionOp(op: string): op is PositionOp {
+  return (POSITION_OPS as readonly string[]).includes(op);
+}
+
+export function isRowReduction(op: string): op is (typeof ROW_REDUCTIONS)[number] {
+  return (ROW_REDUCTIONS as readonly string[]).includes(op);
+}
+
+export function isGroupReduction(op: string): op is (typeof GROUP_REDUCTIONS)[number] {
+  return (GROUP_REDUCTIONS as readonly string[]).includes(op);
+}
+
+/** Returns whether an operation reduces the rows of the groups that the batch gives. Pairs need no such groups. */
+export function readsGroups(op: string): boolean {
+  return isGroupReduction(op) && op !== 'pair_sum';
+}
+
+/** Returns whether an operation combines values of different rows. */
+export function isOverRows(op: string): boolean {
+  return isBatchReduction(op) || isGroupReduction(op);
+}
+
+export function isScan(op: string): op is (typeof SCANS)[number] {
+  return (SCANS as readonly string[]).includes(op);
+}
+
+export function isBatchReduction(op: string): op is (typeof BATCH_REDUCTIONS)[number] {
+  return (BATCH_REDUCTIONS as readonly string[]).includes(op);
+}
