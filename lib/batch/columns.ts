@@ -288,7 +288,7 @@ export type AdvantageInput =
 export const INPUT_NAMES = Object.keys(INPUTS) as InputName[];
 
 /** Returns the row of an input in the table. */
-export function inputRow(name: InputName): InputRow {
+export function inputRow(name: InputName): Omit<InputRow, 'file'> & { readonly file?: FileName } {
   return INPUTS[name];
 }
 

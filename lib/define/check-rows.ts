@@ -1,6 +1,6 @@
 // The batches on which checkLoss() computes a loss: rows with padding, and the same rows in other layouts.
 import type { Batch } from '../batch/batch.js';
-import { COLUMNS, type ColumnName, type RowDataName } from '../batch/columns.js';
+import { COLUMNS, type ColumnName, ROW_DATA, type RowDataName } from '../batch/columns.js';
 
 /** Numbers of rows, or the ids of their groups. */
 export type RowData = Float64Array | Int32Array;
@@ -30,32 +30,20 @@ export function drawRows(): Rows {
   const normal = () => Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random());
   const size = DRAWN_ROWS * DRAWN_COLUMNS;
   const logprob = Float32Array.from({ length: size }, () => -0.05 - 3 * random());
-  const near = (spread: number) => logprob.map((x) => x + spread * normal());
-  const values: Record<ColumnName, Float32Array> = {
-    logprob,
-    old_logprob: near(0.3),
-    ref_logprob: near(0.5),
-    advantages: logprob.map(normal),
-    entropy: logprob.map(() => 2 * random()),
-    rollout_logprob: near(0.3),
-    prox_logprob: near(0.2),
-    teacher_logprob: near(0.7),
-    old_entropy: logprob.map(() => 2 * random()),
-    clip_cov_keys: logprob.map(random),
+  const floats = (name: ColumnName) => {
+    if (name === 'logprob') return logprob;
+    if (name.endsWith('_logprob')) return logprob.map((x) => x + 0.3 * normal());
+    return logprob.map(name === 'advantages' ? normal : () => 2 * random());
   };
-  const perRow = (draw: () => number) => Float64Array.from({ length: DRAWN_ROWS }, draw);
-  const numbers: Record<RowDataName, RowData> = {
-    rewards: perRow(normal),
-    v_star: perRow(normal),
-    probability: perRow(random),
-    log_z: perRow(normal),
-    group_ids: Int32Array.from({ length: DRAWN_ROWS }, (_, b) => b % 3),
-  };
+  const numbers = (name: RowDataName): RowData =>
+    name === 'group_ids'
+      ? Int32Array.from({ length: DRAWN_ROWS }, (_, b) => b % 3)
+      : Float64Array.from({ length: DRAWN_ROWS }, name === 'probability' ? random : normal);
   return {
     rows: DRAWN_ROWS,
     columns: DRAWN_COLUMNS,
-    floats: new Map(COLUMNS.map((name) => [name, values[name]])),
-    numbers: new Map(Object.entries(numbers) as [RowDataName, RowData][]),
+    floats: new Map(COLUMNS.map((name) => [name, floats(name)])),
+    numbers: new Map(ROW_DATA.map((name) => [name, numbers(name)])),
     mask: Uint8Array.from({ length: size }, (_, i) => Number(isDrawnUnmasked(i, random()))),
     expert: Uint8Array.from({ length: DRAWN_ROWS }, (_, b) => Number(b % 4 >= 2)),
     step: 10,

@@ -1,5 +1,6 @@
 // What a check is. Each check looks for one fault of a dump. It is declared as data, and the command line, the pages and
 // the documentation's table are derived from its declaration.
+import { INPUT_NAMES, inputRow } from '../../batch/columns.js';
 import type { RolloutColumn } from '../rollouts/index.js';
 import type { Row } from './row.js';
 import type { RowSet, RowTable } from './row-table.js';
@@ -62,25 +63,14 @@ export interface Check {
   start(rows: RowTable): Examiner;
 }
 
-/** The columns with log-probabilities. */
-export const LOGPROB_COLUMNS = [
-  'logprobs',
-  'old_logprobs',
-  'rollout_logprobs',
-  'ref_logprobs',
-  'prox_logprobs',
-  'teacher_logprobs',
-] as const satisfies readonly RolloutColumn[];
-
 /** The columns with one number per token. */
-export const TOKEN_COLUMNS = [
-  ...LOGPROB_COLUMNS,
-  'advantages',
-  'entropy',
-  'old_entropy',
-  'token_level_rewards',
-  'values',
-] as const satisfies readonly RolloutColumn[];
+export const TOKEN_COLUMNS: readonly RolloutColumn[] = INPUT_NAMES.flatMap((name) => {
+  const { type, file } = inputRow(name);
+  return type === 'floats' && file ? [file] : [];
+});
+
+/** The columns with log-probabilities. */
+export const LOGPROB_COLUMNS = TOKEN_COLUMNS.filter((column) => column.endsWith('logprobs'));
 
 /** Checks look at a single row's statistics only if it has this many tokens. Shorter rows are too noisy. */
 export const LONG_ENOUGH = 8;
