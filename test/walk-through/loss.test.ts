@@ -1,0 +1,42 @@
+// Tests the steps of CONTRIBUTING.md for a loss that is an expression. They need no native build.
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { ChangedTree, ROOT } from './changed-tree.js';
+
+describe('adding a loss', () => {
+  let tree: ChangedTree;
+
+  before(function () {
+    this.timeout(120_000);
+    const native = process.env.POLICY_LOSS_NATIVE ?? join(ROOT, 'build/Release/policy_loss.node');
+    tree = new ChangedTree('Adding a loss', { POLICY_LOSS_NATIVE: native });
+  });
+
+  after(() => tree.remove());
+
+  it('changes four files', () => assert.equal(tree.touched.size, 4));
+
+  it('passes the type check', function () {
+    this.timeout(120_000);
+    tree.run('npm', 'run', 'build:ts');
+    tree.run('npx', 'tsc', '-p', '.');
+  });
+
+  it('passes the suites that cover every registered function', function () {
+    this.timeout(300_000);
+    const suites = [
+      'registry',
+      'reference',
+      'beyond/others',
+      'beyond/others-reference',
+      'cross-validation',
+      'masking',
+    ];
+    assert.match(tree.mocha(suites, '--grep', 'damped_pg'), /damped_pg[\s\S]* [1-9]\d* passing/);
+  });
+
+  it('shows the loss in `list`', () =>
+    assert.match(tree.run('npx', 'tsx', 'lib/tools/cli/main.ts', 'list', 'damped_pg'), /beta/)).timeout(
+    60_000,
+  );
+});
