@@ -403,8 +403,8 @@ export interface NativeLogitsOfTokens extends NativeLogits {
   firstToken: number;
 }
 
-/** The calls of the native module. Those on CUDA devices are in {@link NativeDevices}. */
-export interface NativeBinding extends NativeDevices {
+/** What computes: the contract of every engine. A second engine implements this and has no devices. */
+export interface NativeEngine {
   /** The version of the package from whose source the module was built. */
   readonly version: string;
   /** The length of NativeCall.part. Its last number tells the terms: 1 policy loss + 2 KL loss + 4 entropy loss. */
@@ -526,3 +526,6 @@ export interface NativeDevices {
   /** Detaches an ArrayBuffer that allocPinned() made. Returns false, and does nothing, if another function made it. */
   freePinned(buffer: ArrayBuffer): boolean;
 }
+
+/** The addon: the engine for CPUs, and for CUDA devices if there are any. */
+export interface NativeBinding extends NativeEngine, NativeDevices {}

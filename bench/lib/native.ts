@@ -50,7 +50,7 @@ export interface NativeBenchBinding extends NativeBinding {
 
 const BUILT = fileURLToPath(new URL('../../build/bench/Release/policy_loss.node', import.meta.url));
 
-function isBenchBuild(binding: NativeBinding): binding is NativeBenchBinding {
+function isBenchBuild(binding: object): binding is NativeBenchBinding {
   return 'traffic' in binding;
 }
 

@@ -9,7 +9,7 @@
 import { closeSync, existsSync, openSync, readSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
-import type { NativeBinding } from '../../binding.js';
+import type { NativeBinding, NativeDevices, NativeEngine } from '../../binding.js';
 import { LossError } from './errors.js';
 import { describePrebuilds, LEAST_GLIBC, type Libc, prebuildPath } from './prebuilds.js';
 
@@ -97,5 +97,8 @@ function describeLibc(): string | undefined {
   return `glibc ${header.glibcVersionRuntime ?? 'of unknown version'}, and the prebuilt binary needs ${LEAST_GLIBC}`;
 }
 
-/** The native module. */
-export const native: NativeBinding = load();
+const binding = load();
+/** The engine that computes. */
+export const native: NativeEngine = binding;
+/** The CUDA devices of the native module. */
+export const cuda: NativeDevices = binding;

@@ -21,7 +21,7 @@ export interface FusedAdvantage {
   perRow: boolean;
   /**
    * Returns the error for an input that is not finite.
-   * @param input the number by which native code refers to the input; see NativeBinding.advantagesSync in binding.d.ts.
+   * @param input the number by which native code refers to the input; see NativeEngine.advantages in binding.d.ts.
    */
   notFinite: (input: number) => LossError;
 }

@@ -5,7 +5,7 @@
 
 import type { NativeResident } from '../../binding.js';
 import { describeValue, LossError } from '../base/errors.js';
-import { native } from '../base/native.js';
+import { cuda } from '../base/native.js';
 import { type Steps, takeLater, takeNative } from '../base/steps.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import type { Layout } from '../batch/layout.js';
@@ -56,7 +56,7 @@ export class ResidentValues {
   /** Frees the device memory as soon as no call uses it. Does not wait for that. */
   drop(): void {
     this.#isDropped = true;
-    if (this.#users === 0) native.release(this.native);
+    if (this.#users === 0) cuda.release(this.native);
   }
 
   /** Returns these values with some columns replaced by those that were uploaded to `resident`. */
@@ -131,7 +131,7 @@ export class DeviceBatch implements Disposable {
       const read = yield* readUpdate(columns, layout, mapper, before.device);
       const resident = this.#held().native; // throws if the batch was disposed of in the meantime
       const call = { resident, batch: read.loss, inputs: read.advantage, stream };
-      const made = yield* takeNative((abort) => native.update({ ...call, abort }));
+      const made = yield* takeNative((abort) => cuda.update({ ...call, abort }));
       const after = before.with(made, read);
       if (this.#values !== before) {
         after.drop();

@@ -6,7 +6,7 @@
 import type { NativeDeviceArray } from '../../binding.js';
 import { fromNative } from '../base/abortable.js';
 import { guardedAsync, LossError } from '../base/errors.js';
-import { native } from '../base/native.js';
+import { cuda } from '../base/native.js';
 import { resultArray } from '../base/result-arrays.js';
 import type { Layout } from '../batch/layout.js';
 
@@ -49,7 +49,7 @@ export class DeviceGradient implements Disposable {
     this.#index = index;
     this.#length = layout.tokens;
     this.#shareable = shareable;
-    this.#native = native.deviceArray(index, layout.tokens, shareable);
+    this.#native = cuda.deviceArray(index, layout.tokens, shareable);
   }
 
   /**
@@ -58,7 +58,7 @@ export class DeviceGradient implements Disposable {
    * @throws LossError `ERR_INVALID_INPUT` if the gradient was disposed of.
    */
   get pointer(): bigint {
-    return native.deviceArrayAddress(this.#held());
+    return cuda.deviceArrayAddress(this.#held());
   }
 
   /** Whether the gradient was disposed of. */
@@ -76,7 +76,7 @@ export class DeviceGradient implements Disposable {
       const held = this.#held();
       const out = resultArray(`a gradient of ${this.#length} values`, this.#length);
       try {
-        await native.readDeviceArray(held, out);
+        await cuda.readDeviceArray(held, out);
       } catch (error) {
         throw fromNative(error);
       }
@@ -103,7 +103,7 @@ export class DeviceGradient implements Disposable {
           hint: "Request it with grad: 'shareable'",
         });
       try {
-        const handle = await native.exportDeviceArray(held);
+        const handle = await cuda.exportDeviceArray(held);
         if (this.#native === held && !this.#handle) {
           this.#handle = digits(handle);
           exported.set(this.#handle, new WeakRef(this));
@@ -126,7 +126,7 @@ export class DeviceGradient implements Disposable {
    * call uses it. Does not wait for that. Calls of this process that begin later do not accept its {@link ipcHandle}.
    */
   dispose(): void {
-    if (this.#native) native.releaseDeviceArray(this.#native);
+    if (this.#native) cuda.releaseDeviceArray(this.#native);
     this.#native = undefined;
     if (this.#handle) exported.delete(this.#handle);
     this.#handle = undefined;

@@ -1,7 +1,7 @@
 // Lists the devices of this machine, and sets how many threads may compute at the same time.
 import type { NativeCudaDevices } from '../../binding.js';
 import { describeValue, LossError } from '../base/errors.js';
-import { native } from '../base/native.js';
+import { cuda, native } from '../base/native.js';
 
 /** Describes the CPU, which is one of the devices. */
 export interface CpuDevice {
@@ -97,7 +97,7 @@ const DRIVERS: Readonly<Record<string, string>> = {
 export type Device = CpuDevice | CudaDevice | NoCudaDevice;
 
 // Caches the CUDA devices, because they do not change while a process runs and querying them is slow.
-let cuda: (CudaDevice | NoCudaDevice)[] | undefined;
+let found: (CudaDevice | NoCudaDevice)[] | undefined;
 
 /**
  * Lists the devices of this machine: first the CPU, then each CUDA device. If the machine has no CUDA device, one entry
@@ -119,8 +119,8 @@ function indexOf(name: string): number {
 }
 
 function gpus(): (CudaDevice | NoCudaDevice)[] {
-  cuda ??= cudaDevices(native.cudaDevices());
-  return cuda;
+  found ??= cudaDevices(cuda.cudaDevices());
+  return found;
 }
 
 function cudaDevices(found: NativeCudaDevices): (CudaDevice | NoCudaDevice)[] {

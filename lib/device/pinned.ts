@@ -3,7 +3,7 @@ import { constants } from 'node:buffer';
 import { fromNative } from '../base/abortable.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../base/errors.js';
 import { isArrayBuffer } from '../base/kinds.js';
-import { native } from '../base/native.js';
+import { cuda } from '../base/native.js';
 import { requireCuda } from './device.js';
 
 /**
@@ -32,7 +32,7 @@ export function allocPinned(bytes: number, device = 'cuda'): Promise<ArrayBuffer
       });
     if (bytes === 0) return new ArrayBuffer(0);
     try {
-      return await native.allocPinned(index, bytes);
+      return await cuda.allocPinned(index, bytes);
     } catch (error) {
       throw fromNative(error);
     }
@@ -50,7 +50,7 @@ export function freePinned(buffer: ArrayBuffer): void {
   guarded(() => {
     const isBuffer = isArrayBuffer(buffer);
     if (isBuffer && buffer.byteLength === 0) return;
-    if (!isBuffer || !native.freePinned(buffer))
+    if (!isBuffer || !cuda.freePinned(buffer))
       throw new LossError('ERR_INVALID_INPUT', {
         at: 'freePinned',
         key: 'buffer',

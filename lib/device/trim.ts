@@ -1,7 +1,7 @@
 // Gives memory that is kept for later calls back to the driver.
 import { fromNative } from '../base/abortable.js';
 import { guardedAsync } from '../base/errors.js';
-import { native } from '../base/native.js';
+import { cuda } from '../base/native.js';
 import { cudaIndices, requireCuda } from './device.js';
 
 /**
@@ -19,7 +19,7 @@ export function trimDevice(device?: string): Promise<void> {
   return guardedAsync(async () => {
     const indices = device === undefined ? cudaIndices() : [requireCuda('trimDevice', device)];
     try {
-      await Promise.all(indices.map((index) => native.trim(index)));
+      await Promise.all(indices.map((index) => cuda.trim(index)));
     } catch (error) {
       throw fromNative(error);
     }

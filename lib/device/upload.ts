@@ -1,7 +1,7 @@
 // Copies a batch from host memory to a CUDA device.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import type { AbortSignalLike } from '../base/abortable.js';
-import { native } from '../base/native.js';
+import { cuda } from '../base/native.js';
 import { type Steps, takeLater, takeNative } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
 import { COLUMNS, INPUT_NAMES, type InputName, inputRow, ROW_DATA } from '../batch/columns.js';
@@ -63,7 +63,7 @@ function* copy(batch: UploadBatch, device: string, options: UploadOptions | unde
   const { columns, loss, advantage, step } = yield* readAll(batch, KeyMapper.get(backend), index);
   const inputs = advantage as NativeAdvantageBatch | undefined;
   const call = { device: index, batch: loss.native, inputs, stream };
-  const resident = yield* takeNative((abort) => native.upload({ ...call, abort }));
+  const resident = yield* takeNative((abort) => cuda.upload({ ...call, abort }));
   const perRow = COLUMNS.filter((_, i) => (loss.native.dtypes[i]! & PER_ROW) !== 0);
   const values = new ResidentValues(index, resident, columns, new Set(perRow));
   return new DeviceBatch(loss.layout, values, step);

@@ -66,7 +66,7 @@ export interface HostSource {
 }
 
 // The inputs that must be finite. The index of each is the number by which native code refers to it; see
-// NativeBinding.advantagesSync in binding.d.ts.
+// NativeEngine.advantages in binding.d.ts.
 const INPUTS: readonly (InputName | undefined)[] = [
   undefined,
   'rewards',

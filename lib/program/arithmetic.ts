@@ -16,7 +16,7 @@ function expResidual(x: number): number {
   return sum;
 }
 
-/** The operations that compute one number from others, under their names in NativeBinding.programOps. */
+/** The operations that compute one number from others, under their names in NativeEngine.programOps. */
 export const ARITHMETIC = {
   add: (x: number, y: number) => x + y,
   sub: (x: number, y: number) => x - y,

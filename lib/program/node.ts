@@ -52,7 +52,7 @@ export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'] as const;
  */
 export const SCANS = ['prefix_sum', 'suffix_sum', 'run_sum'] as const;
 
-/** An operation with operands. The names are those of NativeBinding.programOps, and 'stop' for stopGradient(). */
+/** An operation with operands. The names are those of NativeEngine.programOps, and 'stop' for stopGradient(). */
 export type Op =
   | ArithmeticOp
   | ReductionOp

@@ -12,7 +12,7 @@ import type {
   NativeProgramMetric,
   NativeResident,
 } from '../../binding.js';
-import { native } from '../../lib/base/native.js';
+import { cuda, native } from '../../lib/base/native.js';
 import { LOSS_AGG_MODES } from '../../lib/base/options.js';
 import { ROW_COLUMNS } from '../../lib/batch/columns.js';
 import { ADVANTAGE_FN, devices } from '../../lib/index.js';
@@ -216,7 +216,7 @@ function evaluate(
 }
 
 async function uploaded(batch: NativeBatch, inputs?: NativeAdvantageBatch): Promise<NativeResident> {
-  return (await native.upload({ device: DEVICE, batch, inputs })) as NativeResident;
+  return (await cuda.upload({ device: DEVICE, batch, inputs })) as NativeResident;
 }
 
 // Returns the values of a batch that are computed from its only part.
@@ -275,7 +275,7 @@ describe('user-defined losses on a CUDA device', () => {
         if (drawn.batch.mask!.length === 0) continue;
         const resident = await uploaded(drawn.batch);
         const again = evaluate(drawn, { resident });
-        native.release(resident);
+        cuda.release(resident);
         assertGradients(again, actual, `program ${seed} on a resident batch`);
         assert.deepEqual(again.values, actual.values, `program ${seed} on a resident batch`);
         if (expected.grad!.some((x) => x !== 0 && Number.isFinite(x))) finite++;
@@ -295,7 +295,7 @@ describe('user-defined losses on a CUDA device', () => {
         if (drawn.readsRowColumns) assert.throws(call, /TypeError: a row column is missing/);
         else assert.deepEqual(call(), evaluate(drawn, options));
       }
-      native.release(resident);
+      cuda.release(resident);
       if (drawn.readsRowColumns) refused++;
     }
     assert.ok(refused > 5 && refused < 20, `${refused} refused`);
@@ -342,7 +342,7 @@ describe('user-defined losses on a CUDA device', () => {
       const expected = evaluate({ ...drawn, batch: { ...drawn.batch, data, dtypes, repeats } }, {});
       const resident = await uploaded(drawn.batch, inputs);
       const actual = evaluate(drawn, { resident, more: { advantage: { ...shared, fn } } });
-      native.release(resident);
+      cuda.release(resident);
       assertAgrees(drawn, actual, expected, `program ${seed}`);
     }
   });

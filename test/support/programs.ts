@@ -66,7 +66,7 @@ const DECAYS = [2, 3, 5];
  * Draws a program that reads the first `columns` columns. In row segments, a column without a value per row is 0. It has up to three rounds of reductions over rows and over the
  * batch before it outputs the losses of the tokens, and up to two rounds over rows after that. Each operation and kind of
  * operand occurs in some programs.
- * @param ops NativeBinding.programOps
+ * @param ops NativeEngine.programOps
  */
 export function drawPrograms(ops: readonly string[], columns: number, seed: number): DrawnLoss {
   return new Draw(ops, columns, seed).loss();
