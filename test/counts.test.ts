@@ -9,8 +9,9 @@ import { type RewardedBatch, unmaskedPositions } from './reference/advantage.js'
 import { rowPositions } from './reference/batch.js';
 import type { Args } from './reference/index.js';
 import { takeRows } from './reference/objective.js';
-import { type Countable, countable, everyRow, objective, oneOfEach, specs } from './support/countable.js';
+import { type Countable, countable, objective } from './support/countable.js';
 import { fitting, layOut, makeBatch } from './support/draw.js';
+import { everyRow, oneOfEach, specs } from './support/functions.js';
 import { isLossError } from './support/loss-error.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);

@@ -18,7 +18,8 @@ import {
   setThreads,
 } from '../lib/index.js';
 import { without } from './support/batch-keys.js';
-import { EDGE_LENGTHS, everyFunction, fitting, layOut, makeBatch } from './support/draw.js';
+import { EDGE_LENGTHS, fitting, layOut, makeBatch } from './support/draw.js';
+import { everyFunction } from './support/functions.js';
 import { fromHalf } from './support/half.js';
 import { copyOf, dataOf, type LogitsDType, stored } from './support/logits.js';
 import { isLossError } from './support/loss-error.js';

@@ -13,7 +13,7 @@ import {
   setThreads,
 } from '../lib/index.js';
 import { takeRows } from './reference/objective.js';
-import { type Countable, countable, everyRow, objective, oneOfEach } from './support/countable.js';
+import { type Countable, countable, objective } from './support/countable.js';
 import {
   type BatchSpec,
   EDGE_LENGTHS,
@@ -25,6 +25,7 @@ import {
   makeRewarded,
   readsPairs,
 } from './support/draw.js';
+import { everyRow, oneOfEach } from './support/functions.js';
 import { assertRounded, fromHalf, type Half, toHalf } from './support/half.js';
 import { isLossError } from './support/loss-error.js';
 import { inMemoryOf } from './support/result-memory.js';

@@ -6,7 +6,8 @@
 import assert from 'node:assert/strict';
 import type { Batch } from '../lib/index.js';
 import type { ReferenceBatch } from './reference/index.js';
-import { type BatchSpec, everyFunction, fitting, makeBatch } from './support/draw.js';
+import { type BatchSpec, fitting, makeBatch } from './support/draw.js';
+import { everyFunction } from './support/functions.js';
 import { HOSTILE, poison } from './support/poison.js';
 import { packedBatch, paddedBatch, type Subject, subject, unpack } from './support/subject.js';
 import { assertComputed, assertSameBits } from './support/tolerance.js';

@@ -12,10 +12,9 @@ import { groupsOf, type RewardedBatch } from './reference/advantage.js';
 import { rowPositions } from './reference/batch.js';
 import type { Args } from './reference/index.js';
 import { takeRows } from './reference/objective.js';
-import { type Countable, countable, everyRow, objective, oneOfEach, specs } from './support/countable.js';
+import { type Countable, countable, objective } from './support/countable.js';
 import {
   ARGUMENTS,
-  everyFunction,
   fitting,
   layOut,
   makeBatch,
@@ -24,6 +23,7 @@ import {
   readsPairs,
   three,
 } from './support/draw.js';
+import { everyFunction, everyRow, oneOfEach, specs } from './support/functions.js';
 import { generator } from './support/random.js';
 import { assertSameArray } from './support/tolerance.js';
 

@@ -24,9 +24,9 @@ import {
   layOut,
   makeBatch,
   makeBatchOffEdges,
-  modesOf,
   rewardSpec,
 } from './support/draw.js';
+import { modesOf } from './support/functions.js';
 import { algorithmCases, cutRows, goldenBatch, referenceBatch } from './support/golden.js';
 import {
   assertObjective,

@@ -10,7 +10,6 @@ import { halfResultArray, resultArray } from '../lib/core/result-arrays.js';
 import { KL_FN, logprobsBackwardSync, POLICY_LOSS_FN } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
 import { assertSameAdvantages, create } from './support/advantages.js';
-import { oneOfEach } from './support/countable.js';
 import {
   ADVANTAGE_ARGUMENTS,
   type BatchSpec,
@@ -21,6 +20,7 @@ import {
   makeBatch,
   makeRewarded,
 } from './support/draw.js';
+import { oneOfEach } from './support/functions.js';
 import { inMemoryOf } from './support/result-memory.js';
 import { subject } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';

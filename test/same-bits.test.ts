@@ -9,15 +9,9 @@ import { type Batch, LossError } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
 import type { Args } from './reference/index.js';
 import { assertSameInAnyForm, assertSameNumbers, tokensOf } from './support/any-form.js';
-import { type Countable, countable, objective, oneOfEach } from './support/countable.js';
-import {
-  type BatchSpec,
-  EDGE_LENGTHS,
-  everyFunction,
-  fitting,
-  makeBatch,
-  readsPairs,
-} from './support/draw.js';
+import { type Countable, countable, objective } from './support/countable.js';
+import { type BatchSpec, EDGE_LENGTHS, fitting, makeBatch, readsPairs } from './support/draw.js';
+import { everyFunction, oneOfEach } from './support/functions.js';
 import { generator } from './support/random.js';
 import { packedBatch, unpack } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';

@@ -9,8 +9,8 @@ import { setImmediate } from 'node:timers/promises';
 import type { NativeCall } from '../binding.js';
 import { native } from '../lib/core/native.js';
 import { ALGORITHM_TYPE, lossFromExpression, POLICY_LOSS_FN } from '../lib/index.js';
-import { oneOfEach } from './support/countable.js';
 import { type BatchSpec, EDGE_LENGTHS, fitting, layOut, makeBatch, makeRewarded } from './support/draw.js';
+import { oneOfEach } from './support/functions.js';
 import { packedBatch, subject } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';
 

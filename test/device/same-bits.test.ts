@@ -4,7 +4,8 @@
  */
 import assert from 'node:assert/strict';
 import { devices, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
-import { ARGUMENTS, EDGE_LENGTHS, everyFunction, fitting, inHalf, makeBatch } from '../support/draw.js';
+import { ARGUMENTS, EDGE_LENGTHS, fitting, inHalf, makeBatch } from '../support/draw.js';
+import { everyFunction } from '../support/functions.js';
 import { isEmulated } from '../support/on-device.js';
 import { packedBatch, paddedBatch, subject } from '../support/subject.js';
 import { assertNumber, assertSameArray } from '../support/tolerance.js';

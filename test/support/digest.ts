@@ -6,7 +6,6 @@ import { create } from './advantages.js';
 import {
   ADVANTAGE_ARGUMENTS,
   EDGE_LENGTHS,
-  everyFunction,
   fitting,
   laidOut,
   layOut,
@@ -14,6 +13,7 @@ import {
   makeRewarded,
 } from './draw.js';
 import { EXPRESSIONS } from './expressions.js';
+import { everyFunction } from './functions.js';
 import { subject } from './subject.js';
 import { syncOf, userLoss } from './user-loss.js';
 

@@ -446,35 +446,3 @@ export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
     ...(rowLengths ? { rowLengths } : {}),
   };
 }
-
-/** Returns the values of loss_agg_mode that a function takes with these arguments. */
-export function modesOf(family: Family, name: string, args: Args): readonly string[] {
-  if (family !== 'policy') return LOSS_AGG_MODES;
-  const { options } = POLICY_LOSS_FN.get(name).declaration as FunctionDeclaration;
-  const { lossAggMode } = options;
-  const modes = lossAggMode?.type === 'choice' ? lossAggMode.choices : LOSS_AGG_MODES;
-  const needed = Object.entries(options).flatMap(
-    ([key, option]) => needsOf(option, args[toSnakeCase(key)]).lossAggMode ?? [],
-  );
-  return needed.length > 0 ? modes.filter((mode) => needed.includes(mode)) : modes;
-}
-
-/**
- * Lists every function with `samples` sets of drawn arguments. If loss_agg_mode is an argument, lists each set once per
- * mode.
- */
-export function everyFunction(samples = 3): { family: Family; name: string; args: Args; title: string }[] {
-  return (['policy', 'kl', 'entropy'] as const).flatMap((family) =>
-    Object.entries(ARGUMENTS[family]).flatMap(([name, arbitrary]) =>
-      fc.sample(arbitrary, { seed: 5, numRuns: samples }).flatMap((args, i) => {
-        const modes = 'loss_agg_mode' in args ? modesOf(family, name, args) : [undefined];
-        return modes.map((mode) => ({
-          family,
-          name,
-          args: mode ? { ...args, loss_agg_mode: mode } : args,
-          title: [family, name, ...(mode ? [mode] : []), `#${i}`].join(' '),
-        }));
-      }),
-    ),
-  );
-}
