@@ -1,7 +1,5 @@
 /** Tests the advantages of batches with many rows and groups, and with any number of threads. */
 import assert from 'node:assert/strict';
-import { cpus } from 'node:os';
-import { type Batch, setThreads } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
 import { referenceAdvantages } from './reference/advantages.js';
 import type { Args } from './reference/index.js';
@@ -10,13 +8,10 @@ import {
   assertFinite,
   assertSameAdvantages,
   computed,
-  create,
-  NAMES,
   OF_GROUPS,
   OF_ROW_REWARDS,
-  REWARDED_TOKENS,
 } from './support/advantages.js';
-import { layOut, makeRewarded } from './support/draw.js';
+import { layOut } from './support/draw.js';
 import { generator } from './support/random.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
@@ -90,34 +85,4 @@ describe('advantages of many groups', () => {
     const { copies, keptRows } = computed('grpo', { std_threshold: 0.5, duplicate_experiences: true }, batch);
     assert.equal(copies!.length, keptRows.length);
   });
-});
-
-describe('advantages on any number of threads', () => {
-  let batches: Batch[];
-  before(() => {
-    batches = [
-      { rows: 12, columns: 9000, packed: false },
-      { rows: 3000, columns: 21, packed: true },
-      { rows: 4, columns: 60_000, rowLengths: [60_000, 2, 30_000, 900], packed: true },
-    ].map((shape) => layOut(makeRewarded({ ...REWARDED_TOKENS, ...shape })));
-  });
-  after(() => setThreads(cpus().length));
-  const cases: [string, Args][] = [
-    ...NAMES.map((name): [string, Args] => [name, {}]),
-    ['grpo', { std_threshold: 0.9, duplicate_experiences: true, rank_penalty: 0.2 }],
-    ['rec', { drop: 'balance', std_normalize: true }],
-  ];
-  for (const [name, args] of cases)
-    it(`${name} ${JSON.stringify(args)}`, async () => {
-      for (const batch of batches) {
-        const fn = create(name, args);
-        setThreads(1);
-        const once = fn.computeSync(batch);
-        for (const threads of [1, 2, 5]) {
-          setThreads(threads);
-          assertSameAdvantages(fn.computeSync(batch), once);
-          assertSameAdvantages(await fn.compute(batch), once);
-        }
-      }
-    });
 });

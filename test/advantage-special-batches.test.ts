@@ -5,68 +5,12 @@
 import assert from 'node:assert/strict';
 import type { AdvantageResult } from '../lib/index.js';
 import { type RewardedBatch, runsOf } from './reference/advantage.js';
-import { referenceAdvantages } from './reference/advantages.js';
 import type { Args } from './reference/index.js';
-import {
-  assertAdvantages,
-  assertFinite,
-  computed,
-  create,
-  NAMES,
-  REWARDED_TOKENS,
-} from './support/advantages.js';
-import { layOut, makeRewarded } from './support/draw.js';
+import { assertFinite, computed } from './support/advantages.js';
+import { layOut } from './support/draw.js';
 import { assertArray, assertNumber, assertSameArray } from './support/tolerance.js';
 
 describe('advantages of special batches', () => {
-  const SHAPES = [
-    { shape: [0, 5] as const },
-    { shape: [2, 0] as const },
-    { shape: [0, 0] as const },
-    { cuSeqlens: Int32Array.of(0) },
-    { cuSeqlens: Int32Array.of(0, 0, 0) },
-  ];
-  for (const name of NAMES) {
-    it(`${name}: batches without rows, columns or tokens`, async () => {
-      for (const layout of SHAPES) {
-        const rows = layout.shape ? layout.shape[0] : layout.cuSeqlens.length - 1;
-        const column = new Float32Array(0);
-        const batch = {
-          ...layout,
-          oldLogprob: column,
-          teacherLogprob: column,
-          tokenLevelRewards: column,
-          values: column,
-          sumPiSquared: column,
-          actionMask: new Uint8Array(0),
-          rewards: new Float64Array(rows).fill(1),
-          rewardBaselines: new Float64Array(rows).fill(1),
-          groupIds: new Int32Array(rows),
-          runIds: new Int32Array(rows),
-        };
-        const fn = create(name);
-        for (const result of [fn.computeSync(batch), await fn.compute(batch)]) {
-          assertFinite(result);
-          assert.equal(result.advantages.length, 0);
-          assert.equal(result.returns.length, 0);
-          assert.deepEqual(result.keptRows, new Uint8Array(rows).fill(1));
-          if (rows === 0)
-            for (const [key, value] of Object.entries(result.metrics)) assert.equal(value, 0, key);
-        }
-      }
-    });
-
-    it(`${name}: rows and batches without unmasked tokens`, () => {
-      for (const mask of ['emptyrows', 'zero'] as const)
-        for (const perToken of [true, false]) {
-          const batch = makeRewarded({ ...REWARDED_TOKENS, mask, perToken });
-          const result = computed(name, {}, layOut(batch));
-          assertFinite(result);
-          assertAdvantages(result, referenceAdvantages[name]!({}, batch));
-        }
-    });
-  }
-
   it('a fully masked row counts in the groups of functions of row rewards, but not in those of rloo', () => {
     const shape = [2, 2] as const;
     const masks = { shape, actionMask: [1, 1, 0, 0], groupIds: [0, 0] };

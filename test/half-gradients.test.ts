@@ -1,119 +1,17 @@
 /**
- * Tests gradients in 16 bits: they have the bits of the float32 gradient, rounded to nearest with ties to even, whatever
- * the loss, the layout, the mask, the number of threads and the memory that receives them.
+ * Tests gradients in 16 bits: they have the bits of the float32 gradient, rounded to nearest with ties to even, in any
+ * memory. The matrix tests them for every loss, layout, mask and number of threads.
  */
 import assert from 'node:assert/strict';
-import { cpus } from 'node:os';
-import {
-  type Batch,
-  type GradientRequest,
-  type HalfColumn,
-  lossFromExpression,
-  POLICY_LOSS_FN,
-  setThreads,
-} from '../lib/index.js';
-import { takeRows } from './reference/objective.js';
-import { type Countable, countable, objective } from './support/countable.js';
-import {
-  type BatchSpec,
-  EDGE_LENGTHS,
-  fitting,
-  inHalf,
-  laidOut,
-  layOut,
-  makeBatch,
-  makeRewarded,
-  readsPairs,
-} from './support/draw.js';
-import { everyRow, oneOfEach } from './support/functions.js';
+import { type GradientRequest, type HalfColumn, lossFromExpression, POLICY_LOSS_FN } from '../lib/index.js';
+import { type BatchSpec, EDGE_LENGTHS, fitting, makeBatch } from './support/draw.js';
 import { assertRounded, fromHalf, type Half, toHalf } from './support/half.js';
 import { isLossError } from './support/loss-error.js';
-import { inMemoryOf } from './support/result-memory.js';
 import { packedBatch, paddedBatch } from './support/subject.js';
 
 const HALVES = ['bfloat16', 'float16'] as const;
-/** Batches whose tiles and rows end at many places, and one that is divided into chunks, also within a row. */
-const SPECS: readonly BatchSpec[] = [
-  EDGE_LENGTHS,
-  { ...EDGE_LENGTHS, mask: 'ones' },
-  { ...EDGE_LENGTHS, seed: 22, mask: 'emptyrows' },
-  {
-    ...EDGE_LENGTHS,
-    seed: 23,
-    rows: 4,
-    columns: 40_000,
-    rowLengths: [40_000, 3, 700, 18_001],
-    mask: 'prefix',
-  },
-];
-
-/** Asserts that the gradients of all calls on a batch are the rounded ones of a call in float32. */
-async function assertAllRounded(on: Countable, batch: Batch, what: string): Promise<void> {
-  setThreads(1);
-  const full = on.sync(batch);
-  for (const dtype of HALVES) {
-    const wanted = { grad: { dtype } };
-    const results = [on.sync(batch, undefined, wanted)];
-    setThreads(3);
-    results.push(await inMemoryOf(255, () => on.sync(batch, undefined, wanted)));
-    results.push(await inMemoryOf(255, () => on.async(batch, undefined, wanted)));
-    setThreads(1);
-    for (const { loss, metrics, grad, gradEntropy, halfGrad, halfGradEntropy } of results) {
-      assert.deepEqual({ loss, metrics }, { loss: full.loss, metrics: full.metrics }, what);
-      assert.deepEqual([grad, gradEntropy], [undefined, undefined], what);
-      assertRounded(halfGrad, full.grad, dtype, `grad, ${what}`);
-      if (full.gradEntropy) assertRounded(halfGradEntropy, full.gradEntropy, dtype, `gradEntropy, ${what}`);
-    }
-  }
-}
 
 describe('gradients in 16 bits', () => {
-  after(() => setThreads(cpus().length));
-
-  for (const { family, name, args } of oneOfEach())
-    it(`of ${family} ${name} are the rounded ones`, async () => {
-      const on = countable(family, name, args);
-      for (const spec of SPECS) {
-        const made = makeBatch(fitting(name, args, spec));
-        await assertAllRounded(on, laidOut(made), `packed, ${spec.mask}`);
-        if (spec.columns < 10_000) await assertAllRounded(on, paddedBatch(made), `padded, ${spec.mask}`);
-        if (spec === SPECS[0])
-          for (const dtype of HALVES) await assertAllRounded(on, inHalf(made, dtype).laid, dtype);
-      }
-    });
-
-  for (const { family, name, args } of oneOfEach())
-    it(`of parts of a batch of ${family} ${name} are the rounded ones`, () => {
-      // Without `pairwise`, dpo has a single margin for the whole batch.
-      const on = countable(family, name, name === 'dpo' ? { ...args, pairwise: true } : args);
-      if (on.readsWholeBatch) return;
-      const batch = makeBatch(fitting(name, args, { ...EDGE_LENGTHS, mask: 'random' }));
-      const rows = everyRow(batch);
-      const size = readsPairs(name) ? 2 : 4;
-      const normalizer = on.countSync(packedBatch(batch));
-      for (let first = 0; first < rows.length; first += size) {
-        const part = layOut(takeRows(batch, rows.slice(first, first + size)));
-        const { grad } = on.sync(part, normalizer);
-        for (const dtype of HALVES)
-          assertRounded(on.sync(part, normalizer, { grad: { dtype } }).halfGrad, grad, dtype, 'grad');
-      }
-    });
-
-  it('of objectives are the rounded ones, for both gradients', async () => {
-    const spec = { ...EDGE_LENGTHS, groups: 'some', rewards: 'normal', perToken: false } as const;
-    const batch = layOut(makeRewarded(spec));
-    for (const [entropy_loss_fn, entropy_coef] of [
-      ['default', 0.1],
-      ['none', 0],
-    ] as const) {
-      const config = { kl_loss_fn: 'k2', kl_loss_fn_args: { kl_coef: 0.1 }, entropy_loss_fn };
-      const on = objective('grpo', { ...config, entropy_loss_fn_args: { entropy_coef } });
-      const full = on.sync(batch);
-      assert.ok(full.gradEntropy);
-      await assertAllRounded(on, batch, entropy_loss_fn);
-    }
-  });
-
   it('may have different dtypes', async () => {
     const fn = POLICY_LOSS_FN.create('erc');
     const { name } = (fn.constructor as { declaration?: { name: string } }).declaration!;
@@ -127,32 +25,6 @@ describe('gradients in 16 bits', () => {
     const mixed = fn.computeSync(batch, { grad: true, gradEntropy: { dtype: 'float16' } });
     assert.deepEqual(mixed.grad, full.grad);
     assertRounded(mixed.halfGradEntropy, full.gradEntropy, 'float16', 'gradEntropy');
-  });
-
-  it('of weighted and limited tokens are the rounded ones', async () => {
-    const batch = packedBatch(makeBatch({ ...EDGE_LENGTHS, values: 'wide' }));
-    for (const args of [{ correction: { rollout_is: 'token' } }, { masks: { delta: 1.1 } }]) {
-      const fn = POLICY_LOSS_FN.create('ppo', args);
-      const { grad } = fn.computeSync(batch, { grad: true });
-      for (const dtype of HALVES) {
-        const options = { grad: { dtype } };
-        assertRounded(fn.computeSync(batch, options).halfGrad, grad, dtype, 'grad');
-        assertRounded((await fn.compute(batch, options)).halfGrad, grad, dtype, 'grad');
-      }
-    }
-  });
-
-  it('of losses that are expressions are the rounded ones', () => {
-    const batch = packedBatch(makeBatch(EDGE_LENGTHS));
-    for (const text of ['max(-A*r, -A*clip(r, 0.8, 1.2))', '-A*min(r, 1.2)*batch_mean(r)', 'A*entropy*r']) {
-      const fn = lossFromExpression(text);
-      const full = fn.computeSync(batch, { grad: true, gradEntropy: true });
-      for (const dtype of HALVES) {
-        const found = fn.computeSync(batch, { grad: { dtype }, gradEntropy: { dtype } });
-        assertRounded(found.halfGrad, full.grad, dtype, text);
-        assertRounded(found.halfGradEntropy, full.gradEntropy, dtype, text);
-      }
-    }
   });
 
   it('are written to arrays of the caller, and nowhere else', async () => {

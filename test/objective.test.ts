@@ -1,11 +1,11 @@
 /**
- * Tests objectives in three ways: against Trinity-RFT's results (golden cases), against the float64 reference for all
- * combinations of functions, and against their three terms (policy loss, KL loss, entropy loss) computed one by one.
+ * Tests objectives against the float64 reference for all combinations of functions, and against their three terms (policy
+ * loss, KL loss, entropy loss) computed one by one. The matrix compares them with Trinity-RFT's results.
  */
 
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { type Batch, ENTROPY_LOSS_FN, KL_FN, type ObjectiveResult, POLICY_LOSS_FN } from '../lib/index.js';
+import { type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
 import type { Args } from './reference/index.js';
 import {
@@ -14,7 +14,6 @@ import {
   type Parts,
   referenceObjective,
 } from './reference/objective.js';
-import { ALGORITHMS } from './support/algorithms.js';
 import { camelCase, renamed } from './support/batch-keys.js';
 import {
   ARGUMENTS,
@@ -27,18 +26,17 @@ import {
   rewardSpec,
 } from './support/draw.js';
 import { modesOf } from './support/functions.js';
-import { algorithmCases, cutRows, goldenBatch, referenceBatch } from './support/golden.js';
+import { algorithmCases, goldenBatch, referenceBatch } from './support/golden.js';
 import {
   assertObjective,
   assertSameObjective,
-  completed,
   configOf,
   EVERY_POLICY,
   objectiveOf,
   partsOf,
 } from './support/objective.js';
 import { subject } from './support/subject.js';
-import { assertArray, assertComputed, assertNumber, assertSameArray } from './support/tolerance.js';
+import { assertArray, assertNumber, assertSameArray } from './support/tolerance.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
 
@@ -64,7 +62,7 @@ describe('golden cases of objectives', () => {
   });
 
   for (const golden of algorithmCases) {
-    const { id, algorithm, inputs, expected } = golden;
+    const { id, algorithm, inputs } = golden;
     const config = {
       policy_loss_fn: golden.policy_loss_fn,
       policy_loss_fn_args: golden.policy_loss_fn_args,
@@ -74,22 +72,9 @@ describe('golden cases of objectives', () => {
       entropy_loss_fn_args: { entropy_coef: golden.entropy_coef },
       loss_agg_mode: golden.loss_agg_mode,
     };
-    const wanted = { ...expected, grad: expected.grad_logprob.data };
-    const holds = (batch: RewardedBatch, result: ObjectiveResult) => {
-      const whole = completed(batch, result);
-      assertComputed(whole, wanted);
-      assertArray(whole.gradEntropy, expected.grad_entropy.data, 'gradEntropy');
-    };
-
-    it(id, async () => {
+    it(id, () => {
       const objective = objectiveOf(algorithm, config);
-      const batch = referenceBatch(inputs);
       const result = objective.computeSync(goldenBatch(inputs), { grad: true });
-      holds(batch, result);
-      assertSameObjective(await objective.compute(goldenBatch(inputs), { grad: true }), result);
-      const cut = cutRows(batch);
-      holds(cut, objective.computeSync(layOut(cut), { grad: true }));
-
       // The configuration names the algorithm's default functions, so without these names the result is the same.
       const { policy_loss_fn: _p, kl_loss_fn: _k, entropy_loss_fn: _e, ...rest } = config;
       assertSameObjective(
@@ -100,19 +85,6 @@ describe('golden cases of objectives', () => {
         objectiveOf(algorithm, renamed(config, camelCase) as Args).computeSync(goldenBatch(inputs), {
           grad: true,
         }),
-        result,
-      );
-      const verl: Record<string, string> = {
-        logprob: 'log_prob',
-        old_logprob: 'old_log_probs',
-        ref_logprob: 'ref_log_prob',
-        action_mask: 'response_mask',
-      };
-      assertSameObjective(
-        objective.computeSync(
-          renamed(goldenBatch(inputs), (key) => verl[key] ?? key),
-          { grad: true },
-        ),
         result,
       );
     });
@@ -288,67 +260,5 @@ describe('cross-validation: objectives', () => {
       assertSameArray(gradEntropy, result.gradEntropy ?? new Float32Array(240), 'gradEntropy');
       assert.equal(parts.policy.name, config.policy_loss_fn);
     }
-  });
-
-  it('ignores all values under the mask', () => {
-    for (const { parts, config } of fc.sample(partsOf(EVERY_POLICY), { seed: SEED + 1, numRuns: 60 })) {
-      // Skips sequence masking: with it, ppo's metric masked_tokens also reads the advantages of masked tokens, as in
-      // Trinity-RFT.
-      if (parts.policy.args.enable_sequence_masking) continue;
-      const spec = {
-        seed: 6,
-        rows: 6,
-        columns: 17,
-        values: 'moderate',
-        mask: 'random',
-        packed: false,
-      } as const;
-      const batch = makeBatch(spec);
-      const objective = objectiveOf('ppo', config);
-      const expected = objective.computeSync(layOut(batch), { grad: true });
-      for (const value of [Number.NaN, Number.POSITIVE_INFINITY, -1e30]) {
-        const poisoned = { ...batch };
-        for (const key of ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const)
-          poisoned[key] = Array.from(batch[key]!, (x, i) => (batch.actionMask[i] ? x : value));
-        assertSameObjective(objective.computeSync(layOut(poisoned), { grad: true }), expected);
-      }
-      for (const grad of [expected.grad!, expected.gradEntropy ?? []])
-        grad.forEach((g, i) => {
-          if (!batch.actionMask[i]) assert.ok(Object.is(g, 0), `${g} at ${i}`);
-        });
-    }
-  });
-
-  it('batches without rows, columns or tokens', async () => {
-    for (const name of Object.keys(ALGORITHMS))
-      for (const [rows, layout] of [
-        [0, { shape: [0, 5] as const }],
-        [2, { shape: [2, 0] as const }],
-        [0, { cuSeqlens: Int32Array.of(0) }],
-        [2, { cuSeqlens: Int32Array.of(0, 0, 0) }],
-      ] as const) {
-        const column = new Float32Array(0);
-        const batch = {
-          ...layout,
-          logprob: column,
-          oldLogprob: column,
-          refLogprob: column,
-          entropy: column,
-          actionMask: new Uint8Array(0),
-          expertMask: new Uint8Array(rows),
-          step: 1,
-          rewards: new Float64Array(rows),
-          groupIds: new Int32Array(rows),
-          runIds: new Int32Array(rows),
-          values: column,
-          teacherLogprob: column,
-        };
-        const objective = objectiveOf(name);
-        const result = objective.computeSync(batch, { grad: true });
-        for (const [key, value] of Object.entries({ loss: result.loss, ...result.metrics }))
-          assert.ok(Number.isFinite(value), `${name}: ${key} is ${value}`);
-        assert.equal(result.grad!.length, 0);
-        assertSameObjective(await objective.compute(batch, { grad: true }), result);
-      }
   });
 });

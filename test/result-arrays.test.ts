@@ -5,24 +5,10 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
-import fc from 'fast-check';
 import { halfResultArray, resultArray } from '../lib/core/result-arrays.js';
 import { KL_FN, logprobsBackwardSync, POLICY_LOSS_FN } from '../lib/index.js';
-import type { RewardedBatch } from './reference/advantage.js';
-import { assertSameAdvantages, create } from './support/advantages.js';
-import {
-  ADVANTAGE_ARGUMENTS,
-  type BatchSpec,
-  EDGE_LENGTHS,
-  fitting,
-  laidOut,
-  layOut,
-  makeBatch,
-  makeRewarded,
-} from './support/draw.js';
-import { oneOfEach } from './support/functions.js';
+import { type BatchSpec, EDGE_LENGTHS, laidOut, makeBatch } from './support/draw.js';
 import { inMemoryOf } from './support/result-memory.js';
-import { subject } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';
 
 // Several chunks, and rows that end within tiles.
@@ -40,33 +26,6 @@ const inZeros = <T>(compute: () => T | Promise<T>) => inMemoryOf(0, compute);
 const inNaN = <T>(compute: () => T | Promise<T>) => inMemoryOf(255, compute);
 
 describe('every element of a result is written', () => {
-  for (const { family, name, args } of oneOfEach())
-    it(`${family} ${name}`, async () => {
-      const fn = subject(family, name, args);
-      for (const mask of MASKS)
-        for (const spec of [LARGE, EDGE_LENGTHS]) {
-          const batch = laidOut(makeBatch(fitting(name, args, { ...spec, mask })));
-          const { grad } = await inZeros(() => fn.sync(batch));
-          assertSameArray((await inNaN(() => fn.sync(batch))).grad, grad, 'grad');
-          assertSameArray((await inNaN(() => fn.async(batch))).grad, grad, 'grad');
-        }
-    });
-
-  for (const [name, drawn] of Object.entries(ADVANTAGE_ARGUMENTS))
-    for (const args of fc.sample(drawn, { seed: 9, numRuns: 2 }))
-      it(`${name} ${JSON.stringify(args)}`, async () => {
-        const fn = create(name, args);
-        for (const mask of MASKS)
-          for (const perToken of [true, false]) {
-            if (perToken && name !== 'rloo' && !fn.selectKeys.includes('token_level_rewards')) continue;
-            const spec = { ...LARGE, mask, perToken, groups: 'some', rewards: 'normal' } as const;
-            const batch = layOut(makeRewarded(spec) as RewardedBatch);
-            const expected = await inZeros(() => fn.computeSync(batch));
-            assertSameAdvantages(await inNaN(() => fn.computeSync(batch)), expected);
-            assertSameAdvantages(await inNaN(() => fn.compute(batch)), expected);
-          }
-      });
-
   for (const name of KL_FN.names())
     it(`KL values and penalties of ${name}`, async () => {
       const fn = KL_FN.create(name, name === 'adaptive' ? { target_kl: 1, horizon: 1 } : {});

@@ -20,7 +20,7 @@ device_suites=(test/device/*.test.ts)
 if [ "${1:-}" = interleaved ]; then
   export POLICY_LOSS_EMULATION_RESIDENT=3
   pieces=("functions, packed")
-  device_suites=(--timeout 600000 test/device/{program,advantages,corrections,expressions,beyond}.test.ts)
+  device_suites=(--timeout 600000 test/device/{program,advantages,corrections,expressions,matrix}.test.ts)
 fi
 
 { "$emulated/no_threads_test" && "$emulated/emulation_test" "${pieces[@]}"; } >"$log" 2>&1 &
@@ -28,8 +28,8 @@ kernels=$!
 
 if [ -z "${1:-}" ]; then
   # The longest files and folders come first, so that only short files are left near the end.
-  files=(test/{identify/identify,cross-validation,numerics,objective,micro-batches,beyond/correction}.test.ts)
-  for file in test/{cluster,cli,plan,report,rollouts,doctor,identify,fuzz-files,program,define,beyond,tfjs}/*.test.ts test/*.test.ts; do
+  files=(test/{identify/identify,matrix/bits,matrix/reference,numerics,objective,matrix/parts,beyond/correction}.test.ts)
+  for file in test/{matrix,cluster,cli,plan,report,rollouts,doctor,identify,fuzz-files,program,define,beyond,tfjs}/*.test.ts test/*.test.ts; do
     [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
   done
   npx mocha --parallel "${files[@]}" || failed=1

@@ -1,6 +1,5 @@
 /** Tests the options `correction` and `masks`, which every policy loss accepts. */
 import assert from 'node:assert/strict';
-import { cpus } from 'node:os';
 import fc from 'fast-check';
 import {
   ALGORITHM_TYPE,
@@ -9,8 +8,6 @@ import {
   defineLoss,
   lossFromExpression,
   POLICY_LOSS_FN,
-  setThreads,
-  sumCounts,
 } from '../../lib/index.js';
 import { withCorrection } from '../reference/beyond/verl-correction.js';
 import { type Args, evaluator, formulas, standsOnEdge } from '../reference/index.js';
@@ -165,74 +162,6 @@ describe('the option correction', () => {
       }
     });
 
-  it('has the same bits in columns of 16 bits and with an advantage per row', () => {
-    const halves = Object.fromEntries(
-      Object.entries(paddedBatch(drawn)).map(([key, column]) => [
-        key,
-        column instanceof Float32Array
-          ? {
-              data: Uint16Array.from(column, (x) => new Uint32Array(Float32Array.of(x).buffer)[0]! >>> 16),
-              dtype: 'bfloat16',
-            }
-          : column,
-      ]),
-    );
-    const widened = Object.fromEntries(
-      Object.entries(paddedBatch(drawn)).map(([key, column]) => [
-        key,
-        column instanceof Float32Array
-          ? column.map(
-              (x) =>
-                new Float32Array(
-                  Uint32Array.of(new Uint32Array(Float32Array.of(x).buffer)[0]! & 0xffff0000).buffer,
-                )[0]!,
-            )
-          : column,
-      ]),
-    );
-    const loss = POLICY_LOSS_FN.create('ppo', { clip_range: 0.2, correction: CORRECTION });
-    const compute = (batch: object) =>
-      loss.computeSync({ shape: [drawn.rows, drawn.columns], ...batch } as never, { grad: true }) as Computed;
-    assertSameBits(compute(halves), compute(widened));
-    const advantages = Float32Array.from({ length: drawn.rows }, (_, row) => row - 2.5);
-    const spread = Float32Array.from(
-      { length: drawn.rows * drawn.columns },
-      (_, i) => advantages[Math.floor(i / drawn.columns)]!,
-    );
-    assertSameBits(compute({ ...widened, advantages }), compute({ ...widened, advantages: spread }));
-  });
-
-  for (const name of ['ppo', 'trl/dapo', 'ce_gppo'])
-    it(`adds up over the parts of a batch: ${name}`, async () => {
-      const fn = POLICY_LOSS_FN.create(name, {
-        ...(name === 'ppo' && { clip_range: 0.2 }),
-        correction: CORRECTION,
-      });
-      const whole = fn.computeSync(paddedBatch(drawn), { grad: true });
-      const rowsOf = (first: number, last: number) => {
-        const cut = (column: ArrayLike<number>) =>
-          Array.from(column).slice(first * drawn.columns, last * drawn.columns);
-        const columns = Object.entries(drawn).map(([key, column]) =>
-          typeof column === 'object' && column.length === drawn.rows * drawn.columns
-            ? [key, cut(column)]
-            : [key, column],
-        );
-        return paddedBatch({ ...Object.fromEntries(columns), rows: last - first, columns: drawn.columns });
-      };
-      const parts = [rowsOf(0, 2), rowsOf(2, 6)];
-      const normalizer = sumCounts(parts.map((part) => fn.countSync(part)));
-      assert.deepEqual(await fn.count(parts[0]!), fn.countSync(parts[0]!));
-      const results = parts.map((part) => fn.computeSync(part, { normalizer, grad: true, part: true }));
-      assertNumber(results[0]!.loss + results[1]!.loss, whole.loss, 'loss');
-      assertArray([...results[0]!.grad!, ...results[1]!.grad!], whole.grad!, 'grad');
-      const merged = fn.merge(
-        results.map(({ part }) => part!),
-        normalizer,
-      );
-      assertNumber(merged.loss, whole.loss, 'merged loss');
-      assert.ok(!('rollout_corr/kl' in results[0]!.metrics));
-    });
-
   it('is part of an objective, whose other terms see the kept tokens too', async () => {
     const objective = ALGORITHM_TYPE.get('grpo').objective({
       policy_loss_fn_args: { clip_range: 0.2, correction: CORRECTION },
@@ -277,29 +206,6 @@ describe('the option correction', () => {
       () => fn.computeSync(lacking as never),
       isLossError('ERR_MISSING_INPUT', /rolloutLogprob: expected a log-probability per token/),
     );
-  });
-
-  it('has the same bits with and without a gradient, for any number of threads and any layout', async () => {
-    const rowLengths = [30_000, 500, 20_001];
-    const spec = { seed: 12, rows: 3, columns: 30_000, values: 'moderate', mask: 'random' } as const;
-    const batch = makeBatch({ ...spec, packed: true, rowLengths });
-    const masks = { delta: 1.2, off_policy_mask_threshold: 0.01 };
-    for (const name of ['ppo', 'gspo', 'ce_gppo']) {
-      const own = name === 'ce_gppo' ? {} : { clip_range: 0.2 };
-      const fn = POLICY_LOSS_FN.create(name, { ...own, correction: CORRECTION, masks });
-      const packed = fn.computeSync(packedBatch(batch), { grad: true }) as Computed;
-      const { loss, metrics } = fn.computeSync(packedBatch(batch));
-      assert.deepEqual({ loss, metrics }, { loss: packed.loss, metrics: packed.metrics });
-      assertSameBits((await fn.compute(packedBatch(batch), { grad: true })) as Computed, packed);
-      const padded = fn.computeSync(paddedBatch(batch), { grad: true }) as Computed;
-      assertSameBits({ ...packed, grad: unpack(batch, packed.grad) }, padded);
-      try {
-        setThreads(1);
-        assertSameBits((await fn.compute(packedBatch(batch), { grad: true })) as Computed, packed);
-      } finally {
-        setThreads(cpus().length);
-      }
-    }
   });
 
   for (const [kind, options] of Object.entries({

@@ -33,6 +33,9 @@ export interface Subject {
   reference(batch: ReferenceBatch): ReferenceResult;
 }
 
+export const LOSS_FAMILIES: readonly Family[] = ['policy', 'kl', 'entropy'];
+export const isLossFamily = (family: string): family is Family => LOSS_FAMILIES.includes(family as Family);
+
 /** Returns what evaluates a loss in float64. */
 export function evaluateOf(family: Family, name: string): Evaluate {
   if (family === 'kl') return referenceKl[name]!.loss;

@@ -6,13 +6,13 @@
 
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { LOSS_AGG_MODES } from '../lib/core/options.js';
-import { ADVANTAGE_FN, type Batch, sumCounts } from '../lib/index.js';
-import { groupsOf, type RewardedBatch } from './reference/advantage.js';
-import { rowPositions } from './reference/batch.js';
-import type { Args } from './reference/index.js';
-import { takeRows } from './reference/objective.js';
-import { type Countable, countable, objective } from './support/countable.js';
+import { LOSS_AGG_MODES } from '../../lib/core/options.js';
+import { ADVANTAGE_FN, type Batch, sumCounts } from '../../lib/index.js';
+import { groupsOf, type RewardedBatch } from '../reference/advantage.js';
+import { rowPositions } from '../reference/batch.js';
+import type { Args } from '../reference/index.js';
+import { takeRows } from '../reference/objective.js';
+import { type Countable, countable, objective } from '../support/countable.js';
 import {
   ARGUMENTS,
   fitting,
@@ -22,14 +22,13 @@ import {
   type RewardSpec,
   readsPairs,
   three,
-} from './support/draw.js';
-import { everyFunction, everyRow, oneOfEach, specs } from './support/functions.js';
-import { generator } from './support/random.js';
-import { assertSameArray } from './support/tolerance.js';
+} from '../support/draw.js';
+import { everyFunction, everyRow, oneOfEach, specs } from '../support/functions.js';
+import { generator } from '../support/random.js';
+import { assertSameArray } from '../support/tolerance.js';
+import { SUM_RELATIVE } from './forms.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
-/** The largest relative error that rounding may cause in a sum of float32 terms, whatever the order of summation. */
-const RELATIVE = 1e-6;
 /** Metrics that do not add up, because every part has the same value. */
 const NOT_SUMS = ['kl_coef', 'mu'];
 /** Arguments that are counts of the whole batch. They replace those of the normalizer. */
@@ -108,7 +107,7 @@ function addsUp(
   const close = (values: number[], expected: number, what: string) => {
     const sum = values.reduce((a, b) => a + b, 0);
     const bound =
-      RELATIVE *
+      SUM_RELATIVE *
       Math.max(
         1,
         values.reduce((a, b) => a + Math.abs(b), 0),
@@ -155,7 +154,7 @@ function addsUp(
     });
     const largest = expected.reduce((most, g) => Math.max(most, Math.abs(g)), 0);
     sum.forEach((g, i) => {
-      if (!(Math.abs(g - expected[i]!) <= RELATIVE * largest))
+      if (!(Math.abs(g - expected[i]!) <= SUM_RELATIVE * largest))
         assert.fail(`${key}[${i}] is ${g}, not ${expected[i]} (largest ${largest})`);
     });
   }
@@ -175,7 +174,7 @@ describe('micro-batches add up to the whole', () => {
               addsUp(fn, cut(batch, deal(unitsOf(name, batch), seed)));
             }
           }),
-          { numRuns: 40, seed: SEED },
+          { numRuns: 12, seed: SEED },
         );
       });
 
@@ -310,7 +309,7 @@ describe('micro-batches of objectives add up to the whole', () => {
             }
           },
         ),
-        { numRuns: 20, seed: SEED },
+        { numRuns: 6, seed: SEED },
       );
     });
 
@@ -368,7 +367,7 @@ describe('micro-batches of objectives add up to the whole', () => {
             addsUp(objective('grpo', config), cut(batch, deal(groupsOf(batch), seed)), Object.keys(metrics));
           },
         ),
-        { numRuns: 60, seed: SEED },
+        { numRuns: 20, seed: SEED },
       );
     });
 });

@@ -1,23 +1,19 @@
 /**
- * Tests that a result has the same bits in whatever form it is requested: with and without gradients, synchronously or
- * not, for packed and padded rows with any padding, for 16-bit columns and for their widened values, for any division
- * of the batch into parts, and for any masks on other tokens. Covers every function with every aggregation.
- * determinism.test.ts covers the number of threads.
+ * Tests what parts of a batch are merged from and into, and that masks on other tokens do not change the gradient of a
+ * row. Covers every function.
  */
 import assert from 'node:assert/strict';
-import { type Batch, LossError } from '../lib/index.js';
-import type { RewardedBatch } from './reference/advantage.js';
-import type { Args } from './reference/index.js';
-import { assertSameInAnyForm, assertSameNumbers, tokensOf } from './support/any-form.js';
-import { type Countable, countable, objective } from './support/countable.js';
-import { type BatchSpec, EDGE_LENGTHS, fitting, makeBatch, readsPairs } from './support/draw.js';
-import { everyFunction, oneOfEach } from './support/functions.js';
-import { generator } from './support/random.js';
-import { packedBatch, unpack } from './support/subject.js';
-import { assertSameArray } from './support/tolerance.js';
-
-// A row that is divided among threads, and one that is too short for that but longer than one float64 sum.
-const LONG: BatchSpec = { ...EDGE_LENGTHS, rows: 4, columns: 40_001, rowLengths: [40_001, 7, 20_000, 300] };
+import { type Batch, LossError } from '../../lib/index.js';
+import type { RewardedBatch } from '../reference/advantage.js';
+import { type Computed, countable } from '../support/countable.js';
+import { type BatchSpec, EDGE_LENGTHS, fitting, makeBatch } from '../support/draw.js';
+import { everyFunction } from '../support/functions.js';
+import { generator } from '../support/random.js';
+import { packedBatch, unpack } from '../support/subject.js';
+import { assertSameArray } from '../support/tolerance.js';
+import { objectives } from './composed.js';
+import { assertForms, variations } from './forms.js';
+import { divisible } from './tested.js';
 
 const batches = new Map<string, RewardedBatch>();
 
@@ -29,49 +25,28 @@ function batchOf(spec: BatchSpec): RewardedBatch {
   return batch;
 }
 
-/** Arguments with which a batch can be divided: without pairs, dpo has one margin for the whole batch. */
-const divisible = (name: string, args: Args): Args => (name === 'dpo' ? { ...args, pairwise: true } : args);
+function assertSameNumbers(actual: Computed, expected: Computed, what: string): void {
+  const { loss, metrics } = expected;
+  assert.deepStrictEqual({ loss: actual.loss, metrics: actual.metrics }, { loss, metrics }, what);
+}
 
-/** Returns the number of rows that must stay in the same part. */
-const unitOf = (name: string, fn: Countable) => (fn.readsWholeBatch ? 'whole' : readsPairs(name) ? 2 : 1);
+/** Returns the first `length` tokens of row `row` of a padded column. */
+const tokensOf = (column: Float32Array, columns: number, row: number, length: number) =>
+  column.subarray(row * columns, row * columns + length);
 
-describe('the same bits in any form', () => {
-  for (const { family, name, args, title } of everyFunction(1))
-    for (const mask of ['ones', 'random', 'emptyrows'] as const)
-      it(`${title}, mask ${mask}`, () => {
-        const given = divisible(name, args);
-        const batch = batchOf(fitting(name, given, { ...EDGE_LENGTHS, mask }));
-        const fn = countable(family, name, given);
-        return assertSameInAnyForm(fn, batch, unitOf(name, fn));
-      });
-
-  for (const { family, name, args } of oneOfEach())
-    it(`${family} ${name}, long rows`, () => {
-      const given = divisible(name, args);
-      const batch = batchOf(fitting(name, given, LONG));
-      const fn = countable(family, name, given);
-      return assertSameInAnyForm(fn, batch, unitOf(name, fn));
-    }).timeout(20_000);
-
-  const withTerms = (policy_loss_fn: string) =>
-    objective('ppo', {
-      policy_loss_fn,
-      kl_loss_fn: 'k3',
-      entropy_loss_fn: 'default',
-      entropy_loss_fn_args: { entropy_coef: 0.1 },
-    });
-
-  for (const name of ['ppo', 'gspo', 'sft', 'mix'])
-    it(`the objective of ${name} with KL and entropy losses`, () =>
-      assertSameInAnyForm(withTerms(name), batchOf(EDGE_LENGTHS)));
-
+describe('an objective of a large batch', () => {
   // The engine takes padded rows of this length for a batch that does not fit into the caches, and computes the terms of
   // an objective in other turns than for the packed rows.
-  it('an objective of a large batch', () =>
-    assertSameInAnyForm(
-      withTerms('ppo'),
-      batchOf({ ...LONG, rowLengths: [140_001, 7, 20_000, 300] }),
-    )).timeout(20_000);
+  it('has the same bits in any form', async () => {
+    const [ofPpo] = objectives();
+    const batch = batchOf({
+      ...EDGE_LENGTHS,
+      rows: 4,
+      columns: 140_001,
+      rowLengths: [140_001, 7, 20_000, 300],
+    });
+    await assertForms(ofPpo!, batch, variations(ofPpo!, ['layout', 'call', 'parts'], 1, 1), 'a large batch');
+  }).timeout(20_000);
 });
 
 describe('masks on other tokens', () => {
