@@ -49,7 +49,7 @@ export function objectives(): Tested[] {
       return batch;
     },
     // Rows of a group must be in the same part, and a masked row's reward counts.
-    axes: ['layout', 'columns', 'masked', 'gradients'],
+    axes: ['layout', 'columns', 'masked', 'gradients', 'memory'],
     differsOnDevices: true,
   };
   return [

@@ -182,25 +182,28 @@ export function describeBits(): void {
       const isFirst = !seen.has(`${family} ${name}`);
       seen.add(`${family} ${name}`);
       it(title, async () => {
-        const forms = variations(on, ALL_BUT_THREADS, 3, i);
-        for (const mask of ['random', 'emptyrows', ...(isFirst ? (['ones', 'zero'] as const) : [])] as const)
-          await assertForms(on, on.draw({ ...EDGE_LENGTHS, mask }), forms, `mask ${mask}`);
+        const forms = variations(on, ALL_BUT_THREADS, { seed: i, combined: 3 });
+        await assertForms(on, on.draw(EDGE_LENGTHS), forms, 'mask random');
+        const some = variations(on, ALL_BUT_THREADS, { seed: i, combined: 1, brief: ALL_BUT_THREADS });
+        for (const mask of isFirst ? (['emptyrows', 'ones', 'zero'] as const) : (['emptyrows'] as const))
+          await assertForms(on, on.draw({ ...EDGE_LENGTHS, mask }), some, `mask ${mask}`);
       });
       if (!isFirst) return;
       it(`${title}: long rows, and any number of threads`, async () => {
         const long = on.draw(family === 'advantage' ? LONG_OF_ADVANTAGES : LONG);
-        await assertForms(on, long, variations(on, [...ALL_BUT_THREADS, 'threads'], 4, i), 'long rows');
-        await assertForms(
-          on,
-          on.draw(WIDE),
-          variations(on, ['threads', 'call', 'layout'], 2, i),
-          'wide rows',
-        );
+        const brief = { seed: i, combined: 2, brief: ALL_BUT_THREADS };
+        await assertForms(on, long, variations(on, [...ALL_BUT_THREADS, 'threads'], brief), 'long rows');
+        await assertForms(on, on.draw(WIDE), variations(on, ['threads', 'call'], brief), 'wide rows');
       });
       if (on.axes.includes('gradients') || family === 'advantage')
         it(`${title}: masks that end early`, async () => {
           for (const [what, batch] of batchesWithEnds(on)) {
-            await assertForms(on, batch, variations(on, ['masked', 'memory'], 1, i), what);
+            await assertForms(
+              on,
+              batch,
+              variations(on, ['masked', 'memory'], { seed: i, combined: 1 }),
+              what,
+            );
             if (!isLossFamily(family) || batch.columns > 10_000) continue;
             if (!isOnEdge(family, name, on.args, batch)) await assertAgrees(on, family, batch);
           }
@@ -218,7 +221,7 @@ export function describeBits(): void {
     ];
     all.forEach((on, i) => {
       it(on.title, async () => {
-        const forms = variations(on, ALL_BUT_THREADS, 2, i);
+        const forms = variations(on, ALL_BUT_THREADS, { seed: i, combined: 2 });
         for (const mask of ['random', 'emptyrows', 'zero'] as const)
           await assertForms(on, on.draw({ ...SMALL, mask }), forms, `mask ${mask}`);
         if (on.family === 'expression')
@@ -263,7 +266,12 @@ export function describeBitsOnDevice(): void {
         const uploaded: Form = { ...ON_DEVICE, device: on.hostOnly ? 'cuda:0' : 'uploaded' };
         const forms = [ON_DEVICE, { ...ON_DEVICE, layout: 0 } as const, uploaded];
         await assertForms(on, on.draw(EDGE_LENGTHS), forms, 'edges');
-        const short = variations(on, OF_DEVICES, isFirst ? 4 : 1, i, ON_DEVICE);
+        const short = variations(on, OF_DEVICES, {
+          seed: i,
+          combined: isFirst ? 2 : 1,
+          brief: isFirst ? [] : OF_DEVICES,
+          base: ON_DEVICE,
+        });
         await assertForms(on, on.draw(SMALL), isFirst ? short : short.slice(-1), 'short rows');
       });
       if (family !== 'policy') return;
@@ -306,7 +314,9 @@ export function describeEmpty(): void {
         for (const layout of SHAPES) {
           const rows = layout.shape ? layout.shape[0] : layout.cuSeqlens.length - 1;
           const what = JSON.stringify(layout);
-          const result = await within(what, () => everywhere(on, emptyBatch(layout, rows), 'cpu'));
+          const result = await within(what, () =>
+            everywhere(on, emptyBatch(layout, rows, on.family === 'advantage' ? 1 : 0), 'cpu'),
+          );
           for (const [key, value] of Object.entries(result.numbers)) {
             assert.ok(Number.isFinite(value), `${key} is ${value} for ${what}`);
             if (rows === 0 && on.family === 'advantage') assert.equal(value, 0, key);
@@ -322,13 +332,13 @@ export function describeEmpty(): void {
 }
 
 /** Returns a batch of no tokens that has all columns. */
-function emptyBatch(layout: object, rows: number): Batch {
+function emptyBatch(layout: object, rows: number, ofRow: number): Batch {
   const perToken = [...FLOAT_COLUMNS, 'tokenLevelRewards', 'values', 'sumPiSquared', 'rolloutIsWeights'];
   return {
     ...layout,
     ...Object.fromEntries(perToken.map((key) => [key, new Float32Array(0)])),
     ...Object.fromEntries(
-      [...ROW_COLUMNS, 'rewardBaselines'].map((key) => [key, new Float64Array(rows).fill(1)]),
+      [...ROW_COLUMNS, 'rewardBaselines'].map((key) => [key, new Float64Array(rows).fill(ofRow)]),
     ),
     actionMask: new Uint8Array(0),
     expertMask: new Uint8Array(rows),

@@ -63,27 +63,41 @@ export const AXES: { readonly [A in keyof Form]: readonly Form[A][] } = {
 /** The axes of calls on a device. The memory of results is that of the device. */
 export const OF_DEVICES = ['layout', 'columns', 'masked', 'gradients', 'parts', 'call', 'device'] as const;
 /** The axes that every call has. */
-const OF_CALLS: readonly string[] = ['call', 'threads', 'memory', 'device', 'warps'];
+const OF_CALLS: readonly string[] = ['call', 'threads', 'device', 'warps'];
 /** The largest relative error that rounding may cause in a sum of float32 terms, whatever the order of summation. */
 export const SUM_RELATIVE = 1e-6;
 
-/** Lists the forms that differ from `base` on one axis each, and `combined` forms that differ on all of them. */
+/** How to choose forms; see variations(). */
+interface Choice {
+  /** Determines the values that are drawn. */
+  seed: number;
+  /** The number of forms that differ on all axes. */
+  combined: number;
+  /** The axes of which only one value is drawn, because other batches have all. */
+  brief?: readonly (keyof Form)[];
+  base?: Form;
+}
+
+/** Lists forms that differ from `base` on one axis each, and some that differ on all axes. */
 export function variations(
   { axes, hostOnly }: Tested,
   among: readonly (keyof Form)[],
-  combined: number,
-  seed: number,
-  base = BASE,
+  { seed, combined, brief = [], base = BASE }: Choice,
 ): Form[] {
   const own = among.filter(
     (axis) => (OF_CALLS.includes(axis) && !(hostOnly && axis === 'device')) || axes.includes(axis as Axis),
   );
-  const values = (axis: keyof Form): readonly Form[typeof axis][] => AXES[axis];
-  const alone = own.flatMap((axis) => values(axis).map((value) => ({ ...base, [axis]: value })));
   const { integer } = generator(seed);
+  const values = (axis: keyof Form): readonly Form[typeof axis][] => AXES[axis];
+  const drawn = (axis: keyof Form) => values(axis)[integer(0, values(axis).length - 1)];
+  // Combined forms share few versions of a batch, because it takes longer to make a version than to compute it.
+  const fixed: Partial<Form> = { masked: Number.NaN, layout: 37 };
+  const alone = own.flatMap((axis) =>
+    (brief.includes(axis) ? [drawn(axis)] : values(axis)).map((value) => ({ ...base, [axis]: value })),
+  );
   const together = Array.from({ length: combined }, () => ({
     ...base,
-    ...Object.fromEntries(own.map((axis) => [axis, values(axis)[integer(0, values(axis).length - 1)]])),
+    ...Object.fromEntries(own.map((axis) => [axis, fixed[axis] ?? drawn(axis)])),
   }));
   return [...alone, ...together];
 }
@@ -324,16 +338,24 @@ export async function assertForms(
   const packed = layAny(batch);
   // The aggregation seq-mean-token-sum-norm depends on the number of columns, so calls with other numbers of columns, or for
   // parts, get the largest one. A batch that cannot be divided takes no counts, so it keeps its number of columns.
-  const counts = tested.parts && { ...tested.parts.count(packed), columns: batch.columns + 1500 };
+  const counts = new Map<Form['columns'], Normalizer>();
+  const countsOf = ({ columns }: Form, given: RewardedBatch): Normalizer => {
+    const known = counts.get(columns) ?? {
+      ...tested.parts!.count(columns === 'float32' ? packed : layOut(given)),
+      columns: batch.columns + 1500,
+    };
+    counts.set(columns, known);
+    return known;
+  };
   const bases = new Map<string, Result>();
   const isLoss = tested.axes.includes('gradients');
   for (const drawn of forms) {
     const form = { ...drawn };
-    if (isLoss && !counts && form.layout !== 'packed') form.layout = 0;
-    const isNormalized = counts !== undefined && (form.layout !== 'packed' || form.parts !== 'one');
-    const normalizer = isNormalized ? counts : undefined;
+    if (isLoss && !tested.parts && form.layout !== 'packed') form.layout = 0;
+    const isNormalized = tested.parts !== undefined && (form.layout !== 'packed' || form.parts !== 'one');
     await within(`${tested.title}, ${what}, ${describeForm(form)}`, async () => {
       const given = laid(tested, batch, form);
+      const normalizer = isNormalized ? countsOf(form, given.widened) : undefined;
       const isAll = form.gradients !== 'float32';
       const key = `${form.columns} ${isNormalized} ${isAll}`;
       setThreads(1);
@@ -346,7 +368,7 @@ export async function assertForms(
       if (isLoss && !bases.has(key)) assertZeroUnderMask(batch, expected);
       bases.set(key, expected);
       const more: Options = normalizer ? { normalizer } : {};
-      if (form.parts !== 'one') return assertParts(tested, batch, form, counts!, expected);
+      if (form.parts !== 'one') return assertParts(tested, batch, form, normalizer!, expected);
       const result = await compute(tested, given.laid, form, more);
       if (form.device === 'cpu') return assertSame(result, expected, batch, form);
       const there = { ...form, device: form.device === 'uploaded' ? 'cuda:0' : 'cpu' } as const;

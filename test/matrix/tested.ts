@@ -45,7 +45,7 @@ export interface Options {
 }
 
 /** The axes along which calls differ; see forms.ts. */
-export type Axis = 'layout' | 'columns' | 'masked' | 'gradients' | 'parts';
+export type Axis = 'layout' | 'columns' | 'masked' | 'gradients' | 'parts' | 'memory';
 
 /** A function with arguments. */
 export interface Tested {
@@ -107,6 +107,8 @@ export function lossResult(computed: Computed): Result {
 const requestOf = (gradients: Gradients) =>
   gradients === 'float16' || gradients === 'bfloat16' ? { dtype: gradients } : gradients !== 'none';
 
+const OF_LOSSES = ['layout', 'columns', 'masked', 'gradients', 'memory'] as const;
+
 /** Gives a loss, or an objective, the calls of the matrix. */
 export function testedLoss(
   about: Pick<Tested, 'family' | 'name' | 'args' | 'title'> & Partial<Tested>,
@@ -125,7 +127,7 @@ export function testedLoss(
     async: async (batch, options = {}) =>
       lossResult(await on.async(batch, options.normalizer, wanted(options))),
     draw: drawLoss(about.name, about.args),
-    axes: ['layout', 'columns', 'masked', 'gradients', ...(on.readsWholeBatch ? [] : (['parts'] as const))],
+    axes: [...OF_LOSSES, ...(on.readsWholeBatch ? [] : (['parts'] as const))],
     ...(!on.readsWholeBatch && {
       parts: {
         unit,
@@ -168,7 +170,7 @@ export function testedKlValues(name: string): Tested {
   const fn = KL_FN.create(name);
   const about = { family: 'kl values', name, args: {}, title: `kl values ${name}` };
   return whole(
-    { ...about, draw: drawLoss(name, {}), axes: ['layout', 'columns'] },
+    { ...about, draw: drawLoss(name, {}), axes: ['layout', 'columns', 'memory'] },
     (batch) => fn.calculateKlSync(batch),
     (batch, options) => fn.calculateKl(batch, options),
     (kl) => ({ numbers: {}, tokens: { kl }, rows: {} }),
@@ -213,7 +215,12 @@ export function testedAdvantage(
           () => makeRewarded({ groups: 'some', rewards: 'normal', perToken, ...spec }),
           `advantage ${perToken}`,
         ),
-      axes: ['layout', 'columns', ...(unreadOf(name, args).length > 0 ? (['masked'] as const) : [])],
+      axes: [
+        'layout',
+        'columns',
+        'memory',
+        ...(unreadOf(name, args).length > 0 ? (['masked'] as const) : []),
+      ],
       unread: unreadOf(name, args),
       differsOnDevices: true,
       hostOnly: fn.definition.named !== undefined,

@@ -85,7 +85,8 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
 
 const rowLength = (batch: ReferenceBatch, b: number) => batch.rowLengths?.[b] ?? batch.columns;
 
-function pack(batch: ReferenceBatch, column: ArrayLike<number>): Float64Array {
+/** Returns the values of a column that belong to rows, end to end. */
+export function pack(batch: ReferenceBatch, column: ArrayLike<number>): Float64Array {
   let tokens = 0;
   for (let b = 0; b < batch.rows; b++) tokens += rowLength(batch, b);
   const packed = new Float64Array(tokens);
