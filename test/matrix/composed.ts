@@ -8,7 +8,7 @@ import { makeRewarded, readsPairs } from '../support/draw.js';
 import { EXPRESSIONS } from '../support/expressions.js';
 import { EVERY_POLICY, partsOf } from '../support/objective.js';
 import { userLoss } from '../support/user-loss.js';
-import { divisible, type Tested, testedLoss } from './tested.js';
+import { divisible, drawOnce, type Tested, testedLoss } from './tested.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
 
@@ -39,15 +39,16 @@ export function objectives(): Tested[] {
   const entropy = { entropy_loss_fn: 'default', entropy_loss_fn_args: { entropy_coef: 0.1 } };
   const ofRewards = { kl_loss_fn: 'k2', kl_loss_fn_args: { kl_coef: 0.1 } };
   const rewarded: Partial<Tested> = {
-    draw: (spec) => {
-      const { advantages: _, ...batch } = makeRewarded({
-        groups: 'some',
-        rewards: 'normal',
-        perToken: false,
-        ...spec,
-      });
-      return batch;
-    },
+    draw: (spec) =>
+      drawOnce(
+        spec,
+        () => {
+          const shape = { groups: 'some', rewards: 'normal', perToken: false } as const;
+          const { advantages: _, ...batch } = makeRewarded({ ...shape, ...spec });
+          return batch;
+        },
+        'rewarded',
+      ),
     // Rows of a group must be in the same part, and a masked row's reward counts.
     axes: ['layout', 'columns', 'masked', 'gradients', 'memory'],
     differsOnDevices: true,

@@ -80,7 +80,12 @@ export interface Parts {
 
 const known = new Map<string, RewardedBatch>();
 
-function drawOnce(spec: BatchSpec, draw: (spec: BatchSpec) => RewardedBatch, kind: string): RewardedBatch {
+/** Draws a batch, or returns the one that was drawn before for a description and a kind. */
+export function drawOnce(
+  spec: BatchSpec,
+  draw: (spec: BatchSpec) => RewardedBatch,
+  kind: string,
+): RewardedBatch {
   const key = kind + JSON.stringify(spec);
   const batch = known.get(key) ?? draw(spec);
   known.set(key, batch);
