@@ -93,11 +93,13 @@ export async function assertGolden(golden: Golden, place: Place): Promise<void> 
   const same = async (what: string, other: Batch) =>
     within(what, async () => assertEqual(await everywhere(on, other, place), computed));
   const VERL: Record<string, string> = { action_mask: 'response_mask', old_logprob: 'old_log_probs' };
-  await same('keys: camelCase', renamed(given, camelCase));
-  await same(
-    'keys: of verl',
-    renamed(given, (key) => VERL[key] ?? key),
-  );
+  if (place === 'cpu') {
+    await same('keys: camelCase', renamed(given, camelCase));
+    await same(
+      'keys: of verl',
+      renamed(given, (key) => VERL[key] ?? key),
+    );
+  }
   if (family === 'advantage') {
     // Some functions read masked values, so the rows keep their masked tokens.
     const { shape, ...columns } = given;

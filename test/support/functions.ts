@@ -39,15 +39,14 @@ export function everyFunction(samples = 3): { family: Family; name: string; args
   );
 }
 
-/** Returns every function once, with the first aggregation that everyFunction() lists for it. */
-export function oneOfEach() {
-  return [
-    ...new Map(
-      everyFunction(1)
-        .toReversed()
-        .map((one) => [`${one.family} ${one.name}`, one]),
-    ).values(),
-  ].toReversed();
+/** Returns every function once, with the first aggregation that everyFunction() lists for its arguments of a sample. */
+export function oneOfEach(sample = 0) {
+  const seen = new Set<string>();
+  return everyFunction(sample + 1).filter(({ family, name, title }) => {
+    const isFirst = title.endsWith(`#${sample}`) && !seen.has(`${family} ${name}`);
+    if (isFirst) seen.add(`${family} ${name}`);
+    return isFirst;
+  });
 }
 
 export const everyRow = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
