@@ -97,14 +97,8 @@ export function describeReferences(): void {
   describe('matrix: the reference', () => {
     for (const { family, name, cases } of FUNCTIONS) {
       if (cases.length === 0) continue;
-      it(`${family} ${name}: agrees with the golden cases`, () => {
-        for (const each of cases)
-          try {
-            assertReferenceGolden(each);
-          } catch (error) {
-            (error as Error).message = `${each.id}: ${(error as Error).message}`;
-            throw error;
-          }
+      it(`${family} ${name}: agrees with the golden cases`, async () => {
+        for (const each of cases) await within(each.id, () => assertReferenceGolden(each));
       });
       it(`${family} ${name}: reads no masked tokens, and is finite without tokens`, () => {
         for (const each of cases) assertReferenceMasks(each);

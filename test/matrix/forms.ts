@@ -109,12 +109,16 @@ const describeForm = (form: Form): string =>
     .map(([axis, value]) => `${axis}: ${value}`)
     .join(', ');
 
-/** Adds what was tested to the message of an error. */
+/** Adds what was tested to the message of an error, and to its stack, which Mocha prints. */
 export async function within<T>(what: string, work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {
-    if (error instanceof Error) error.message = `${what}: ${error.message}`;
+    if (error instanceof Error) {
+      const { message, stack } = error;
+      error.message = `${what}: ${message}`;
+      error.stack = stack?.replace(message, () => error.message) ?? error.message;
+    }
     throw error;
   }
 }
