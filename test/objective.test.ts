@@ -201,7 +201,7 @@ describe('cross-validation: objectives', () => {
         fc.pre(!objectiveStandsOnEdge(parts, batch));
         agrees(parts, mode, config, batch);
       }),
-      { numRuns: 600, seed: SEED },
+      { numRuns: 250, seed: SEED },
     );
   });
 
@@ -220,7 +220,7 @@ describe('cross-validation: objectives', () => {
           agrees(parts, mode, config, rounded, laid);
         },
       ),
-      { numRuns: 150, seed: SEED },
+      { numRuns: 80, seed: SEED },
     );
   });
 

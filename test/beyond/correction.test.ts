@@ -88,9 +88,9 @@ describe('the option correction', () => {
             assertComputed({ ...computed, grad }, { ...expected, metrics });
           }
         }),
-        { seed: 5, numRuns: 14 },
+        { seed: 5, numRuns: 6 },
       );
-      assert.ok(compared > 20, `compared only ${compared} batches`);
+      assert.ok(compared > 8, `compared only ${compared} batches`);
     });
 
   // In a single row, a weight per row multiplies the whole loss.
