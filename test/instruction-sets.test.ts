@@ -7,7 +7,7 @@ import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
-const DIGEST = fileURLToPath(new URL('support/digest.ts', import.meta.url));
+const DIGEST = fileURLToPath(new URL('./support/digest.ts', import.meta.url));
 
 /** Returns the digests that an instruction set gives, or undefined if this machine lacks it. */
 async function digestsOn(isa: string): Promise<Record<string, string> | undefined> {
