@@ -8,8 +8,8 @@ const suites = [
   'matrix/golden',
   'matrix/reference',
   'matrix/bits',
-  'advantage',
-  'logits',
+  'losses/advantages/functions',
+  'logits/logits',
   'define/random',
 ].map((name) => `test/${name}.test.ts`);
 

@@ -27,7 +27,7 @@ arm64() { POLICY_LOSS_NATIVE=$addon qemu-aarch64 -L /usr/aarch64-linux-gnu "$nod
 # Long rows are left out, because the reference takes minutes for them under qemu, and so are tests of the reference. The results of rows of up to 2,100 tokens
 # are compared with those of AVX2 below, and longer rows are divided into parts with the same code on all processors.
 arm64 node_modules/mocha/bin/mocha.js --no-config --no-package --timeout 600000 --reporter dot \
-  --grep ': long |matrix: the reference' --invert "$out"/test/{,matrix/}*.test.js "$@"
+  --grep ': long |matrix: the reference' --invert "$out"/test/{matrix,losses/advantages}/*.test.js "$@"
 
 # The binary has CUDA kernels, but this machine has no driver for arm64.
 reason=$(arm64 --input-type=module --eval "
@@ -37,7 +37,7 @@ reason=$(arm64 --input-type=module --eval "
 [ "$reason" = 'no-driver 525' ] || { echo "test.sh: CUDA: expected 'no-driver 525', got '$reason'." >&2; exit 1; }
 echo "  1 passing: the CUDA kernels need the driver 525"
 
-digest=$out/test/support/digest.js
+digest=$out/test/matrix/digest.js
 arm64 "$digest" >"$out/arm64.json"
 POLICY_LOSS_NATIVE=$PWD/build/Release/policy_loss.node POLICY_LOSS_ISA=avx2 node "$digest" >"$out/x64.json"
 diff "$out/arm64.json" "$out/x64.json" || { echo "test.sh: NEON and AVX2 give different bits." >&2; exit 1; }

@@ -22,15 +22,15 @@ case $kind in
     # These pieces take long and are left out. bfloat16 has the code of float16 except for conversions. The others test
     # the order of blocks, and that the emulation finds kernels that are broken on purpose.
     native_options=(-bfloat16 -interleaved "-broken kernels")
-    suites=(test/matrix/*.test.ts test/{determinism,counts,errors,logits,result-arrays}.test.ts
-      test/advantage*.test.ts test/worker-threads.test.ts test/fuzz-boundary/boundary.test.ts)
+    suites=(test/matrix/*.test.ts test/{call/determinism,batch/counts,base/errors,logits/logits,call/result-arrays}.test.ts
+      test/losses/advantages/*.test.ts test/call/worker-threads.test.ts test/fuzz-boundary/boundary.test.ts)
     ;;
   tsan)
     sanitizers=thread
     native=concurrency_test
     native_path=test/native/concurrency_test
     native_options=()
-    suites=(test/matrix/bits.test.ts test/{determinism,errors,small-calls,worker-threads}.test.ts)
+    suites=(test/matrix/bits.test.ts test/base/errors.test.ts test/call/{determinism,small-calls,worker-threads}.test.ts)
     ;;
   *)
     echo "usage: test.sh asan|tsan" >&2

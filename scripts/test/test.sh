@@ -28,8 +28,9 @@ kernels=$!
 
 if [ -z "${1:-}" ]; then
   # The longest files and folders come first, so that only short files are left near the end.
-  files=(test/{identify/identify,matrix/bits,matrix/reference,numerics,objective,matrix/parts,beyond/correction}.test.ts)
-  for file in test/{matrix,cluster,cli,plan,report,rollouts,doctor,identify,fuzz-files,program,define,beyond,tfjs}/*.test.ts test/*.test.ts; do
+  files=(test/{tools/identify/identify,matrix/bits,matrix/reference,losses/numerics,algorithm/objective,losses/correction}.test.ts)
+  for file in test/tools/{cluster,cli,parts,report,rollouts,doctor,identify}/*.test.ts test/fuzz-files/*.test.ts \
+    test/{matrix,losses,losses/advantages,program,define,algorithm,base,batch,call,logits,tfjs}/*.test.ts; do
     [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
   done
   npx mocha --parallel "${files[@]}" || failed=1
