@@ -237,7 +237,7 @@ describe('policy-loss plan, run and merge', () => {
       /grpo: ref_logprobs: expected this column in every row/,
     );
     assert.ok(!existsSync(plan));
-    const database = join(ROOT, 'test', 'rollouts', 'fixtures', 'rollouts.sqlite');
+    const database = join(ROOT, 'test', 'tools', 'rollouts', 'fixtures', 'rollouts.sqlite');
     const copy = files.path('rollouts.sqlite');
     copyFileSync(database, copy);
     const sqlite = [`${copy}#rollouts`, '--loss', 'sft', '--out', plan];
