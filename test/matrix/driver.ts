@@ -15,7 +15,7 @@ import { isLossFamily, LOSS_FAMILIES, ROW_COLUMNS } from '../support/subject.js'
 import { batchesWithEnds, LONG, LONG_OF_ADVANTAGES, SMALL, WIDE } from './batches.js';
 import { algorithms, drawnExpressions, drawnObjectives } from './composed.js';
 import { AXES, assertForms, BASE, type Form, OF_DEVICES, variations, within } from './forms.js';
-import { everyTested } from './functions.js';
+import { everyName, everyTested } from './functions.js';
 import { golden } from './golden.js';
 import {
   assertAgrees,
@@ -301,10 +301,7 @@ const NOT_ZERO = /dpo$/;
 /** Asserts that batches without tokens give zeros and empty arrays, and no NaN. */
 export function describeEmpty(): void {
   describe('matrix: batches without rows, columns or tokens', () => {
-    const all = everyTested().filter(
-      (on, i, list) => list.findIndex(({ family, name }) => family === on.family && name === on.name) === i,
-    );
-    for (const on of [...all, ...algorithms()])
+    for (const on of [...everyName(), ...algorithms()])
       it(`${on.family} ${on.name}`, async () => {
         for (const layout of SHAPES) {
           const rows = layout.shape ? layout.shape[0] : layout.cuSeqlens.length - 1;

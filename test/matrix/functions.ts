@@ -41,3 +41,13 @@ export function everyTested(): Tested[] {
     ...drawnExpressions(20),
   ];
 }
+
+/** Returns every function once. */
+export function everyName(): Tested[] {
+  const seen = new Set<string>();
+  return everyTested().filter(({ family, name }) => {
+    const isFirst = !seen.has(`${family} ${name}`);
+    seen.add(`${family} ${name}`);
+    return isFirst;
+  });
+}

@@ -8,6 +8,7 @@ import {
   CORRECTION_FN,
   type Counts,
   type DeviceBatch,
+  type DeviceCallOptions,
   ENTROPY_LOSS_FN,
   type HalfColumn,
   KL_FN,
@@ -42,6 +43,7 @@ export interface Options {
   normalizer?: Normalizer | undefined;
   part?: boolean;
   device?: string | undefined;
+  stream?: bigint | undefined;
 }
 
 /** The axes along which calls differ; see forms.ts. */
@@ -120,12 +122,13 @@ export function testedLoss(
   on: Countable,
   { unit = 1, several = false }: { unit?: number; several?: boolean } = {},
 ): Tested {
-  const wanted = ({ gradients = 'float32', part, device }: Options): Wanted => ({
+  const wanted = ({ gradients = 'float32', part, device, stream }: Options): Wanted => ({
     ...(several &&
       gradients !== 'float32' && { gradEntropy: requestOf(gradients), gradLogZ: gradients === 'all' }),
     grad: requestOf(gradients),
     ...(part && { part }),
     ...(device && { device }),
+    ...(stream !== undefined && { stream }),
   });
   return {
     sync: (batch, options = {}) => lossResult(on.sync(batch, options.normalizer, wanted(options))),
@@ -160,13 +163,14 @@ export function tested(family: Family, name: string, args: Args, title = `${fami
 function whole<R>(
   about: Pick<Tested, 'family' | 'name' | 'args' | 'title' | 'draw' | 'axes'> & Partial<Tested>,
   sync: (batch: Batch | DeviceBatch) => R,
-  async: (batch: Batch | DeviceBatch, options: { device?: string }) => Promise<R>,
+  async: (batch: Batch | DeviceBatch, options: DeviceCallOptions) => Promise<R>,
   result: (computed: R) => Result,
 ): Tested {
   return {
     ...about,
     sync: (batch) => result(sync(batch)),
-    async: async (batch, { device } = {}) => result(await async(batch, device ? { device } : {})),
+    async: async (batch, { device, stream } = {}) =>
+      result(await async(batch, { ...(device && { device }), ...(stream !== undefined && { stream }) })),
   };
 }
 
