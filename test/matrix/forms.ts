@@ -205,6 +205,18 @@ function withoutPadding<T extends Values>(batch: RewardedBatch, values: T, layou
   return out;
 }
 
+/** Asserts that the gradient of the padding is exactly 0. */
+function assertZeroPadding(batch: RewardedBatch, { tokens }: Result, layout: Form['layout']): void {
+  if (layout === 'packed') return;
+  const columns = batch.columns + layout;
+  for (const [key, column] of Object.entries(tokens)) {
+    const values = valuesOf(column);
+    for (let b = 0; b < batch.rows; b++)
+      for (let i = b * columns + batch.rowLengths![b]!; i < (b + 1) * columns; i++)
+        if (!Object.is(values[i], 0)) assert.fail(`${key}[${i}] is ${values[i]} in the padding`);
+  }
+}
+
 function assertSame(actual: Result, expected: Result, batch: RewardedBatch, form: Form): void {
   assert.deepStrictEqual(actual.numbers, expected.numbers);
   for (const [key, values] of Object.entries(expected.tokens)) {
@@ -374,6 +386,7 @@ export async function assertForms(
       const more: Options = normalizer ? { normalizer } : {};
       if (form.parts !== 'one') return assertParts(tested, batch, form, normalizer!, expected);
       const result = await compute(tested, given.laid, form, more);
+      if (isLoss) assertZeroPadding(batch, result, form.layout);
       if (form.device === 'cpu') return assertSame(result, expected, batch, form);
       const there = { ...form, device: form.device === 'uploaded' ? 'cuda:0' : 'cpu' } as const;
       const other = await compute(tested, given.laid, there, more);
