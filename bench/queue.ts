@@ -9,8 +9,8 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { parseArgs } from 'node:util';
-import { runProcess } from '../test/cli/support.js';
-import { Cluster, withoutBatches } from '../test/cluster/support.js';
+import { runProcess } from '../test/tools/cli/support.js';
+import { Cluster, withoutBatches } from '../test/tools/cluster/support.js';
 import { textOf } from './lib/rollout-text.js';
 
 const { values: flags } = parseArgs({

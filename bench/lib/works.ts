@@ -130,7 +130,7 @@ function grpoObjective(api: Api): Work {
 
 /** Returns the expressions of the golden cases. torch_losses.py has each of them under its text. */
 function expressions(api: Api): Work[] {
-  const file = new URL('../../test/golden/beyond/expressions.json', import.meta.url);
+  const file = new URL('../../test/golden/frameworks/expressions.json', import.meta.url);
   const cases: { expression: string; args: Record<string, number> }[] = JSON.parse(
     readFileSync(file, 'utf8'),
   );

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the golden tests and the cross-validation tests on the prebuilt binary for arm64 or its draft, whichever is newer,
+# Compares every function with the golden cases and the reference on the prebuilt binary for arm64 or its draft, whichever is newer,
 # on an x64 machine. Then compares the bits of all functions' results with those of AVX2, and tests that the binary has
 # CUDA kernels. It compiles the tests, gets a Node for arm64 from npm, and runs it with qemu-user. It needs Debian's
 # qemu-user, libc6-arm64-cross and libstdc++6-arm64-cross, the binaries that
@@ -24,10 +24,10 @@ cp package.json "$out/"
 cp -r test/golden "$out/test/golden"
 arm64() { POLICY_LOSS_NATIVE=$addon qemu-aarch64 -L /usr/aarch64-linux-gnu "$node" "$@"; }
 
-# Long rows are left out, because the reference takes minutes for them under qemu. The results of rows of up to 2,100 tokens
+# Long rows are left out, because the reference takes minutes for them under qemu, and so are tests of the reference. The results of rows of up to 2,100 tokens
 # are compared with those of AVX2 below, and longer rows are divided into parts with the same code on all processors.
 arm64 node_modules/mocha/bin/mocha.js --no-config --no-package --timeout 600000 --reporter dot \
-  --grep 'rows of 3,000 tokens|row of 70,000 tokens' --invert "$out"/test/*.test.js "$@"
+  --grep ': long |matrix: the reference' --invert "$out"/test/{matrix,losses/advantages}/*.test.js "$@"
 
 # The binary has CUDA kernels, but this machine has no driver for arm64.
 reason=$(arm64 --input-type=module --eval "
@@ -37,7 +37,7 @@ reason=$(arm64 --input-type=module --eval "
 [ "$reason" = 'no-driver 525' ] || { echo "test.sh: CUDA: expected 'no-driver 525', got '$reason'." >&2; exit 1; }
 echo "  1 passing: the CUDA kernels need the driver 525"
 
-digest=$out/test/support/digest.js
+digest=$out/test/matrix/digest.js
 arm64 "$digest" >"$out/arm64.json"
 POLICY_LOSS_NATIVE=$PWD/build/Release/policy_loss.node POLICY_LOSS_ISA=avx2 node "$digest" >"$out/x64.json"
 diff "$out/arm64.json" "$out/x64.json" || { echo "test.sh: NEON and AVX2 give different bits." >&2; exit 1; }

@@ -1,6 +1,6 @@
 // Measures the rounding errors of every function. It compares the engine's float32 results with the float64 reference
 // in test/reference, on the same random inputs. numerics-page.ts writes the errors into docs/numerics.md, and
-// test/numerics.test.ts checks that they stay within BOUNDS.
+// test/losses/numerics.test.ts checks that they stay within BOUNDS.
 
 import {
   ADVANTAGE_FN,

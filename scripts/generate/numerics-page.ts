@@ -128,7 +128,7 @@ and the mean in brackets; tokens within rounding of a threshold are left out.
   exponentiation turns this into up to |d|/2 units of the ratio. No formula on the rounded difference can undo it.
 
 No error exceeds, on any instruction set: near ${near.value} ulp of a value and ${near.grad} of a gradient, wide ${wide.value} and ${wide.grad}, and of
-a sum ${near.sum} and ${wide.sum}. \`test/numerics.test.ts\` checks this.
+a sum ${near.sum} and ${wide.sum}. \`test/losses/numerics.test.ts\` checks this.
 
 ${SECTIONS.map(
   ([family, title, registry]) => `## ${title}

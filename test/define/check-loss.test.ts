@@ -13,7 +13,8 @@ import {
   SAPOPolicyLossFn,
 } from '../../lib/index.js';
 import type { Args } from '../reference/index.js';
-import { ARGUMENTS, modesOf } from '../support/draw.js';
+import { ARGUMENTS } from '../support/draw.js';
+import { modesOf } from '../support/functions.js';
 import { isLossError } from '../support/loss-error.js';
 
 type Computed = { loss: number; metrics: object; grad?: Float32Array };

@@ -3,30 +3,19 @@
  * stream as late as it may. So a call that does not wait for the stream reads columns of NaN, and leaves an array unwritten.
  */
 import assert from 'node:assert/strict';
-import fc from 'fast-check';
 import {
-  ADVANTAGE_FN,
   allocPinned,
   type Batch,
-  CORRECTION_FN,
   type DeviceBatch,
   type DeviceCallOptions,
   freePinned,
   KL_FN,
   upload,
 } from '../../lib/index.js';
-import {
-  ADVANTAGE_ARGUMENTS,
-  ARGUMENTS,
-  fitting,
-  layOut,
-  makeRewarded,
-  type RewardSpec,
-  requiredArgs,
-} from '../support/draw.js';
+import { everyName } from '../matrix/functions.js';
+import { fitting, layOut, makeRewarded, type RewardSpec } from '../support/draw.js';
 import { framework } from '../support/framework.js';
 import { DEVICE, gpus, isEmulated, rejects } from '../support/on-device.js';
-import { type Family, subject } from '../support/subject.js';
 
 interface Call {
   title: string;
@@ -47,41 +36,21 @@ const SPEC: RewardSpec = {
   perToken: true,
 };
 
-const drawn = <A>(args: fc.Arbitrary<A>): A => fc.sample(args, { seed: 5, numRuns: 1 })[0]!;
-
-const LOSSES: Call[] = Object.entries(ARGUMENTS).flatMap(([family, functions]) =>
-  Object.entries(functions).map(([name, args]) => {
-    const loss = subject(family as Family, name, drawn(args));
-    return { title: `${family} ${name}`, run: (batch, options) => loss.async(batch, options) };
+const FUNCTIONS = everyName().map(
+  (on): Call => ({
+    title: `${on.family} ${on.name}`,
+    hostOnly: on.hostOnly === true,
+    run: (batch, options) => on.async(batch, options),
   }),
 );
-const ADVANTAGES: Call[] = Object.entries(ADVANTAGE_ARGUMENTS).map(([name, args]) => {
-  const fn = ADVANTAGE_FN.create(name, drawn(args));
-  return {
-    title: `advantages ${name}`,
-    hostOnly: fn.definition.named !== undefined,
-    run: (batch, options) => fn.compute(batch, options),
-  };
-});
-// The KL function `none` computes nothing.
-const KL_VALUES: Call[] = KL_FN.names()
-  .filter((name) => name !== 'none')
-  .flatMap((name) => [
-    {
-      title: `values of ${name}`,
-      run: (batch, options) => KL_FN.create(name).calculateKl(batch, options),
-    },
-    {
-      title: `penalty of ${name}`,
-      hostOnly: true,
-      run: (batch, options) => KL_FN.create(name).applyKlPenaltyToReward(batch as Batch, options),
-    },
-  ]);
-const CORRECTIONS: Call[] = CORRECTION_FN.names().map((name) => {
-  const fn = CORRECTION_FN.create(name, requiredArgs(CORRECTION_FN.get(name).declaration));
-  return { title: `correction ${name}`, run: (batch, options) => fn.compute(batch, options) };
-});
-const CALLS = [...LOSSES, ...ADVANTAGES, ...KL_VALUES, ...CORRECTIONS];
+const PENALTIES: Call[] = KL_FN.names()
+  .filter((name) => name !== 'none') // It computes nothing.
+  .map((name) => ({
+    title: `penalty of ${name}`,
+    hostOnly: true,
+    run: (batch, options) => KL_FN.create(name).applyKlPenaltyToReward(batch as Batch, options),
+  }));
+const CALLS = [...FUNCTIONS, ...PENALTIES];
 
 describe(`a caller's stream on ${DEVICE}, for every function`, () => {
   const other = framework()!;

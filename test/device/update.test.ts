@@ -13,7 +13,8 @@ import {
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
-import { EDGE_LENGTHS, everyFunction, fitting, makeBatch } from '../support/draw.js';
+import { EDGE_LENGTHS, fitting, makeBatch } from '../support/draw.js';
+import { everyFunction } from '../support/functions.js';
 import {
   column,
   DEVICE,

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 import type { CompressionCodec, Encoding, SchemaElement } from 'hyparquet';
 import { parquetWriteBuffer } from 'hyparquet-writer';
-import { parquetOf } from '../rollouts/parquet-file.js';
+import { parquetOf } from '../tools/rollouts/parquet-file.js';
 import type { ContentSpec, RolloutRow } from './content.js';
 import type { Fields, Kind } from './fields.js';
 
@@ -93,7 +93,7 @@ export function writeParquet(rows: readonly RolloutRow[], writer: number): Buffe
   return Buffer.from(bytes);
 }
 
-const FIXTURES = new URL('../rollouts/fixtures/parquet/', import.meta.url);
+const FIXTURES = new URL('../tools/rollouts/fixtures/parquet/', import.meta.url);
 const FIXTURE_NAMES = readdirSync(FIXTURES).filter((name) => name.endsWith('.parquet'));
 
 /** Returns a file that another program wrote. */

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import type { Fields } from './fields.js';
 
-const DATABASE = new URL('../rollouts/fixtures/rollouts.sqlite', import.meta.url);
+const DATABASE = new URL('../tools/rollouts/fixtures/rollouts.sqlite', import.meta.url);
 // The sizes of the fields in the first 100 bytes of a database, and in the header of a page.
 const FILE_HEADER = [16, 2, 1, 1, 1, 1, 1, 1, ...new Array<number>(12).fill(4), 20, 4, 4];
 const PAGE_HEADER = [1, 2, 2, 2, 1];

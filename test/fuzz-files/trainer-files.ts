@@ -4,7 +4,7 @@ import { extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Fields } from './fields.js';
 
-const FOLDER = fileURLToPath(new URL('../rollouts/fixtures/dumps/', import.meta.url));
+const FOLDER = fileURLToPath(new URL('../tools/rollouts/fixtures/dumps/', import.meta.url));
 const NOT_ROLLOUTS = /(^STABLE|README\.md|truth\.json|metrics\.jsonl)$/;
 
 export const TRAINER_FILES: readonly string[] = readdirSync(FOLDER, { recursive: true, withFileTypes: true })

@@ -196,7 +196,7 @@ describe('the package, installed', () => {
           const words = [
             main,
             'evaluate',
-            join(ROOT, 'test/rollouts/fixtures', file),
+            join(ROOT, 'test/tools/rollouts/fixtures', file),
             '--loss',
             'ppo',
             '--json',

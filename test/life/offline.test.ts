@@ -133,7 +133,7 @@ describe('offline', function () {
       parquet,
     ]);
     assert.equal(code, 0, output);
-    const sqlite = `${join(ROOT, 'test', 'rollouts', 'fixtures', 'rollouts.sqlite')}#rollouts`;
+    const sqlite = `${join(ROOT, 'test', 'tools', 'rollouts', 'fixtures', 'rollouts.sqlite')}#rollouts`;
     const columns = ['--column', 'logprobs=grad', '--column', 'old_logprobs=grad', '--column', 'reward=row'];
     for (const words of [[sqlite], [parquet, ...columns, '--column', 'advantages=grad']]) {
       const run = await runOffline([PROGRAM, 'evaluate', ...words, '--loss', 'ppo']);

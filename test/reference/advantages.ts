@@ -1,6 +1,6 @@
 /** The float64 reference of all advantage functions, by registry name. */
 import { type Advantage, tokenRewards, trinityAdvantages } from './advantage.js';
-import { advantages as verlAdvantages } from './beyond/verl-advantages.js';
+import { advantages as verlAdvantages } from './frameworks/verl-advantages.js';
 
 /** verl's functions read rewards per token. A batch with one reward per row has it at the last unmasked token. */
 const ofVerl = Object.entries(verlAdvantages).map(([name, fn]): [string, Advantage] => [

@@ -12,9 +12,9 @@ import {
   type ReferenceResult,
   Tokens,
 } from './batch.js';
-import { othersFormulas } from './beyond/others.js';
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
+import { papersFormulas } from './frameworks/papers.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
 import * as likelihood from './likelihood.js';
 import * as mixed from './mixed.js';
@@ -51,7 +51,7 @@ export const losses: Record<'policy' | 'kl', Record<string, Loss>> = {
     ...lossesOf(clipped),
     ...lossesOf(likelihood),
     ...lossesOf(mixed),
-    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...othersFormulas }),
+    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...papersFormulas }),
   },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
 };

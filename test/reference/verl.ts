@@ -1,8 +1,8 @@
 /** verl's losses as the library has them, by registry name. */
 import { type Args, type Formula, option } from './batch.js';
-import { withCorrection } from './beyond/verl-correction.js';
-import * as losses from './beyond/verl-losses.js';
-import * as rowLosses from './beyond/verl-row-losses.js';
+import { withCorrection } from './frameworks/verl-correction.js';
+import * as losses from './frameworks/verl-losses.js';
+import * as rowLosses from './frameworks/verl-row-losses.js';
 
 /** The metrics of a statistic that rejects tokens, in the library's order. */
 const OF_STATISTIC = [

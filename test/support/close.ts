@@ -3,7 +3,6 @@
  * `slack` times that.
  */
 import assert from 'node:assert/strict';
-import type { ReferenceResult } from '../reference/index.js';
 
 export function close(actual: number, expected: number, what: string, scale = Math.abs(expected)): void {
   assert.ok(Math.abs(actual - expected) <= 1e-9 * scale + 1e-12, `${what}: ${actual}, expected ${expected}`);
@@ -26,15 +25,4 @@ export function metricsAgree(
   assert.deepEqual(Object.keys(actual).sort(), Object.keys(expected).sort());
   for (const [name, value] of Object.entries(expected))
     close(actual[name]!, value, name, slack * Math.abs(value));
-}
-
-export function agrees(
-  actual: ReferenceResult,
-  expected: { loss: number; metrics: Record<string, number> },
-  grad: number[],
-  slack = 1,
-): void {
-  close(actual.loss, expected.loss, 'loss', slack * Math.abs(expected.loss));
-  metricsAgree(actual.metrics, expected.metrics, slack);
-  allClose(actual.grad, grad, 'grad', slack);
 }

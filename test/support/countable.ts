@@ -2,11 +2,11 @@
  * Gives one interface to all functions that can compute a batch in parts. Such a function counts each part, and the
  * call for a part takes the sum of all counts as its normalizer.
  */
-import fc from 'fast-check';
 import {
   ALGORITHM_TYPE,
   type Batch,
   type Counts,
+  type DeviceBatch,
   ENTROPY_LOSS_FN,
   type GradientRequest,
   type HalfColumn,
@@ -16,16 +16,16 @@ import {
   POLICY_LOSS_FN,
   type PolicyLossFn,
 } from '../../lib/index.js';
-import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
-import { type BatchSpec, everyFunction } from './draw.js';
-import type { Family } from './subject.js';
+
+export type Family = 'policy' | 'kl' | 'entropy';
 
 export interface Computed {
   loss: number;
   metrics: Record<string, number>;
   grad?: Float32Array;
   gradEntropy?: Float32Array;
+  gradLogZ?: Float32Array;
   halfGrad?: HalfColumn;
   halfGradEntropy?: HalfColumn;
   part?: Float64Array;
@@ -33,12 +33,19 @@ export interface Computed {
 /** Options of a call, in addition to its normalizer. By default, the gradients are computed. */
 export interface Wanted {
   grad?: GradientRequest;
+  /** Only policy losses and objectives have this gradient and the next one. */
+  gradEntropy?: GradientRequest;
+  gradLogZ?: boolean;
   part?: boolean;
+  /** Options of asynchronous calls. */
+  device?: string;
+  signal?: AbortSignal;
+  stream?: bigint;
 }
 /** The calls that policy losses, KL functions, entropy losses and objectives have in common. */
 export interface Countable {
-  sync(batch: Batch, normalizer?: Normalizer, wanted?: Wanted): Computed;
-  async(batch: Batch, normalizer?: Normalizer, wanted?: Wanted): Promise<Computed>;
+  sync(batch: Batch | DeviceBatch, normalizer?: Normalizer, wanted?: Wanted): Computed;
+  async(batch: Batch | DeviceBatch, normalizer?: Normalizer, wanted?: Wanted): Promise<Computed>;
   merge(parts: Float64Array[], normalizer: Normalizer): Computed;
   countSync(batch: Batch): Counts;
   count(batch: Batch): Promise<Counts>;
@@ -104,26 +111,3 @@ export function objective(algorithm: string, config: Args): Countable {
     readsWholeBatch: made.policyLossFn.readsWholeBatch,
   };
 }
-
-/** Returns every function once, with the first aggregation that everyFunction() lists for it. */
-export function oneOfEach() {
-  const all = everyFunction(1);
-  return all.filter(
-    (each, i) => all.findIndex(({ family, name }) => family === each.family && name === each.name) === i,
-  );
-}
-
-export const everyRow = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
-
-/**
- * Generates descriptions of batches whose sums are not much smaller than their terms. The tests' bounds are relative to
- * the sums, so rounding errors of terms that cancel could exceed them.
- */
-export const specs: fc.Arbitrary<BatchSpec> = fc.record({
-  seed: fc.nat(),
-  rows: fc.integer({ min: 1, max: 12 }),
-  columns: fc.integer({ min: 1, max: 70 }),
-  values: fc.constantFrom('moderate', 'onpolicy'),
-  mask: fc.constantFrom('ones', 'prefix', 'random', 'emptyrows', 'zero'),
-  packed: fc.boolean(),
-});

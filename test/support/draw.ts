@@ -18,11 +18,11 @@ import {
 } from '../../lib/index.js';
 import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-fn.js';
 import type { RewardedBatch } from '../reference/advantage.js';
-import { FLOAT_COLUMNS, rowPositions } from '../reference/batch.js';
+import { FLOAT_COLUMNS } from '../reference/batch.js';
 import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index.js';
 import { fromHalf, type Half, toHalf } from './half.js';
 import { generator } from './random.js';
-import { type Family, packedBatch, paddedBatch, type Subject } from './subject.js';
+import { type Family, pack, packedBatch, paddedBatch, type Subject } from './subject.js';
 
 export interface BatchSpec {
   seed: number;
@@ -235,10 +235,9 @@ const ID_COLUMNS = ['groupIds', 'runIds'] as const;
 /** Returns the batch as the library takes it: packed if it has row lengths, and padded otherwise. */
 export function layOut(batch: RewardedBatch): Batch & Record<string, unknown> {
   const laid = batch.rowLengths ? packedBatch(batch) : paddedBatch(batch);
-  const places = Array.from({ length: batch.rows }, (_, b) => [...rowPositions(batch, b)]).flat();
   for (const name of TOKEN_COLUMNS) {
     const column = batch[name];
-    if (column) laid[name] = Float32Array.from(places, (at) => column[at]!);
+    if (column) laid[name] = new Float32Array(batch.rowLengths ? pack(batch, column) : column);
   }
   for (const name of ROW_COLUMNS) if (batch[name]) laid[name] = Float64Array.from(batch[name]);
   for (const name of ID_COLUMNS) if (batch[name]) laid[name] = Array.from(batch[name]);
@@ -269,11 +268,16 @@ function toHalves(batch: RewardedBatch, dtype: Half): InHalf {
   const rounded = { ...batch };
   const names = [...FLOAT_COLUMNS, ...TOKEN_COLUMNS].filter((name) => batch[name]);
   for (const name of names) {
-    rounded[name] = Array.from(batch[name]!, (x) => fromHalf(toHalf(x, dtype), dtype));
+    const out = new Float64Array(batch[name]!);
+    for (let i = 0; i < out.length; i++) out[i] = fromHalf(toHalf(out[i]!, dtype), dtype);
+    rounded[name] = out;
   }
   const laid = layOut(rounded);
   for (const name of names) {
-    laid[name] = { data: Uint16Array.from(laid[name] as Float32Array, (x) => toHalf(x, dtype)), dtype };
+    const column = laid[name] as Float32Array;
+    const data = new Uint16Array(column.length);
+    for (let i = 0; i < data.length; i++) data[i] = toHalf(column[i]!, dtype);
+    laid[name] = { data, dtype };
   }
   return { rounded, laid };
 }
@@ -445,36 +449,4 @@ export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
     rows: spec.rows + (rowLengths ? -(spec.rows % 2) : spec.rows % 2),
     ...(rowLengths ? { rowLengths } : {}),
   };
-}
-
-/** Returns the values of loss_agg_mode that a function takes with these arguments. */
-export function modesOf(family: Family, name: string, args: Args): readonly string[] {
-  if (family !== 'policy') return LOSS_AGG_MODES;
-  const { options } = POLICY_LOSS_FN.get(name).declaration as FunctionDeclaration;
-  const { lossAggMode } = options;
-  const modes = lossAggMode?.type === 'choice' ? lossAggMode.choices : LOSS_AGG_MODES;
-  const needed = Object.entries(options).flatMap(
-    ([key, option]) => needsOf(option, args[toSnakeCase(key)]).lossAggMode ?? [],
-  );
-  return needed.length > 0 ? modes.filter((mode) => needed.includes(mode)) : modes;
-}
-
-/**
- * Lists every function with `samples` sets of drawn arguments. If loss_agg_mode is an argument, lists each set once per
- * mode.
- */
-export function everyFunction(samples = 3): { family: Family; name: string; args: Args; title: string }[] {
-  return (['policy', 'kl', 'entropy'] as const).flatMap((family) =>
-    Object.entries(ARGUMENTS[family]).flatMap(([name, arbitrary]) =>
-      fc.sample(arbitrary, { seed: 5, numRuns: samples }).flatMap((args, i) => {
-        const modes = 'loss_agg_mode' in args ? modesOf(family, name, args) : [undefined];
-        return modes.map((mode) => ({
-          family,
-          name,
-          args: mode ? { ...args, loss_agg_mode: mode } : args,
-          title: [family, name, ...(mode ? [mode] : []), `#${i}`].join(' '),
-        }));
-      }),
-    ),
-  );
 }

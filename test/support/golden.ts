@@ -109,12 +109,12 @@ export const policyLossCases = read<PolicyLossCase>('policy_loss');
 export const klLossCases = read<KlLossCase>('kl_loss');
 export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
 
-export const expressionCases = read<ExpressionCase>('beyond/expressions');
+export const expressionCases = read<ExpressionCase>('frameworks/expressions');
 /** Preference losses have no reference yet. */
-export const trlCases = read<FrameworkLossCase | (Case & { kind: 'preference_loss' })>('beyond/trl');
-export const othersCases = read<FrameworkLossCase>('beyond/others');
-export const logitsCases = read<LogitsGoldenCase>('beyond/logits');
-export const verlCases = read<FrameworkCase>('beyond/verl');
+export const trlCases = read<FrameworkLossCase | (Case & { kind: 'preference_loss' })>('frameworks/trl');
+export const papersCases = read<FrameworkLossCase>('frameworks/others');
+export const logitsCases = read<LogitsGoldenCase>('frameworks/logits');
+export const verlCases = read<FrameworkCase>('frameworks/verl');
 /** The cases of all advantage functions, under the functions' registry names. */
 export const advantageCases: AdvantageCase[] = [
   ...read<AdvantageCase>('advantage'),

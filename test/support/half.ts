@@ -4,11 +4,12 @@ import type { HalfColumn } from '../../lib/index.js';
 
 export type Half = 'float16' | 'bfloat16';
 
-const scratch = new DataView(new ArrayBuffer(4));
+const float = new Float32Array(1);
+const word = new Uint32Array(float.buffer);
 
 function bits(x: number): number {
-  scratch.setFloat32(0, x);
-  return scratch.getUint32(0);
+  float[0] = x;
+  return word[0]!;
 }
 
 export function toHalf(x: number, dtype: Half): number {
@@ -29,8 +30,8 @@ export function toHalf(x: number, dtype: Half): number {
 
 export function fromHalf(half: number, dtype: Half): number {
   if (dtype === 'bfloat16') {
-    scratch.setUint32(0, (half << 16) >>> 0);
-    return scratch.getFloat32(0);
+    word[0] = half << 16;
+    return float[0]!;
   }
   const sign = half & 0x8000 ? -1 : 1;
   const exponent = (half >>> 10) & 31;
@@ -52,9 +53,12 @@ const roundings: Record<Half, WeakMap<Float32Array, Uint16Array>> = {
 
 /** Rounds a whole array, which must not change later. */
 function rounded(full: Float32Array, dtype: Half): Uint16Array {
-  const known = roundings[dtype].get(full) ?? Uint16Array.from(full, (x) => toHalf(x, dtype));
-  roundings[dtype].set(full, known);
-  return known;
+  const known = roundings[dtype].get(full);
+  if (known) return known;
+  const made = new Uint16Array(full.length);
+  for (let i = 0; i < made.length; i++) made[i] = toHalf(full[i]!, dtype);
+  roundings[dtype].set(full, made);
+  return made;
 }
 
 /** Fails unless a 16-bit gradient has the bits of the float32 gradient, rounded. */

@@ -1,7 +1,8 @@
 /** Draws rows for rollout files, and losses and metrics for evaluations in parts. */
 import { POLICY_LOSS_FN } from '../../lib/index.js';
 import { lossSubject, type Subject } from '../../lib/tools/parts/index.js';
-import { modesOf, requiredArgs } from './draw.js';
+import { requiredArgs } from './draw.js';
+import { modesOf } from './functions.js';
 import { generator } from './random.js';
 
 /** The columns of a row. */

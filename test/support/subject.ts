@@ -1,12 +1,12 @@
 /**
- * Gives policy losses, KL functions and entropy losses one interface, so that one test can cover all of them. A subject
- * has the calls of the library's function, and the formula and results of the reference. The functions at the end
- * convert between the reference's batches and the library's.
+ * Policy losses, KL functions and entropy losses with their references: a subject has the calls of the library's function
+ * for a whole batch, and the formula and results of the reference. The functions at the end convert between the reference's batches and the library's.
  */
-import { type Batch, type DeviceBatch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
+import type { Batch, DeviceBatch } from '../../lib/index.js';
 import { FLOAT_COLUMNS, type Formula } from '../reference/batch.js';
 import {
   type Args,
+  type Evaluate,
   formulas,
   type ReferenceBatch,
   type ReferenceResult,
@@ -14,18 +14,13 @@ import {
   referenceKl,
   referencePolicyLosses,
 } from '../reference/index.js';
+import { countable, type Family, type Wanted } from './countable.js';
 
-export type Family = 'policy' | 'kl' | 'entropy';
+export type { Family } from './countable.js';
 export interface Computed {
   loss: number;
   metrics: Record<string, number>;
   grad: Float32Array;
-}
-interface Options {
-  signal?: AbortSignal;
-  grad?: Float32Array;
-  device?: string;
-  stream?: bigint;
 }
 
 export interface Subject {
@@ -34,48 +29,30 @@ export interface Subject {
   args: Args;
   formula: Formula;
   sync(batch: Batch | DeviceBatch, grad?: Float32Array): Computed;
-  async(batch: Batch | DeviceBatch, options?: Options): Promise<Computed>;
+  async(batch: Batch | DeviceBatch, options?: Wanted): Promise<Computed>;
   reference(batch: ReferenceBatch): ReferenceResult;
 }
 
+export const LOSS_FAMILIES: readonly Family[] = ['policy', 'kl', 'entropy'];
+export const isLossFamily = (family: string): family is Family => LOSS_FAMILIES.includes(family as Family);
+
+/** Returns what evaluates a loss in float64. */
+export function evaluateOf(family: Family, name: string): Evaluate {
+  if (family === 'kl') return referenceKl[name]!.loss;
+  return (family === 'policy' ? referencePolicyLosses : referenceEntropyLosses)[name]!;
+}
+
 export function subject(family: Family, name: string, args: Args): Subject {
-  const formula = formulas[family][name]!;
-  const shared = { family, name, args, formula };
-  switch (family) {
-    case 'policy': {
-      const fn = POLICY_LOSS_FN.create(name, args);
-      return {
-        ...shared,
-        sync: (batch, grad) => fn.computeSync(batch, { grad: grad ?? true }) as Computed,
-        async: (batch, options) => fn.compute(batch, { grad: true, ...options }) as Promise<Computed>,
-        reference: (batch) => referencePolicyLosses[name]!(args, batch),
-      };
-    }
-    case 'kl': {
-      const { loss_agg_mode, ...own } = args;
-      const fn = KL_FN.create(name, own);
-      const lossAggMode = loss_agg_mode as 'token-mean';
-      return {
-        ...shared,
-        sync: (batch, grad) => fn.calculateKlLossSync(batch, { lossAggMode, grad: grad ?? true }) as Computed,
-        async: (batch, options) =>
-          fn.calculateKlLoss(batch, { lossAggMode, grad: true, ...options }) as Promise<Computed>,
-        reference: (batch) => referenceKl[name]!.loss(args, batch),
-      };
-    }
-    case 'entropy': {
-      const { loss_agg_mode, ...own } = args;
-      const fn = ENTROPY_LOSS_FN.create(name, own);
-      const lossAggMode = loss_agg_mode as 'token-mean';
-      return {
-        ...shared,
-        sync: (batch, grad) => fn.computeSync(batch, { lossAggMode, grad: grad ?? true }) as Computed,
-        async: (batch, options) =>
-          fn.compute(batch, { lossAggMode, grad: true, ...options }) as Promise<Computed>,
-        reference: (batch) => referenceEntropyLosses[name]!(args, batch),
-      };
-    }
-  }
+  const on = countable(family, name, args);
+  return {
+    family,
+    name,
+    args,
+    formula: formulas[family][name]!,
+    sync: (batch, grad) => on.sync(batch, undefined, { grad: grad ?? true }) as Computed,
+    async: (batch, options) => on.async(batch, undefined, options) as Promise<Computed>,
+    reference: (batch) => evaluateOf(family, name)(args, batch),
+  };
 }
 
 export const ROW_COLUMNS = ['rewards', 'vStar', 'probability', 'logZ'] as const;
@@ -108,7 +85,8 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
 
 const rowLength = (batch: ReferenceBatch, b: number) => batch.rowLengths?.[b] ?? batch.columns;
 
-function pack(batch: ReferenceBatch, column: ArrayLike<number>): Float64Array {
+/** Returns the values of a column that belong to rows, end to end. */
+export function pack(batch: ReferenceBatch, column: ArrayLike<number>): Float64Array {
   let tokens = 0;
   for (let b = 0; b < batch.rows; b++) tokens += rowLength(batch, b);
   const packed = new Float64Array(tokens);

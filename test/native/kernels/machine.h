@@ -9,7 +9,7 @@
 namespace policy_loss::cuda {
 namespace {
 
-constexpr int kValuesInput = 100;
+constexpr int kValues = 100;
 
 // The argument of every kernel in this file. All take the same one, so that they differ only in their
 // mistakes.
@@ -27,7 +27,7 @@ struct Machine {
     cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
     cudaMemPoolProps properties{};
     cudaMemPoolCreate(&pool, &properties);
-    cudaMallocFromPoolAsync(reinterpret_cast<void**>(&column.data), kValuesInput * sizeof(float), pool,
+    cudaMallocFromPoolAsync(reinterpret_cast<void**>(&column.data), kValues * sizeof(float), pool,
                             stream);
   }
   ~Machine() {

@@ -1,0 +1,126 @@
+// Tests what docs/numerics.md states: no error exceeds its bounds, and for inputs outside its ranges each function
+// behaves as its declaration says.
+import assert from 'node:assert/strict';
+import {
+  ADVANTAGE_FN,
+  type BatchWith,
+  ENTROPY_LOSS_FN,
+  type EntropyLossFn,
+  KL_FN,
+  POLICY_LOSS_FN,
+  type PolicyLossFn,
+  type Registry,
+} from '../../lib/index.js';
+import { BOUNDS, everyFunction, RANGES } from '../../scripts/generate/measure.js';
+import { requiredArgs } from '../support/draw.js';
+
+const TOKENS = 1000;
+const REGISTRIES = { policy: POLICY_LOSS_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN, advantage: ADVANTAGE_FN };
+
+describe('numerics', () => {
+  for (const { family, name, args, measure } of everyFunction())
+    it(`${family} ${name} ${JSON.stringify(args)}: errors are within bounds`, () => {
+      const ranges = measure(TOKENS);
+      for (const range of RANGES)
+        for (const [what, errors] of Object.entries(ranges[range])) {
+          const bound = BOUNDS[range][what as 'value' | 'grad' | 'sum'];
+          assert.ok(errors.most <= bound, `${range} ${what}: ${errors.most} ulp`);
+        }
+    });
+
+  describe('beyond the range', () => {
+    // logprob is 100 above oldLogprob and 100 below refLogprob, and e^100 exceeds float32's range.
+    type Columns =
+      | 'teacherLogprob'
+      | 'rolloutLogprob'
+      | 'proxLogprob'
+      | 'vStar'
+      | 'probability'
+      | 'logZ'
+      | 'oldEntropy';
+    const far = (advantage: number): BatchWith<Columns> => ({
+      shape: [2, 1],
+      logprob: Float32Array.of(-1, -1),
+      oldLogprob: Float32Array.of(-101, -101),
+      refLogprob: Float32Array.of(99, 99),
+      rolloutLogprob: Float32Array.of(-101, -101),
+      proxLogprob: Float32Array.of(-101, -101),
+      teacherLogprob: Float32Array.of(-101, -101),
+      rewards: [1, 0],
+      groupIds: [0, 0],
+      vStar: Float64Array.of(0, 1),
+      probability: Float64Array.of(1, 0),
+      logZ: Float64Array.of(0, 1),
+      advantages: Float32Array.of(advantage, advantage),
+      entropy: Float32Array.of(1, 1),
+      oldEntropy: Float32Array.of(1, 1),
+      actionMask: Uint8Array.of(1, 1),
+      expertMask: Uint8Array.of(0, 1),
+      step: 1,
+    });
+    for (const family of ['policy', 'kl', 'entropy'] as const)
+      for (const name of REGISTRIES[family].names())
+        it(`${family} ${name} behaves as declared`, () => {
+          const { declaration } = REGISTRIES[family].get(name);
+          const overflows = declaration?.numerics.overflows;
+          for (const advantage of [1, -1]) {
+            const finite = overflows === undefined || (overflows === 'for A < 0' && advantage > 0);
+            const { loss, grad } =
+              family === 'kl'
+                ? KL_FN.create(name, { kl_coef: 1 }).calculateKlLossSync(far(advantage), { grad: true })
+                : (REGISTRIES[family] as Registry<PolicyLossFn | EntropyLossFn>)
+                    .create(name, requiredArgs(declaration))
+                    .computeSync(far(advantage), { grad: true });
+            assert.equal(Number.isFinite(loss), finite, `A = ${advantage}: ${loss}`);
+            assert.equal(grad!.every(Number.isFinite), finite, `A = ${advantage}: ${grad}`);
+          }
+        });
+
+    it('saturates where it is clipped, and has no gradient there', () => {
+      for (const name of ['ppo', 'importance_sampling']) {
+        const at = (old: number) =>
+          POLICY_LOSS_FN.create(name).computeSync(
+            { ...far(-1), oldLogprob: Float32Array.of(old, old) },
+            { grad: true },
+          );
+        assert.equal(at(-101).loss, at(-31).loss);
+        assert.ok(at(-101).grad!.every((slope) => slope === 0));
+      }
+      const clipped = KL_FN.create('low_var_kl', { kl_coef: 1 }).calculateKlLossSync(far(1), { grad: true });
+      assert.ok(Math.abs(clipped.loss - 10) < 1e-6);
+      assert.ok(clipped.grad!.every((slope) => slope === 0));
+    });
+
+    it('overflows to Infinity where an exponential does', () => {
+      const weighted = POLICY_LOSS_FN.create('rec', { weight: 'importance_sampling' });
+      assert.equal(weighted.computeSync(far(1)).loss, Number.POSITIVE_INFINITY);
+      assert.equal(POLICY_LOSS_FN.create('gspo').computeSync(far(-1)).loss, Number.POSITIVE_INFINITY);
+      assert.equal(KL_FN.create('k3').calculateKlLossSync(far(1)).loss, Number.POSITIVE_INFINITY);
+      for (const name of ['topr', 'sapo'])
+        assert.equal(
+          POLICY_LOSS_FN.create(name).computeSync(far(1)).metrics.avg_ratio,
+          Number.POSITIVE_INFINITY,
+        );
+      const never = { ...far(1), oldLogprob: Float32Array.of(119, 119) };
+      assert.ok(Number.isNaN(KL_FN.create('corrected_k3').calculateKlLossSync(never).loss));
+    });
+
+    it('is 0 where an exponential is below the smallest normal number', () => {
+      const unlikely = { ...far(1), logprob: Float32Array.of(-88, -88) };
+      for (const name of ['sft_is', 'sft_phi'])
+        assert.equal(POLICY_LOSS_FN.create(name).computeSync(unlikely).loss + 0, 0);
+    });
+
+    it('is an error where rewards are not finite', () => {
+      const zeros = new Float32Array(2);
+      const rows = { rewards: [1, Number.NaN], groupIds: [1, 1], runIds: [1, 2], rewardBaselines: [0, 0] };
+      for (const name of ADVANTAGE_FN.names()) {
+        const reads = ADVANTAGE_FN.get(name).declaration?.reads ?? [];
+        if (!reads.includes('rewards') && !reads.includes('token_level_rewards')) continue;
+        const call = () =>
+          ADVANTAGE_FN.create(name).computeSync({ ...far(1), ...rows, values: zeros, sumPiSquared: zeros });
+        assert.throws(call, { code: 'ERR_INVALID_INPUT' }, name);
+      }
+    });
+  });
+});

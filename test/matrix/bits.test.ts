@@ -1,0 +1,5 @@
+/** Every function in every form of a call, which must give the same bits. */
+import { describeBits, describeEmpty } from './driver.js';
+
+describeBits();
+describeEmpty();
