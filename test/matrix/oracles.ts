@@ -32,7 +32,7 @@ import { slopesAgree } from '../support/slopes.js';
 import { evaluateOf, type Family, subject, unpack } from '../support/subject.js';
 import { assertArray } from '../support/tolerance.js';
 import { testedExpression, testedObjective } from './composed.js';
-import { assertEqual, assertLikeCpu, within } from './forms.js';
+import { assertEqual, assertGoldenLikeCpu, within } from './forms.js';
 import type { Golden } from './golden.js';
 import {
   assertExpected,
@@ -88,7 +88,7 @@ export async function assertGolden(golden: Golden, place: Place): Promise<void> 
   const computed = await everywhere(on, given, place);
   await within('layout: padded', () => holds(batch, computed));
   if (place !== 'cpu' && devices()[0]!.isa !== 'sse4')
-    await within('device', () => assertLikeCpu(on, computed, on.sync(given, { gradients: 'all' })));
+    await within('device', () => assertGoldenLikeCpu(on, computed, on.sync(given, { gradients: 'all' })));
 
   const same = async (what: string, other: Batch) =>
     within(what, async () => assertEqual(await everywhere(on, other, place), computed));

@@ -112,7 +112,7 @@ export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
 export const expressionCases = read<ExpressionCase>('frameworks/expressions');
 /** Preference losses have no reference yet. */
 export const trlCases = read<FrameworkLossCase | (Case & { kind: 'preference_loss' })>('frameworks/trl');
-export const papersCases = read<FrameworkLossCase>('frameworks/others');
+export const papersCases = read<FrameworkLossCase>('frameworks/papers');
 export const logitsCases = read<LogitsGoldenCase>('frameworks/logits');
 export const verlCases = read<FrameworkCase>('frameworks/verl');
 /** The cases of all advantage functions, under the functions' registry names. */
