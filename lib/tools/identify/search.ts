@@ -92,14 +92,14 @@ const ENTROPY_COEFFICIENTS = [1e-4, 1e-3, 1e-2, 1e-1].flatMap((unit) =>
  * @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME`; `ERR_MISSING_INPUT` if the rows have no log-probabilities.
  */
 export async function search(rows: PackedRows, options: IdentifyOptions): Promise<Search> {
-  const run = new Run(rows, options);
-  return run.search();
+  const searcher = new Searcher(rows, options);
+  return searcher.search();
 }
 
 /** A policy loss on all rows, and a text that is the same for all options of the loss. */
 type OfFamily = Base & { readonly family: string };
 
-class Run {
+class Searcher {
   readonly #rows: PackedRows;
   readonly #options: IdentifyOptions;
   readonly #logged: readonly Logged[];

@@ -165,7 +165,7 @@ function cellOf(value: unknown, key: string, names: ColumnNames, limits: RowLimi
 
 /**
  * Returns a reader of a format of binary files.
- * @param open finds the rows in the bytes of a file, a chunk of the file in each step.
+ * @param open finds the rows in the bytes of a file, a chunk of the file in each slice.
  */
 export function readDump(open: (bytes: Bytes, context: DumpContext) => Generator<void, Dump>): ReadRows {
   return async function* (file, names, onBytes, settings) {
@@ -175,14 +175,14 @@ export function readDump(open: (bytes: Bytes, context: DumpContext) => Generator
       const { size } = await stat(path);
       descriptor = openSync(path, 'r');
       const context = { file, names, settings };
-      const steps = open(Bytes.ofFile(file, descriptor, size), context);
-      let step = located({ file }, () => steps.next());
-      while (!step.done) {
+      const slices = open(Bytes.ofFile(file, descriptor, size), context);
+      let slice = located({ file }, () => slices.next());
+      while (!slice.done) {
         // Leaves time for other work of the process.
         await setImmediate();
-        step = located({ file }, () => steps.next());
+        slice = located({ file }, () => slices.next());
       }
-      for (const { rows, share } of rowsOf(step.value, context)) {
+      for (const { rows, share } of rowsOf(slice.value, context)) {
         yield rows;
         onBytes(share * size);
       }

@@ -63,7 +63,7 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
   const count = rows ?? rowCount(reference);
   if (count > rowCount(reference)) throw new BadObject(`${count} rows`, String(rowCount(reference)));
   const width = isStrided(reference) ? reference.shape[1] : undefined;
-  const spanOf = spans(all, width, paddingAt);
+  const rangeOf = ranges(all, width, paddingAt);
   const part = (name: string, row: number): Strided | undefined => {
     const found = all.get(name);
     if (!found) return undefined;
@@ -71,7 +71,7 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
       throw new BadObject(`at least ${row + 1} rows of ${name}`, String(rowCount(found)));
     const value = found.at(row);
     if (value.shape.length !== 1 || (isStrided(found) && found.shape[1] !== width)) return value;
-    const [from, to] = spanOf(row);
+    const [from, to] = rangeOf(row);
     if (to > value.shape[0]!)
       throw new BadObject(`at least ${to} elements of ${name}`, String(value.shape[0]));
     return value.slice(from, to);
@@ -105,7 +105,7 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
     rows: count,
     columns,
     tokens: (row) => {
-      const [from, to] = spanOf(row);
+      const [from, to] = rangeOf(row);
       return to - from;
     },
   };
@@ -120,14 +120,14 @@ function rowCount(rows: Rows): number {
 }
 
 /** Returns a function that gives the first and the last column of a row's response. */
-function spans(
+function ranges(
   all: ReadonlyMap<string, Rows>,
   width: number | undefined,
   paddingAt: 'left' | 'right',
 ): (row: number) => readonly [number, number] {
   const mask = MASKS.flatMap((name) => all.get(name) ?? [])[0];
   const attention = all.get('attention_mask');
-  let last: { row: number; span: readonly [number, number] } | undefined;
+  let last: { row: number; range: readonly [number, number] } | undefined;
   const find = (row: number): readonly [number, number] => {
     if (width === undefined)
       return [0, lengthOf((mask ?? all.get('responses') ?? [...all.values()][0]!).at(row))!];
@@ -143,8 +143,8 @@ function spans(
     return [0, mask ? endOf(readMask(mask.at(row), 0, width)) : width];
   };
   return (row) => {
-    if (last?.row !== row) last = { row, span: find(row) };
-    return last.span;
+    if (last?.row !== row) last = { row, range: find(row) };
+    return last.range;
   };
 }
 
