@@ -164,31 +164,31 @@ const MAX_DEPTH = 32;
 
 /**
  * Converts a value to what JSON can hold. Objects become their state. Returns undefined for a value that contains itself,
- * is nested too deeply, or has more parts than `budget` allows: shared parts count each time.
- * @param budget the largest number of parts, or of characters of text.
+ * is nested too deeply, or has more items than `budget` allows: shared items count each time.
+ * @param budget the largest number of items, or of characters of text.
  */
 export function plainOf(value: unknown, budget: number): unknown {
   let left = budget;
   const failed = Symbol('failed');
-  const convert = (part: unknown, depth: number): unknown => {
+  const convert = (item: unknown, depth: number): unknown => {
     if (--left < 0 || depth > MAX_DEPTH) throw failed;
-    if (part === null || typeof part === 'number' || typeof part === 'boolean' || typeof part === 'string')
-      return part;
-    if (part instanceof LongText) {
-      left -= part.bytes.size;
+    if (item === null || typeof item === 'number' || typeof item === 'boolean' || typeof item === 'string')
+      return item;
+    if (item instanceof LongText) {
+      left -= item.bytes.size;
       if (left < 0) throw failed;
-      return part.toString();
+      return item.toString();
     }
-    if (part instanceof PyList) {
-      if (part.length > left) throw failed;
-      return part.items().map((item) => convert(item, depth + 1));
+    if (item instanceof PyList) {
+      if (item.length > left) throw failed;
+      return item.items().map((each) => convert(each, depth + 1));
     }
-    if (Array.isArray(part)) return part.map((item) => convert(item, depth + 1));
-    if (part instanceof Map) {
-      const entries = [...part].map(([key, item]) => [String(key), convert(item, depth + 1)] as const);
+    if (Array.isArray(item)) return item.map((each) => convert(each, depth + 1));
+    if (item instanceof Map) {
+      const entries = [...item].map(([key, each]) => [String(key), convert(each, depth + 1)] as const);
       return fromEntries(entries);
     }
-    if (part instanceof Instance) return convert(part.state ?? null, depth + 1);
+    if (item instanceof Instance) return convert(item.state ?? null, depth + 1);
     return null;
   };
   try {

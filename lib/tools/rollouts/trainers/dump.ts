@@ -42,8 +42,8 @@ export interface DumpContext {
   settings: ReadSettings;
 }
 
-/** A part of a list, such as the response in a list of all tokens. */
-export class ListPart {
+/** A range of a list, such as the response in a list of all tokens. */
+export class ListRange {
   readonly list: PyList;
   readonly from: number;
   readonly to: number;
@@ -61,7 +61,7 @@ export function partOf(value: unknown, from: number, to: number): unknown {
   if (length === undefined) return value;
   if (!(from >= 0 && from <= to && to <= length))
     throw new BadObject(`at least ${to} elements from ${from} on`, String(length));
-  if (value instanceof PyList) return new ListPart(value, from, to);
+  if (value instanceof PyList) return new ListRange(value, from, to);
   return tensorOf(value)!.slice(from, to);
 }
 
@@ -140,7 +140,7 @@ function cellOf(value: unknown, key: string, names: ColumnNames, limits: RowLimi
     const values = tensor.values();
     return tensor.shape.length === 0 ? values[0] : values;
   }
-  if (value instanceof ListPart) {
+  if (value instanceof ListRange) {
     checkLength(value.list.length);
     return (value.list.numbers() ?? value.list.items()).slice(value.from, value.to);
   }

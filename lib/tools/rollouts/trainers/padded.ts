@@ -36,7 +36,7 @@ export interface PaddedBatch {
   rows?: number;
   /** Columns that are computed from others. They come first. */
   computed?: (
-    part: (name: string, row: number) => Strided | undefined,
+    cells: (name: string, row: number) => Strided | undefined,
   ) => Readonly<Record<string, DumpColumn>>;
 }
 
@@ -64,7 +64,7 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
   if (count > rowCount(reference)) throw new BadObject(`${count} rows`, String(rowCount(reference)));
   const width = isStrided(reference) ? reference.shape[1] : undefined;
   const rangeOf = ranges(all, width, paddingAt);
-  const part = (name: string, row: number): Strided | undefined => {
+  const cells = (name: string, row: number): Strided | undefined => {
     const found = all.get(name);
     if (!found) return undefined;
     if (rowCount(found) <= row)
@@ -77,13 +77,13 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
     return value.slice(from, to);
   };
 
-  const columns = new Map<string, DumpColumn>(Object.entries(computed?.(part) ?? {}));
+  const columns = new Map<string, DumpColumn>(Object.entries(computed?.(cells) ?? {}));
   const add = (name: string, column: DumpColumn) => {
     if (!columns.has(name)) columns.set(name, column);
   };
   for (const [ours, theirs] of Object.entries(mapping)) {
     const name = theirs.find((candidate) => all.has(candidate));
-    if (name !== undefined) add(ours, (row) => part(name, row));
+    if (name !== undefined) add(ours, (row) => cells(name, row));
   }
   const lists = new Map<string, unknown[]>();
   for (const [name, value] of others ?? []) {
@@ -100,7 +100,7 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
     for (const [ours, theirs] of Object.entries(mapping)) if (theirs.includes(name)) add(ours, column);
     add(name, column);
   }
-  for (const name of all.keys()) add(name, (row) => part(name, row));
+  for (const name of all.keys()) add(name, (row) => cells(name, row));
   return {
     rows: count,
     columns,
