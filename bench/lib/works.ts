@@ -30,7 +30,7 @@ export interface Outcome {
 }
 
 /**
- * The family of a function. 'framework' has the policy losses of other frameworks and papers than Trinity-RFT, which
+ * The family of a function. 'framework' has the policy losses of verl, TRL and papers, which
  * this package defines by expressions.
  */
 export type Family = 'policy' | 'framework' | 'kl' | 'entropy' | 'objective' | 'expression';

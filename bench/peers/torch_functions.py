@@ -1,13 +1,13 @@
 """The losses that PyTorch has, by family and name. A loss that is missing here is benchmarked without PyTorch."""
 
 from torch_losses import ENTROPY, EXPRESSION, KL, LOGITS, OBJECTIVE, POLICY
-from torch_other_losses import OTHERS
+from torch_papers import PAPERS
 from torch_trl import TRL
 from torch_verl import VERL
 
 FUNCTIONS = {
     "policy": POLICY,
-    "framework": {**VERL, **TRL, **OTHERS},
+    "framework": {**VERL, **TRL, **PAPERS},
     "kl": KL,
     "entropy": ENTROPY,
     "objective": OBJECTIVE,

@@ -29,8 +29,8 @@ export interface MadeAdvantages {
   metrics: Metrics;
 }
 
-/** The parts of an objective that its advantages depend on. */
-interface Parts {
+/** What of an objective its advantages depend on. */
+interface Dependencies {
   readonly advantageFn: AdvantageFn | undefined;
   readonly policyLossFn: PolicyLossFn<Partial<Record<string, number>>>;
   readonly klPenalty: KlPenalty;
@@ -41,23 +41,23 @@ interface Parts {
 /** @internal Computes the advantages of batches that have none. */
 export class ObjectiveAdvantages {
   readonly #at: string;
-  readonly #parts: Parts;
+  readonly #dependencies: Dependencies;
 
   /** @param at the objective, for error messages. */
-  constructor(at: string, parts: Parts) {
+  constructor(at: string, dependencies: Dependencies) {
     this.#at = at;
-    this.#parts = parts;
+    this.#dependencies = dependencies;
   }
 
   /** Returns whether the advantages of a batch must be computed. */
   areMissing(batch: Batch | DeviceBatch): boolean {
-    const { advantageFn, finder } = this.#parts;
+    const { advantageFn, finder } = this.#dependencies;
     return advantageFn !== undefined && !hasInput(finder, batch, 'advantages');
   }
 
   /** Returns whether the computation may drop rows of the batch. */
   mayDrop(batch: Batch | DeviceBatch): boolean {
-    return this.#parts.advantageFn?.definition.drops === true && this.areMissing(batch);
+    return this.#dependencies.advantageFn?.definition.drops === true && this.areMissing(batch);
   }
 
   /**
@@ -71,7 +71,7 @@ export class ObjectiveAdvantages {
   ): Steps<CallAdvantages> {
     const seeded = seed === undefined ? {} : { seed };
     if (batch instanceof DeviceBatch) return this.#fuse(batch, seeded);
-    const { advantageFn, policyLossFn, klPenalty } = this.#parts;
+    const { advantageFn, policyLossFn, klPenalty } = this.#dependencies;
     const penalised = yield* klPenalty.apply(batch);
     const { computed, metrics } = yield* advantageFn!.computeFor(
       penalised.batch,
@@ -83,7 +83,7 @@ export class ObjectiveAdvantages {
   }
 
   #fuse(batch: DeviceBatch, options: AdvantageComputeSyncOptions): CallAdvantages {
-    const { advantageFn, policyLossFn, klPenalty } = this.#parts;
+    const { advantageFn, policyLossFn, klPenalty } = this.#dependencies;
     if (!klPenalty.isNone)
       throw new LossError('ERR_INVALID_INPUT', {
         at: this.#at,

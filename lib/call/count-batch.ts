@@ -6,7 +6,7 @@ import type { Batch } from '../batch/batch.js';
 import { type Counts, fromNativeCounts } from '../batch/counts.js';
 import type { BatchReader } from '../batch/reader.js';
 import type { DeviceBatch } from '../device/device-batch.js';
-import { type Input, readInput, whileKept } from '../device/input.js';
+import { type Input, readInput, whileResident } from '../device/input.js';
 import { checkFinite, type FusedAdvantage } from './computed-advantages.js';
 import { type Correction, withColumns } from './correction.js';
 
@@ -36,7 +36,7 @@ export function* countBatch(
   rows: RowsThatCount = {},
 ): Steps<Counts> {
   const input = yield* readInput(reader, batch);
-  const counts = yield* whileKept(input, countInput(input, rows));
+  const counts = yield* whileResident(input, countInput(input, rows));
   return fromNativeCounts(counts, reader.separatesExperts);
 }
 

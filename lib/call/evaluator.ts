@@ -11,7 +11,7 @@ import type { Layout } from '../batch/layout.js';
 import type { BatchReader, Conversions } from '../batch/reader.js';
 import type { DeviceBatch } from '../device/device-batch.js';
 import { DeviceGradient } from '../device/device-gradient.js';
-import { type Input, readInput, whileKept } from '../device/input.js';
+import { type Input, readInput, whileResident } from '../device/input.js';
 import { checkStream } from '../device/stream.js';
 import type { CallOptions, LossComputeOptions, LossResult, Metrics, Result } from './calls.js';
 import { type ComputedAdvantages, checkFinite, type FusedAdvantage } from './computed-advantages.js';
@@ -143,7 +143,7 @@ export class Evaluator {
     checkStream(options.stream, input.resident?.device ?? input.device);
     const correction = this.#correction;
     return yield* correction
-      ? whileKept(input, this.#corrected<M>(correction, call))
+      ? whileResident(input, this.#corrected<M>(correction, call))
       : this.#evaluate<M>(call);
   }
 

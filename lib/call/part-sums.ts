@@ -11,11 +11,11 @@ export function termsOfPart(parts: readonly ArrayLike<number>[]): { kl: boolean;
 
 // The last number of a part tells its terms in its lowest three bits. The bits above them tell which form of a function
 // with several forms computed the part.
-const FORM_UNIT = 8;
+const FORM_FACTOR = 8;
 
 /** Marks a part with the number of the form that computed it. Returns the part. */
 export function markForm(part: Float64Array, form: number): Float64Array {
-  part[part.length - 1]! += FORM_UNIT * form;
+  part[part.length - 1]! += FORM_FACTOR * form;
   return part;
 }
 
@@ -25,7 +25,7 @@ export function markForm(part: Float64Array, form: number): Float64Array {
  * @param bits the number of bits of the numbers of forms.
  */
 export function takeForm(parts: readonly Float64Array[], bits: number): number | undefined {
-  const forms = new Set(parts.map((part) => Math.floor(part.at(-1)! / FORM_UNIT)));
+  const forms = new Set(parts.map((part) => Math.floor(part.at(-1)! / FORM_FACTOR)));
   const [form] = forms;
   if (forms.size !== 1 || !(form! >= 0 && form! < 2 ** bits)) return undefined;
   for (const part of parts) markForm(part, -form!);

@@ -121,14 +121,14 @@ function others({ numbers, expert, step }: Rows, mask: Uint8Array): Batch {
 /** Returns the rows from `begin` up to, but not including, `end`. */
 export function slice(rows: Rows, begin: number, end: number): Rows {
   const { columns } = rows;
-  const part = <T extends Float32Array | Uint8Array>(values: T) =>
+  const cut = <T extends Float32Array | Uint8Array>(values: T) =>
     values.slice(begin * columns, end * columns) as T;
   return {
     ...rows,
     rows: end - begin,
-    floats: new Map([...rows.floats].map(([name, values]) => [name, part(values)])),
+    floats: new Map([...rows.floats].map(([name, values]) => [name, cut(values)])),
     numbers: new Map([...rows.numbers].map(([name, values]) => [name, values.slice(begin, end)])),
-    mask: part(rows.mask),
+    mask: cut(rows.mask),
     expert: rows.expert?.slice(begin, end),
   };
 }

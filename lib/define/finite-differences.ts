@@ -13,11 +13,11 @@ export interface Comparison {
 
 // At most this many tokens are compared, spread over the batch.
 const MOST_TOKENS = 32;
-// The larger of two steps, in nats. With smaller ones, the rounding of float32 would dominate.
-const STEP = 2 ** -5;
+// The larger of two distances, in nats. With smaller ones, the rounding of float32 would dominate.
+const DISTANCE = 2 ** -5;
 // The largest error of a gradient that passes, relative to the gradient.
 const TOLERANCE = 2e-3;
-// The loss is not smooth if the slopes at the two steps differ by more than this. A third of it is the error of the
+// The loss is not smooth if the slopes at the two distances differ by more than this. A third of it is the error of the
 // extrapolated slope.
 const SMOOTH = 5e-3;
 
@@ -33,14 +33,14 @@ export function differenceQuotients(
 ): Comparison {
   const logprob = rows.floats.get('logprob')!;
   const largest = base.grad.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
-  const noise = (2 ** -21 * Math.abs(base.loss)) / STEP;
+  const noise = (2 ** -21 * Math.abs(base.loss)) / DISTANCE;
   const at = (token: number, value: number) => lossAt(logprob.with(token, value));
   let compared = 0;
   let kinks = 0;
   let worst: Comparison['worst'];
   for (const token of sampleOf(rows.mask)) {
-    const slopes = [STEP, STEP / 2].map((step) =>
-      slopeAt((x) => at(token, x), logprob[token]!, base.loss, step),
+    const slopes = [DISTANCE, DISTANCE / 2].map((distance) =>
+      slopeAt((x) => at(token, x), logprob[token]!, base.loss, distance),
     );
     const [coarse, fine] = slopes as [Slope, Slope];
     const size = Math.max(Math.abs(fine.slope), 0.05 * largest);
@@ -52,7 +52,7 @@ export function differenceQuotients(
       continue;
     }
     compared++;
-    // Cancels the error of second order in the step.
+    // Cancels the error of second order in the distance.
     const expected = (4 * fine.slope - coarse.slope) / 3;
     const received = base.grad[token]!;
     const excess = Math.abs(received - expected) / (TOLERANCE * size + noise || Number.MIN_VALUE);
@@ -67,8 +67,8 @@ interface Slope {
   bend: number;
 }
 
-function slopeAt(f: (x: number) => number, x: number, atX: number, step: number): Slope {
-  const [right, left] = [Math.fround(x + step), Math.fround(x - step)];
+function slopeAt(f: (x: number) => number, x: number, atX: number, distance: number): Slope {
+  const [right, left] = [Math.fround(x + distance), Math.fround(x - distance)];
   const [atRight, atLeft] = [f(right), f(left)];
   return {
     slope: (atRight - atLeft) / (right - left),

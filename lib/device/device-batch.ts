@@ -43,7 +43,7 @@ export class ResidentValues {
   }
 
   /** Takes steps and keeps the values on the device until the last one, even if they are dropped meanwhile. */
-  *keptWhile<T>(steps: Steps<T>): Steps<T> {
+  *takeResident<T>(steps: Steps<T>): Steps<T> {
     this.#users++;
     try {
       return yield* steps;

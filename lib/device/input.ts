@@ -37,8 +37,8 @@ export interface Input {
 }
 
 /** Takes steps, among which are several native calls for an input. Keeps the input on its device until the last one. */
-export function whileKept<T>({ resident }: Input, steps: Steps<T>): Steps<T> {
-  return resident ? resident.keptWhile(steps) : steps;
+export function whileResident<T>({ resident }: Input, steps: Steps<T>): Steps<T> {
+  return resident ? resident.takeResident(steps) : steps;
 }
 
 /** Returns whether a batch has an input. */

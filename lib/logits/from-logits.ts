@@ -308,7 +308,7 @@ function* evaluate<R extends LossResult<unknown>>(
   if (out && !direct && !source.canRepeat) throw mustRepeat(source);
   const logsumexp = out && !direct ? float64(logprob.length) : undefined;
   yield* source.each(function* (block) {
-    const outputs = partsOf({ logprob, logsumexp, entropy }, block);
+    const outputs = subarraysOf({ logprob, logsumexp, entropy }, block);
     const logits = { ...block.matrix, ...rowsOf(call.rows, block), ...outputs };
     if (!direct) return void (yield* run(call, logits));
     yield* direct({ ...logits, ...outOf(call, block), firstToken: block.first });
@@ -322,7 +322,7 @@ function* evaluate<R extends LossResult<unknown>>(
       yield* run(call, {
         ...block.matrix,
         ...rowsOf(call.rows, block),
-        ...partsOf({ logsumexp, entropy }, block),
+        ...subarraysOf({ logsumexp, entropy }, block),
         gradLogprob: widened(grad!, block),
         gradEntropy: entropy && gradEntropy && widened(gradEntropy, block),
         ...outOf(call, block),
@@ -352,20 +352,20 @@ function mustRepeat({ device }: LogitsSource): LossError {
 
 const float64 = (length: number) => allocate(`${length} values`, () => new Float64Array(length));
 
-// Returns the part of a gradient that belongs to a block, as float64.
+// Returns the gradient of the rows of a block, as float64.
 function widened(gradient: Float32Array, { first, rows }: Block): Float64Array {
-  const part = float64(rows);
-  part.set(gradient.subarray(first, first + rows));
-  return part;
+  const numbers = float64(rows);
+  numbers.set(gradient.subarray(first, first + rows));
+  return numbers;
 }
 
-// Returns the parts of arrays with one number per row that belong to the rows of a block.
-function partsOf<T extends Record<string, Float32Array | Float64Array | undefined>>(
+// Returns arrays with one number per row, for the rows of a block.
+function subarraysOf<T extends Record<string, Float32Array | Float64Array | undefined>>(
   arrays: T,
   { first, rows }: Block,
 ): T {
-  const parts = Object.entries(arrays).map(([key, array]) => [key, array?.subarray(first, first + rows)]);
-  return Object.fromEntries(parts) as T;
+  const entries = Object.entries(arrays).map(([key, array]) => [key, array?.subarray(first, first + rows)]);
+  return Object.fromEntries(entries) as T;
 }
 
 // Returns what native code needs to know of the rows of a block.
@@ -379,7 +379,7 @@ function rowsOf(all: NativeRows, { first, rows }: Block): NativeRows {
     targets: targets.subarray(first, last),
     temperatures: temperatures?.subarray(first, last),
     tokenIds: tokenIds?.subarray(offsets![first], offsets![last]),
-    offsets: offsets?.subarray(first, last + 1).map((offset, _, part) => offset - part[0]!),
+    offsets: offsets?.subarray(first, last + 1).map((offset, _, all) => offset - all[0]!),
   };
 }
 

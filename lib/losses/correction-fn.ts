@@ -17,7 +17,7 @@ import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader } from '../batch/reader.js';
 import type { DeviceCallOptions, Metrics } from '../call/calls.js';
 import { DeviceBatch } from '../device/device-batch.js';
-import { type Input, readInput, whileKept } from '../device/input.js';
+import { type Input, readInput, whileResident } from '../device/input.js';
 import { type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import { Graph } from '../program/graph.js';
 import {
@@ -113,7 +113,7 @@ export abstract class CorrectionFn<M = Metrics> {
   ): Steps<CorrectionResult<M>> {
     const { device, stream } = options ?? {};
     const input = withLogprob(yield* readInput(this.#reader(batch), batch, device));
-    const { columns, metrics } = yield* whileKept(input, this.#programs.apply(input, stream));
+    const { columns, metrics } = yield* whileResident(input, this.#programs.apply(input, stream));
     const { mask, weights } = columns;
     return { weights: weights ?? null, keptMask: mask!, metrics: metrics as M };
   }

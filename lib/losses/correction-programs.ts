@@ -30,9 +30,9 @@ export interface CorrectionExpressions {
 /** Returns a correction's expressions. */
 export type BuildCorrection = (symbols: ProgramSymbols) => CorrectionExpressions;
 
-type Part = 'weight' | 'kept' | 'logprob' | 'passing';
-type Evaluators = readonly (readonly [Part, Evaluator])[];
-type Arrays = Partial<Record<Part, Float32Array>>;
+type Output = 'weight' | 'kept' | 'logprob' | 'passing';
+type Evaluators = readonly (readonly [Output, Evaluator])[];
+type Arrays = Partial<Record<Output, Float32Array>>;
 
 /** The programs of one correction, or of several that are combined. */
 export class CorrectionPrograms implements Correction {
@@ -51,23 +51,23 @@ export class CorrectionPrograms implements Correction {
   constructor(name: string, builds: readonly BuildCorrection[], mapper: KeyMapper, always = false) {
     const graph = new Graph();
     const symbols = programSymbolsOf(graph);
-    const { metrics, ...parts } = combined(
+    const { metrics, ...outputs } = combined(
       symbols,
       builds.map((build) => build(symbols)),
     );
-    const defined = Object.entries(parts).filter(([, value]) => value) as [Part, Expression][];
-    if (parts.kept === undefined && (always || defined.length === 0))
+    const defined = Object.entries(outputs).filter(([, value]) => value) as [Output, Expression][];
+    if (outputs.kept === undefined && (always || defined.length === 0))
       defined.push(['kept', symbols.constant(1)]);
     const reader = new BatchReader(mapper, { inputs: ['action_mask'] });
-    // The gradient of a part times logprob is the part itself.
-    const programs = defined.map(([part, value], i) => {
+    // The gradient of a output times logprob is the output itself.
+    const programs = defined.map(([output, value], i) => {
       const loss = symbols.lp.mul(symbols.sg(value));
       const expressions = { loss, metrics: i === 0 ? metrics : {}, allRows: true };
-      return [part, programOf(nodesOf(name, graph, expressions))] as const;
+      return [output, programOf(nodesOf(name, graph, expressions))] as const;
     });
-    this.#evaluators = programs.map(([part, program]) => {
+    this.#evaluators = programs.map(([output, program]) => {
       const policyLoss = { program, metrics: program.metrics, aggregation: 'token-sum' };
-      return [part, new Evaluator({ policyLoss }, reader)] as const;
+      return [output, new Evaluator({ policyLoss }, reader)] as const;
     });
     const values = [...defined.map(([, value]) => value), ...Object.values(metrics).flatMap(valuesOf)];
     const nodes = reachable(values.map(({ node }) => node));
@@ -75,19 +75,19 @@ export class CorrectionPrograms implements Correction {
     this.columns = unique(programs.flatMap(([, { columns }]) => columns)).filter(
       (column) => column !== 'logprob' || readsLogprob,
     );
-    this.maskColumns = programs.find(([part]) => part === 'kept')?.[1].columns ?? [];
+    this.maskColumns = programs.find(([output]) => output === 'kept')?.[1].columns ?? [];
     this.rowColumns = unique(programs.flatMap(([, { rowColumns }]) => rowColumns));
     this.readsWholeBatch = programs.some(([, program]) => program.readsWholeBatch);
   }
 
   /** Whether the correction multiplies the losses of the tokens by weights. */
   get hasWeights(): boolean {
-    return this.#evaluators.some(([part]) => part === 'weight');
+    return this.#evaluators.some(([output]) => output === 'weight');
   }
 
   /** Whether the correction replaces logprob, for all terms of an objective. */
   get replacesLogprob(): boolean {
-    return this.#evaluators.some(([part]) => part === 'logprob');
+    return this.#evaluators.some(([output]) => output === 'logprob');
   }
 
   /** The batch keys that the correction reads in addition to logprob. */
@@ -105,7 +105,7 @@ export class CorrectionPrograms implements Correction {
   }
 
   *mask(input: Input): Steps<Uint8Array | undefined> {
-    const evaluators = this.#evaluators.filter(([part]) => part === 'kept');
+    const evaluators = this.#evaluators.filter(([output]) => output === 'kept');
     return (yield* this.#run(evaluators, input, undefined)).columns.mask;
   }
 
@@ -113,10 +113,10 @@ export class CorrectionPrograms implements Correction {
     const own = onceEach(input);
     const arrays: Arrays = {};
     const metrics: Metrics = {};
-    for (const [part, evaluator] of evaluators) {
+    for (const [output, evaluator] of evaluators) {
       const call = { input: own, gradients: newArray(input), options: { stream }, coefficients: {} };
       const result = yield* evaluator.evaluate<Metrics>(call);
-      arrays[part] = result.grad!;
+      arrays[output] = result.grad!;
       Object.assign(metrics, result.metrics);
     }
     const { weight, kept, logprob, passing } = arrays;
@@ -130,9 +130,9 @@ function combined(
   { constant }: ProgramSymbols,
   all: readonly CorrectionExpressions[],
 ): CorrectionExpressions {
-  const given = (part: Part) => all.flatMap((each) => each[part] ?? []);
-  const product = (part: Part) => {
-    const values = given(part);
+  const given = (output: Output) => all.flatMap((each) => each[output] ?? []);
+  const product = (output: Output) => {
+    const values = given(output);
     return values.length === 0 ? undefined : values.reduce((a, b) => a.mul(b), constant(1));
   };
   return {

@@ -186,8 +186,8 @@ export const TOKEN_MEAN = {
   lossAggMode: choice(['token-mean'], { default: 'token-mean', help: AGGREGATION_HELP }),
 };
 
-// The aggregation modes of the other frameworks and papers.
-const OTHERS: Divisors<LossAggMode, void> = {
+// The aggregation modes of the losses of papers.
+const PAPERS: Divisors<LossAggMode, void> = {
   'token-mean': { words: 'N', of: ({ tokens }) => tokens },
   'token-sum': { words: '1', of: ({ constant }) => constant(1) },
   'seq-mean-token-sum': { words: 'B', of: ({ rows }) => rows },
@@ -196,7 +196,7 @@ const OTHERS: Divisors<LossAggMode, void> = {
 };
 
 /**
- * Returns a loss of the other frameworks and papers: that of a token including its weight in the batch, and its metrics.
+ * Returns a loss of the family papers: that of a token including its weight in the batch, and its metrics.
  * The metric `pg_loss` is the whole loss.
  */
 export function aggregated<M>(
@@ -205,7 +205,7 @@ export function aggregated<M>(
   mode: LossAggMode,
   metrics: M,
 ): { loss: Expression; metrics: M & { pg_loss: MetricExpression } } {
-  const divided = loss.div(OTHERS[mode].of(symbols));
+  const divided = loss.div(PAPERS[mode].of(symbols));
   return { loss: divided, metrics: { ...metrics, pg_loss: lossMetric(symbols, divided) } };
 }
 
@@ -223,5 +223,5 @@ export const DIVISORS: Readonly<Record<string, Readonly<Record<string, { readonl
   'Trinity-RFT': TRINITY,
   verl: VERL,
   TRL,
-  'other frameworks and papers': OTHERS,
+  papers: PAPERS,
 };

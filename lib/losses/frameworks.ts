@@ -1,15 +1,15 @@
-// Says which framework each function follows, so that lists can group the functions.
+// Says which framework each function follows, or `papers` if it belongs to none, so that lists can group the functions.
 import type { FunctionDeclaration } from '../base/declaration.js';
 
 const TRINITY = 'Trinity-RFT';
-const OTHERS = 'other frameworks and papers';
+const PAPERS = 'papers';
 const OWN = 'your own';
 
 /** The frameworks by the prefixes of their functions' names. */
 const BY_PREFIX: Readonly<Record<string, string>> = { verl: 'verl', trl: 'TRL' };
 
 /** The groups of functions, in the order of lists. */
-export const FRAMEWORKS: readonly string[] = [TRINITY, ...Object.values(BY_PREFIX), OTHERS, OWN];
+export const FRAMEWORKS: readonly string[] = [TRINITY, ...Object.values(BY_PREFIX), PAPERS, OWN];
 
 /**
  * Returns the framework whose arithmetic a function has: one of FRAMEWORKS. A function without a source is a user's own,
@@ -18,7 +18,7 @@ export const FRAMEWORKS: readonly string[] = [TRINITY, ...Object.values(BY_PREFI
 export function frameworkOf({ name, source }: Pick<FunctionDeclaration, 'name' | 'source'>): string {
   if (source.length === 0) return OWN;
   const [prefix] = name.split('/', name.includes('/') ? 1 : 0);
-  return BY_PREFIX[prefix ?? ''] ?? (source.includes(TRINITY) ? TRINITY : OTHERS);
+  return BY_PREFIX[prefix ?? ''] ?? (source.includes(TRINITY) ? TRINITY : PAPERS);
 }
 
 /** Groups functions by framework, and leaves out frameworks without functions. */

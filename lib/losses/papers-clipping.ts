@@ -1,4 +1,4 @@
-// Losses of other frameworks and papers that bound how far a token moves: by the change of its probability, or by a clip
+// Losses of papers that bound how far a token moves: by the change of its probability, or by a clip
 // range of their own.
 import type { TokenValues } from '../base/declaration.js';
 import { LossError } from '../base/errors.js';

@@ -1,4 +1,4 @@
-// Losses of other frameworks and papers in which the loss of a token depends on other tokens of its row, group or batch.
+// Losses of papers in which the loss of a token depends on other tokens of its row, group or batch.
 import { aggregation, flag, number } from '../base/option.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { lossMetric } from '../program/loss-program.js';
@@ -162,10 +162,10 @@ function rangeWithin(
   // takes a few rounding errors.
   const reach = max(sqrt(max(last.sub(tiny), 0)).sub(4e-7), 0);
   const isFree = m2.le(options.m2Budget + tiny);
-  const unit = exp(reach);
+  const ratio = exp(reach);
   return {
     low: select(isFree, 1, max(exp(reach.neg()).neg().add(1), options.miniclipLow)),
-    high: select(isFree, 99999, max(unit.sub(1), options.miniclipHigh)),
+    high: select(isFree, 99999, max(ratio.sub(1), options.miniclipHigh)),
     m2,
     after: select(isFree, m2, select(last.gt(0), cut, m2)),
   };

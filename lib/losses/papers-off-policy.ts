@@ -1,4 +1,4 @@
-// Losses of other frameworks that correct for the policy that sampled the tokens.
+// Losses of papers that correct for the policy that sampled the tokens.
 import { aggregation, choice, flag, number } from '../base/option.js';
 import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';

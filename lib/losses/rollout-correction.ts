@@ -141,8 +141,8 @@ export const NO_CORRECTION_METRICS = {} as Record<Metric, undefined>;
 
 const NAMES = Object.keys(CORRECTION_METRICS) as Metric[];
 
-/** What a correction is computed from, and its parts. */
-interface Parts {
+/** What a correction is computed from, and what it consists of. */
+interface CorrectionValues {
   /** The log-probability of a token under the policy. */
   readonly policy: Expression;
   /** The log-probability that the inference engine reported. */
@@ -157,8 +157,8 @@ interface Parts {
 export const MAX_BATCH_METRICS = 48;
 
 /** Returns the metrics of a correction. Where there is no room for all, the last ones of the statistics are left out. */
-export function correctionMetrics(symbols: ProgramSymbols, parts: Parts): CorrectionMetrics {
-  const { policy, rollout, weights, statistics, kept } = parts;
+export function correctionMetrics(symbols: ProgramSymbols, values: CorrectionValues): CorrectionMetrics {
+  const { policy, rollout, weights, statistics, kept } = values;
   const q = policy.sub(rollout);
   const metrics: Partial<CorrectionMetrics> = {
     ...(weights && weightMetrics(symbols, weights)),

@@ -146,9 +146,9 @@ export function statisticsOf(
   if (thresholds.length !== 1 && thresholds.length !== names.length)
     throw invalid('rolloutRsThreshold', `one bound, or ${names.length}`, String(rolloutRsThreshold));
   return names.map((name, i) => {
-    const parts = STATISTICS.get(name as StatisticName);
-    if (!parts) throw invalid('rolloutRs', `some of ${STATISTIC_NAMES.join(', ')}`, name);
-    const { level, estimate } = parts;
+    const found = STATISTICS.get(name as StatisticName);
+    if (!found) throw invalid('rolloutRs', `some of ${STATISTIC_NAMES.join(', ')}`, name);
+    const { level, estimate } = found;
     const value = LEVELS[level](symbols, ESTIMATES[estimate](symbols, limitedLog(symbols, q)));
     const bounds = statisticBounds(estimate, thresholds[i] ?? thresholds[0]!);
     const { low, high, isTwoSided } = bounds;
@@ -169,11 +169,11 @@ function statisticBounds(estimate: Estimate, threshold: string) {
 function listOf(text: string | number): string[] {
   return String(text)
     .split(',')
-    .map((part) => part.trim());
+    .map((word) => word.trim());
 }
 
 function boundsOf(option: string, text: string): Bounds {
-  const numbers = text.split('_').map((part) => (part.trim() === '' ? Number.NaN : Number(part)));
+  const numbers = text.split('_').map((word) => (word.trim() === '' ? Number.NaN : Number(word)));
   const high = numbers.at(-1)!;
   const low = numbers.length === 2 ? numbers[0]! : 1 / high;
   const isValid = numbers.every((x) => x > 0 && Number.isFinite(x)) && numbers.length <= 2;

@@ -32,10 +32,10 @@ export function ofLevel(
   }
 }
 
-/** Returns the mean over the segment of a token: the contiguous run of unmasked tokens that holds it. */
-export function segmentMean({ runSum, constant }: ProgramSymbols, x: Expression): Expression {
+/** Returns the mean over the segment of a token: its turn, which is the contiguous unmasked tokens around it. */
+export function segmentMean({ turnSum, constant }: ProgramSymbols, x: Expression): Expression {
   // The derivative needs the reciprocal too.
-  return runSum(x).mul(constant(1).div(runSum(1).add(1e-8)));
+  return turnSum(x).mul(constant(1).div(turnSum(1).add(1e-8)));
 }
 
 /** Returns whether all tokens of a row have the same value. */

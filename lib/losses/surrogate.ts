@@ -155,13 +155,9 @@ export function gentleSurrogate(
 ): { loss: Expression; clipped: Expression } {
   const { A, exp, select } = symbols;
   const ratio = exp(logRatio);
-  const unit = unitRatio(symbols, logRatio);
+  const one = unitRatio(symbols, logRatio);
   const outside = outsideOf(ratio, A, [low, high]);
-  const kept = select(
-    outside.low,
-    unit.mul(below * low),
-    select(outside.high, unit.mul(above * high), ratio),
-  );
+  const kept = select(outside.low, one.mul(below * low), select(outside.high, one.mul(above * high), ratio));
   return { loss: A.neg().mul(kept), clipped: outside.low.or(outside.high) };
 }
 

@@ -62,7 +62,7 @@ const MAX_INSTRUCTIONS = 4096;
 const MAX_VALUES = 256;
 const MAX_SCANNED = 16;
 const MAX_BATCH_SEGMENTS = 60;
-const MAX_KEPT = 4;
+const MAX_GATHERED = 4;
 
 /**
  * Compiles a loss and its metrics.
@@ -256,7 +256,7 @@ function encode(
   checkSize('instructions', nodes.length, MAX_INSTRUCTIONS);
   const { before, after, last } = schedule(outputs);
   const encoder = new Encoder(
-    nodes.filter(({ op }) => op === 'row_keep'),
+    nodes.filter(({ op }) => op === 'row_gather'),
     precise,
   );
   const batches = before.filter(({ kind }) => kind === 'batch').length;
@@ -311,13 +311,13 @@ class Encoder {
   readonly #precise: ReadonlySet<Node>;
 
   /**
-   * @param kept the values that tokens keep. They have the lowest numbers.
+   * @param gathered the gathered values. They have the lowest numbers.
    * @param precise the sums over the tokens of a row that must be precise.
    */
-  constructor(kept: readonly Node[], precise: ReadonlySet<Node>) {
+  constructor(gathered: readonly Node[], precise: ReadonlySet<Node>) {
     this.#precise = precise;
-    checkSize('values that each token keeps', kept.length, MAX_KEPT);
-    for (const node of kept) this.#index('row', node);
+    checkSize('values that are gathered from each token', gathered.length, MAX_GATHERED);
+    for (const node of gathered) this.#index('row', node);
   }
 
   addSegment(kind: 'tokens' | 'row' | 'batch', nodes: readonly Node[]): void {
@@ -364,15 +364,15 @@ class Encoder {
 
   addTokens(uses: readonly Use[]): void {
     this.#begin('tokens');
-    const steps = assignRegisters(uses);
-    this.#registerCount = Math.max(this.#registerCount, registerCount(steps));
-    for (const step of steps) {
-      if ('use' in step) {
-        this.#add(step.use.op, step.use.out, step.use.operands);
+    const ordered = assignRegisters(uses);
+    this.#registerCount = Math.max(this.#registerCount, registerCount(ordered));
+    for (const each of ordered) {
+      if ('use' in each) {
+        this.#add(each.use.op, each.use.out, each.use.operands);
         continue;
       }
-      this.#add(step.node.op, step.register, step.node.operands);
-      this.#registers.set(step.node, step.register);
+      this.#add(each.node.op, each.register, each.node.operands);
+      this.#registers.set(each.node, each.register);
     }
     // Checked for each segment, because many segments can repeat a long computation.
     checkSize('instructions', this.#code.length / NUMBERS_PER_INSTRUCTION, MAX_INSTRUCTIONS);

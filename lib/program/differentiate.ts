@@ -130,7 +130,7 @@ function isReduction({ op }: Node): boolean {
 const TRANSPOSED: Partial<Record<Node['op'], Op>> = {
   prefix_sum: 'suffix_sum',
   suffix_sum: 'prefix_sum',
-  run_sum: 'run_sum',
+  turn_sum: 'turn_sum',
   group_sum: 'group_sum',
   pair_sum: 'pair_sum',
 };

@@ -239,8 +239,8 @@ export interface ProgramSymbols extends LossSymbols, Readonly<Record<CamelCase<O
   readonly prefixSum: (x: Operand, decay: Operand) => Expression;
   /** Returns for each token x + decay · (the result of the token after). Otherwise, it is like prefixSum(). */
   readonly suffixSum: (x: Operand, decay: Operand) => Expression;
-  /** Returns for each token the sum over the contiguous run of unmasked tokens that holds it. */
-  readonly runSum: UnaryFunction;
+  /** Returns for each token the sum over its turn: the contiguous unmasked tokens around it. */
+  readonly turnSum: UnaryFunction;
   /** Returns the largest whole number that is at most x. Its derivative is 0. */
   readonly floor: UnaryFunction;
   /**

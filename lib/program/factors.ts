@@ -1,8 +1,8 @@
 // Splits products into the factors of different levels.
 import { isBelow, type Level, type Node, type NodeFactory } from './node.js';
 
-// The parts of a product that are looked at. It bounds the time for a long product.
-const MAX_PARTS = 32;
+// The factors of a product that are looked at. It bounds the time for a long product.
+const MAX_FACTORS = 32;
 
 /** A product as the factors below a level, and the rest. */
 interface SplitProduct {
@@ -17,11 +17,12 @@ interface SplitProduct {
  */
 export function splitProduct(graph: NodeFactory, product: Node, level: Level): SplitProduct | undefined {
   const one = graph.constant(1);
-  let parts = 0;
+  let factors = 0;
   const split = (node: Node): SplitProduct => {
     if (isBelow(node.level, level)) return { factor: node, rest: one };
     const [a, b] = node.operands as [Node, Node];
-    if (++parts > MAX_PARTS || !['mul', 'div', 'neg'].includes(node.op)) return { factor: one, rest: node };
+    if (++factors > MAX_FACTORS || !['mul', 'div', 'neg'].includes(node.op))
+      return { factor: one, rest: node };
     const first = split(a);
     if (node.op === 'neg') return { ...first, factor: graph.apply('neg', first.factor) };
     if (node.op === 'mul') {

@@ -162,12 +162,12 @@ export class Graph implements NodeFactory {
    * @param by a number that is the same for all rows: a rank from 0 for the smallest value, or a bound.
    */
   selectOfBatch(op: BatchSelection, a: Node, by: Node): Node {
-    return this.apply(op, this.apply('row_keep', a), by);
+    return this.apply(op, this.apply('row_gather', a), by);
   }
 
   /** Returns the value of the row's tokens with a rank, from 0 for the smallest, as a constant for the gradient. */
   rowRank(a: Node, rank: Node): Node {
-    return this.apply('row_rank', this.apply('row_keep', a), rank);
+    return this.apply('row_rank', this.apply('row_gather', a), rank);
   }
 
   /** Returns 1 for the tokens up to a place in the batch, which rows_rank_at gives, and 0 for those after it. */
@@ -258,7 +258,7 @@ function levelOf(op: Node['op'], operands: readonly Node[]): Level {
 }
 
 const INACTIVE = new Set<string>([
-  ...['stop', 'sign', 'floor', 'lt', 'le', 'eq', 'is_row', 'row_keep', 'row_rank'],
+  ...['stop', 'sign', 'floor', 'lt', 'le', 'eq', 'is_row', 'row_gather', 'row_rank'],
   ...[...POSITION_OPS, ...BATCH_SELECTIONS],
   ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max', 'group_max'],
 ]);

@@ -14,7 +14,7 @@ export function isBelow(a: Level, b: Level): boolean {
 }
 
 /**
- * The reductions from the tokens of a row to a value of the row. That of row_keep stands for the values of the tokens in
+ * The reductions from the tokens of a row to a value of the row. That of row_gather stands for the values of the tokens in
  * selections.
  */
 export const ROW_REDUCTIONS = [
@@ -23,9 +23,9 @@ export const ROW_REDUCTIONS = [
   'row_max',
   'row_arg_min',
   'row_arg_max',
-  'row_keep',
+  'row_gather',
 ] as const;
-/** The selections among the values that the tokens of all rows keep. Each row counts as often as its repeats say. */
+/** The selections among the gathered values of all rows. Each row counts as often as its repeats say. */
 export const BATCH_SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_fill'] as const;
 export type BatchSelection = (typeof BATCH_SELECTIONS)[number];
 /** The reductions from the rows' values to a value of the batch. Except in selections, each row counts once. */
@@ -50,7 +50,7 @@ export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'] as const;
  * The scans: values of tokens that depend on other tokens of the row. Their derivative is that of the first operand. The
  * second operand, the decay, is a constant for the derivative.
  */
-export const SCANS = ['prefix_sum', 'suffix_sum', 'run_sum'] as const;
+export const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum'] as const;
 
 /** An operation with operands. The names are those of NativeEngine.programOps, and 'stop' for stopGradient(). */
 export type Op =

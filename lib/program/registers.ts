@@ -10,7 +10,7 @@ export interface Use {
 }
 
 /** An instruction in order: a node to compute into the register, or a use. */
-export type Step = { readonly node: Node; readonly register: number } | { readonly use: Use };
+export type Ordered = { readonly node: Node; readonly register: number } | { readonly use: Use };
 
 /** Returns whether a segment for tokens computes the node into a register. */
 export function hasRegister(node: Node): boolean {
@@ -18,19 +18,19 @@ export function hasRegister(node: Node): boolean {
 }
 
 /** Returns the instructions of a segment for tokens in order. */
-export function assignRegisters(uses: readonly Use[]): Step[] {
+export function assignRegisters(uses: readonly Use[]): Ordered[] {
   // Either order can need fewer registers. A long loss often needs fewer if its gradient comes first, because the
-  // derivative of each step then follows the step.
+  // derivative of each instruction then follows it.
   const [forwards, backwards] = [uses, uses.toReversed()].map((x) => assignInOrder(depthFirst(x)));
   return registerCount(backwards!) < registerCount(forwards!) ? backwards! : forwards!;
 }
 
 /** Returns the number of registers that the instructions use. */
-export function registerCount(steps: readonly Step[]): number {
-  return steps.reduce((count, step) => ('use' in step ? count : Math.max(count, step.register + 1)), 0);
+export function registerCount(ordered: readonly Ordered[]): number {
+  return ordered.reduce((count, each) => ('use' in each ? count : Math.max(count, each.register + 1)), 0);
 }
 
-function assignInOrder(order: readonly (Node | Use)[]): Step[] {
+function assignInOrder(order: readonly (Node | Use)[]): Ordered[] {
   const lastUses = new Map<Node, number>();
   order.forEach((item, at) => {
     for (const operand of operandsOf(item)) lastUses.set(operand, at);

@@ -109,7 +109,7 @@ export const OWN_FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<stri
   ['pair_sum', applied('pair_sum', 'x')],
   ['prefix_sum', applied('prefix_sum', 'x', 'decay')],
   ['suffix_sum', applied('suffix_sum', 'x', 'decay')],
-  ['run_sum', applied('run_sum', 'x')],
+  ['turn_sum', applied('turn_sum', 'x')],
   ['floor', applied('floor', 'x')],
   ['row_rank', { parameters: ['x', 'rank'], build: (graph, [x, rank]) => graph.rowRank(x!, rank!) }],
   ['batch_rank', selection('rows_rank', 'rank')],

@@ -55,7 +55,7 @@ void Instance::Job::finished() {
 
 void Instance::keep_for_running_jobs(const std::shared_ptr<void>& memory) {
   std::lock_guard lock(mutex_);
-  for (Job* job = running_; job; job = job->after) job->kept.push_back(memory);
+  for (Job* job = running_; job; job = job->after) job->memory.push_back(memory);
 }
 
 void Instance::deliver(napi_env env, napi_value, void* context, void* data) {

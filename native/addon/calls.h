@@ -32,8 +32,8 @@ class Instance {
     std::function<Napi::Value(Napi::Env)> result;
     napi_deferred deferred = nullptr;
     napi_ref held = nullptr;
-    std::vector<std::shared_ptr<void>> kept;  // what keep_for_running_jobs() was given
-    Job *before = nullptr, *after = nullptr;  // its neighbours among the jobs that are running
+    std::vector<std::shared_ptr<void>> memory;  // what keep_for_running_jobs() was given
+    Job *before = nullptr, *after = nullptr;    // its neighbours among the jobs that are running
 
     // Must be called exactly once, from any thread, when the job no longer reads or writes any array.
     void finished();

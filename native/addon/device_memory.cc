@@ -110,8 +110,8 @@ cuda::DeviceColumns read_device_columns(const Napi::Object& call) {
 template <class Make>
 Napi::Value make_resident(const Napi::Object& call, int device, Make make) {
   auto work = std::make_shared<Work>();
-  for (const char* part : {"batch", "inputs"})
-    if (const Napi::Value batch = call.Get(part); batch.IsObject())
+  for (const char* name : {"batch", "inputs"})
+    if (const Napi::Value batch = call.Get(name); batch.IsObject())
       keep_arrays(batch.As<Napi::Object>().Get("arrays"), &work->arrays);
   auto resident = std::make_shared<ResidentHandle>();
   work->device = device;
@@ -244,46 +244,46 @@ Napi::Value release_device_array(const Napi::CallbackInfo& info) {
 
 namespace {
 
-using PinnedHandle = std::shared_ptr<cuda::PinnedBlock>;
+using PinnedHandle = std::shared_ptr<cuda::PinnedRegion>;
 
-// The blocks of page-locked memory, by address. Never destroyed, because blocks may be freed while the
+// The regions of page-locked memory, by address. Never destroyed, because regions may be freed while the
 // process ends.
-class PinnedBlocks {
+class PinnedRegions {
  public:
-  static PinnedBlocks& all() {
-    static PinnedBlocks* const blocks = new PinnedBlocks;
-    return *blocks;
+  static PinnedRegions& all() {
+    static PinnedRegions* const regions = new PinnedRegions;
+    return *regions;
   }
 
-  void add(const void* begin, const PinnedHandle& block) {
+  void add(const void* begin, const PinnedHandle& region) {
     const std::lock_guard lock(mutex_);
-    blocks_[begin] = block;
+    regions_[begin] = region;
   }
   void remove(const void* begin) {
     const std::lock_guard lock(mutex_);
-    blocks_.erase(begin);
+    regions_.erase(begin);
   }
-  // Returns null if no block begins there.
+  // Returns null if no region begins there.
   PinnedHandle find(const void* begin) {
     const std::lock_guard lock(mutex_);
-    const auto found = blocks_.find(begin);
-    return found == blocks_.end() ? nullptr : found->second.lock();
+    const auto found = regions_.find(begin);
+    return found == regions_.end() ? nullptr : found->second.lock();
   }
 
  private:
   std::mutex mutex_;
-  std::map<const void*, std::weak_ptr<cuda::PinnedBlock>> blocks_;
+  std::map<const void*, std::weak_ptr<cuda::PinnedRegion>> regions_;
 };
 
-// Returns an ArrayBuffer on a block, which keeps the block until it is collected or detached.
-Napi::Value buffer_on(Napi::Env env, const PinnedHandle& block, int64_t bytes) {
-  auto kept = std::make_unique<PinnedHandle>(block);
+// Returns an ArrayBuffer on a region, which keeps the region until it is collected or detached.
+Napi::Value buffer_on(Napi::Env env, const PinnedHandle& region, int64_t bytes) {
+  auto handle = std::make_unique<PinnedHandle>(region);
   napi_value buffer = nullptr;
   const napi_status status = napi_create_external_arraybuffer(
-      env, cuda::pinned_data(block.get()), static_cast<size_t>(bytes),
-      [](auto, void*, void* last) { delete static_cast<PinnedHandle*>(last); }, kept.get(), &buffer);
+      env, cuda::pinned_data(region.get()), static_cast<size_t>(bytes),
+      [](auto, void*, void* last) { delete static_cast<PinnedHandle*>(last); }, handle.get(), &buffer);
   if (status == napi_ok) {
-    kept.release();
+    handle.release();
     return Napi::Value(env, buffer);
   }
   throw coded_error(env, "ERR_DEVICE_UNAVAILABLE",
@@ -299,34 +299,35 @@ Napi::Value alloc_pinned(const Napi::CallbackInfo& info) {
     const int64_t bytes = info[1].ToNumber().Int64Value();
     if (bytes <= 0) refuse(info.Env(), "the number of bytes is not positive");
     auto work = std::make_shared<Work>();
-    auto block = std::make_shared<PinnedHandle>();
+    auto region = std::make_shared<PinnedHandle>();
     work->device = device;
     work->kind = CallKind::kUploading;
     work->run = [=](const int32_t*, cuda::Problem* problem) {
-      cuda::PinnedBlock* made = nullptr;
+      cuda::PinnedRegion* made = nullptr;
       const cuda::Status status = cuda::make_pinned(device, bytes, &made, problem);
       if (!made) return status;
       // Freeing waits for the devices, so the thread of the device's calls does it.
-      const std::shared_ptr<cuda::PinnedBlock> freed = handle_of(made, device);
+      const std::shared_ptr<cuda::PinnedRegion> freed = handle_of(made, device);
       const void* const begin = cuda::pinned_data(made);
-      *block = PinnedHandle(made, [freed, begin](cuda::PinnedBlock*) { PinnedBlocks::all().remove(begin); });
-      PinnedBlocks::all().add(begin, *block);
+      *region =
+          PinnedHandle(made, [freed, begin](cuda::PinnedRegion*) { PinnedRegions::all().remove(begin); });
+      PinnedRegions::all().add(begin, *region);
       return status;
     };
-    work->value = [=](Napi::Env env) { return buffer_on(env, *block, bytes); };
+    work->value = [=](Napi::Env env) { return buffer_on(env, *region, bytes); };
     return perform_later(info.Env().Undefined(), work);
   });
 }
 
-// Implements freePinned(buffer): detaches the ArrayBuffer, which drops its reference to the block. The calls
-// in progress keep the block, because it may be the memory of their arrays.
+// Implements freePinned(buffer): detaches the ArrayBuffer, which drops its reference to the region. The calls
+// in progress keep the region, because it may be the memory of their arrays.
 Napi::Value free_pinned(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
     const Napi::Env env = info.Env();
     Napi::ArrayBuffer buffer = info[0].As<Napi::ArrayBuffer>();
-    const PinnedHandle block = PinnedBlocks::all().find(buffer.Data());
-    if (!block) return Napi::Boolean::New(env, false);
-    Instance::of(env).keep_for_running_jobs(block);
+    const PinnedHandle region = PinnedRegions::all().find(buffer.Data());
+    if (!region) return Napi::Boolean::New(env, false);
+    Instance::of(env).keep_for_running_jobs(region);
     buffer.Detach();
     return Napi::Boolean::New(env, true);
   });

@@ -16,7 +16,7 @@ namespace policy_loss::addon {
 // other.
 enum class CallKind { kComputing, kUploading };
 
-// Posts work to a queue of a device. One thread per queue runs it, one piece after another, and waits for the
+// Posts work to a queue of a device. One thread per queue runs it, one call after another, and waits for the
 // device. So neither the event loop nor Node's own worker threads have to wait.
 void post(int device, CallKind kind, std::function<void()> work);
 

@@ -53,21 +53,21 @@ struct AdvantageWork {
   }
 };
 
-// A task for the CPU engine's threads. It consists of the pieces of work that the CUDA engine shares out,
-// such as copying host memory.
-class Pieces : public cpu::Task {
+// A task for the CPU engine's threads. It consists of the work items that the CUDA engine shares out, such as
+// copying host memory.
+class SharedWork : public cpu::Task {
  public:
-  Pieces(int64_t count, void (*piece)(void*, int64_t), void* what)
-      : count_(count), piece_(piece), what_(what) {}
+  SharedWork(int64_t count, void (*item)(void*, int64_t), void* what)
+      : count_(count), item_(item), what_(what) {}
 
   void done() override {}
 
  private:
   int64_t open_phase() override { return std::exchange(count_, 0); }
-  void work(int64_t piece) override { piece_(what_, piece); }
+  void work(int64_t item) override { item_(what_, item); }
 
   int64_t count_;
-  void (*const piece_)(void*, int64_t);
+  void (*const item_)(void*, int64_t);
   void* const what_;
 };
 
@@ -80,8 +80,8 @@ ResidentHandle read_resident(const Napi::Value& batch) {
 }
 
 void share_devices_work() {
-  cuda::share_work_by([](int64_t count, void (*piece)(void*, int64_t), void* what) {
-    cpu::Pool::shared().run(std::make_shared<Pieces>(count, piece, what));
+  cuda::share_work_by([](int64_t count, void (*item)(void*, int64_t), void* what) {
+    cpu::Pool::shared().run(std::make_shared<SharedWork>(count, item, what));
   });
 }
 

@@ -59,7 +59,7 @@ program::Program read_program(const Napi::Object& object) {
   const Napi::Env env = object.Env();
   const Napi::Value code = object.Get("code");
   const Napi::Value constants = object.Get("constants");
-  if (!code.IsTypedArray() || !constants.IsTypedArray()) refuse(env, "program: an array is missing");
+  if (!code.IsTypedArray() || !constants.IsTypedArray()) refuse(env, "program: a member is missing");
   program::Encoded encoded;
   encoded.code_length = static_cast<int64_t>(code.As<Napi::TypedArray>().ElementLength());
   encoded.code = array_of<int32_t>(code, encoded.code_length, "code");
@@ -100,7 +100,7 @@ void read_program_loss(const Napi::Object& object, Function* function) {
   const Napi::Value with_grad = both.As<Napi::Object>().Get("withGrad");
   const Napi::Value without_grad = both.As<Napi::Object>().Get("withoutGrad");
   if (!with_grad.IsObject() || !without_grad.IsObject() || !list.IsArray())
-    refuse(env, "program: a part is missing");
+    refuse(env, "program: a member is missing");
   program::Program grad = read_program(with_grad.As<Napi::Object>());
   program::Program no_grad = read_program(without_grad.As<Napi::Object>());
   const uint32_t count = list.As<Napi::Array>().Length();

@@ -34,9 +34,9 @@ Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what
 // being terminated, creating the value throws an exception, and `thing` is deleted.
 template <class T>
 Napi::Value owned(Napi::Env env, T thing) {
-  auto kept = std::make_unique<T>(std::move(thing));
-  const auto value = Napi::External<T>::New(env, kept.get(), [](Napi::Env, T* last) { delete last; });
-  kept.release();
+  auto external = std::make_unique<T>(std::move(thing));
+  const auto value = Napi::External<T>::New(env, external.get(), [](Napi::Env, T* last) { delete last; });
+  external.release();
   return value;
 }
 
@@ -46,7 +46,8 @@ Function read_function(const Napi::Object& spec);
 AdvantageFunction read_advantage_function(const Napi::Object& spec);
 int read_estimator(const Napi::Value& name);
 BatchView read_batch(const Napi::Object& object);
-// The functions from here on each read a part of a batch. `code` is the column's code in NativeBatch.dtypes.
+// The functions from here on each read one thing of a batch. `code` is the column's code in
+// NativeBatch.dtypes.
 Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Napi::Value& offsets);
 // Returns a view without data.
 ColumnView view_of(Napi::Env env, int code);

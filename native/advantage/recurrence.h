@@ -23,18 +23,18 @@ struct Whitening {
   PL_FN double whiten(double advantage) const { return (advantage - mean + bias) * scale; }
 };
 
-// Statistics of the unmasked advantages in a batch or in a part of it: their count, their mean, and the sum
-// of their squared deviations from the mean. The struct is not in the namespace POLICY_LOSS_TARGET, because
-// builds for different instruction sets exchange it.
+// Statistics of the unmasked advantages in a batch, or in some of its tokens: their count, their mean, and
+// the sum of their squared deviations from the mean. The struct is not in the namespace POLICY_LOSS_TARGET,
+// because builds for different instruction sets exchange it.
 struct Spread {
   double count = 0, mean = 0, squares = 0;
 
-  PL_FN void add(const Spread& part) {
-    if (part.count == 0) return;
-    const double total = count + part.count;
-    const double difference = part.mean - mean;
-    squares += part.squares + difference * difference * count * part.count / total;
-    mean += difference * part.count / total;
+  PL_FN void add(const Spread& other) {
+    if (other.count == 0) return;
+    const double total = count + other.count;
+    const double difference = other.mean - mean;
+    squares += other.squares + difference * difference * count * other.count / total;
+    mean += difference * other.count / total;
     count = total;
   }
 

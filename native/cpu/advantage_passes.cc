@@ -34,13 +34,13 @@ double mean_logprob_of(const BatchView& view, int64_t row, float* buffer) {
   for (int64_t at = 0; at < length; at += kTile) {
     const int n = static_cast<int>(length - at < kTile ? length - at : kTile);
     const float* x = load_tile(view.column[kOldLogprobInput], begin + at, n, buffer);
-    for_lanes(n, [&](int lane, int i) { sum.lane[lane] += kept_by(mask[at + i], x[i]); });
+    for_lanes(n, [&](int lane, int i) { sum.lane[lane] += if_unmasked_by(mask[at + i], x[i]); });
     count += count_mask(mask + at, n);
   }
   return mean_logprob(sum.take(), count);
 }
 
-// The sums of the divergence and of the advantage over one row, or over a part of a row.
+// The sums of the divergence and of the advantage over one row, or over its tokens in one chunk.
 struct DistillSums {
   double divergence = 0, advantage = 0;
 };
@@ -139,7 +139,7 @@ void recur(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, NonFiniteVal
       RecurrentAdvantages{});
 }
 
-void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* part) {
+void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* partial) {
   const Layout& layout = pass.batch->tokens.layout;
   with_function(
       pass.index, pass.options,
@@ -147,7 +147,7 @@ void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* pa
         for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
           const DistillSums sums = distill_row(f, pass, layout.begin(row), chunk.first_token_of_row(),
                                                chunk.last_token_of_row(layout, row));
-          double* const out = chunk.is_part() ? part : pass.row_sums + 2 * row;
+          double* const out = chunk.is_within_row() ? partial : pass.row_sums + 2 * row;
           out[0] = sums.divergence;
           out[1] = sums.advantage;
         }

@@ -10,7 +10,7 @@ void find_row_statistics(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk
 void broadcast(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk);
 void measure(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, Spread* spreads, NonFiniteValue* bad);
 void recur(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, NonFiniteValue* bad);
-void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* part);
+void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* partial);
 void subtract_baselines(const cpu::AdvantagePass& pass, const cpu::BaselineRows& group, NonFiniteValue* bad);
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -20,7 +20,7 @@ PL_FN int is_not_finite(float x) {
 }
 
 // Returns whether any of the n values is NaN or infinite. If there is a mask, masked values are ignored. It
-// is read for every value, because compilers turn a read that depends on the value into a branch per token.
+// is read for every value, because compilers make a branch per token of a read that depends on the value.
 inline bool any_not_finite(const float* x, const uint8_t* mask, int n) {
   int bad = 0;
   if (mask) {

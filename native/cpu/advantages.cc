@@ -23,9 +23,9 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
   const bool is_group = function_.shape == AdvantageShape::kGroup;
   const bool is_distillation = function_.shape == AdvantageShape::kDistill;
   const bool is_recurrence = function_.shape == AdvantageShape::kRecurrence;
-  // Only what reads nothing of other tokens of a row can compute a part of one.
-  const bool in_parts = is_distillation || (is_group && !needs_statistics_ && !counts_tokens_);
-  chunks_ = plan_chunks(batch.tokens.layout, !in_parts);
+  // Only what reads nothing of other tokens of a row can split one.
+  const bool splits_rows = is_distillation || (is_group && !needs_statistics_ && !counts_tokens_);
+  chunks_ = plan_chunks(batch.tokens.layout, !splits_rows);
   bad_.resize(chunks_.size());
   if (needs_statistics_) row_statistics_.resize(rows);
   if (counts_tokens_) {
@@ -40,7 +40,7 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
   if (whitened_ && is_group) unwhitened_.resize(rows);
   if (is_distillation) {
     row_sums_.resize(2 * rows);
-    parts_.resize(2 * chunks_.size());
+    partials_.resize(2 * chunks_.size());
   }
   if (is_group && !outputs_.scores) {
     scores_.resize(rows);
@@ -119,33 +119,33 @@ int64_t AdvantageEvaluation::open_phase() {
   return 0;
 }
 
-void AdvantageEvaluation::work(int64_t piece) {
+void AdvantageEvaluation::work(int64_t item) {
   if (check_abort()) return;
   switch (function_.shape) {
     case AdvantageShape::kGroup:
-      if (phase_ == 1 && piece == 0)
-        find_units();
+      if (phase_ == 1 && item == 0)
+        find_members();
       else if (phase_ == 1)
-        target()->find_row_statistics(pass_, chunks_[piece - 1], &bad_[piece - 1]);
+        target()->find_row_statistics(pass_, chunks_[item - 1], &bad_[item - 1]);
       else if (phase_ == 2)
-        score_groups(piece);
+        score_groups(item);
       else
-        target()->broadcast(pass_, chunks_[piece]);
+        target()->broadcast(pass_, chunks_[item]);
       break;
     case AdvantageShape::kRecurrence:
       if (measured_ && phase_ == 1)
-        target()->measure(pass_, chunks_[piece], outputs_.spreads, &bad_[piece]);
+        target()->measure(pass_, chunks_[item], outputs_.spreads, &bad_[item]);
       else
-        target()->recur(pass_, chunks_[piece], &bad_[piece]);
+        target()->recur(pass_, chunks_[item], &bad_[item]);
       break;
     case AdvantageShape::kDistill:
-      target()->distill(pass_, chunks_[piece], &parts_[2 * piece]);
+      target()->distill(pass_, chunks_[item], &partials_[2 * item]);
       break;
     case AdvantageShape::kBaseline:
       if (phase_ == 1)
-        find_units();
+        find_members();
       else
-        subtract_baselines(piece);
+        subtract_baselines(item);
       break;
   }
 }
@@ -194,8 +194,8 @@ void AdvantageEvaluation::subtract_baselines(int64_t group) {
 void AdvantageEvaluation::finish_distillation() {
   const int64_t rows = batch_.tokens.layout.rows;
   for (int64_t i = 0; i < chunks(); ++i) {
-    if (!chunks_[i].is_part()) continue;
-    for (int k = 0; k < 2; ++k) row_sums_[2 * chunks_[i].first_row + k] += parts_[2 * i + k];
+    if (!chunks_[i].is_within_row()) continue;
+    for (int k = 0; k < 2; ++k) row_sums_[2 * chunks_[i].first_row + k] += partials_[2 * i + k];
   }
   std::vector<double> divergences(rows), advantages(rows);
   for (int64_t row = 0; row < rows; ++row) {

@@ -28,7 +28,7 @@ class AdvantageEvaluation : public Task {
 
  private:
   int64_t open_phase() override;
-  void work(int64_t piece) override;
+  void work(int64_t item) override;
   void find_needs();
   bool collect_not_finite();  // returns whether a value that is not finite was found
   int64_t chunks() const { return static_cast<int64_t>(chunks_.size()); }
@@ -36,8 +36,8 @@ class AdvantageEvaluation : public Task {
   // The phases of a group function: the first finds the groups, the second scores each group, and the third
   // writes the advantages of the tokens.
   int64_t next_group_phase();
-  void find_units();
-  void score_groups(int64_t piece);
+  void find_members();
+  void score_groups(int64_t item);
   template <class F>
   void score_group(const F& f, int64_t group, std::vector<double>* values);
   template <class F>
@@ -76,13 +76,13 @@ class AdvantageEvaluation : public Task {
   std::vector<Chunk> chunks_;
   std::vector<NonFiniteValue> bad_;     // per chunk, or per group if the function has a baseline per token
   std::vector<Spread> spreads_;         // per row; recurrences that are measured only
-  std::vector<double> parts_;           // two per chunk; distillation only
+  std::vector<double> partials_;        // two per chunk; distillation only
   std::vector<double> row_sums_;        // two per row; distillation only
   std::vector<double> row_statistics_;  // per row
   std::vector<double> row_tokens_;      // per row, its unmasked tokens
 
   Groups groups_;
-  std::vector<double> unit_rewards_;
+  std::vector<double> member_rewards_;
   double batch_std_ = 1;
   double batch_rewarded_ = 1;
   std::vector<GroupRule> rules_;

@@ -59,10 +59,10 @@ struct TokenIo {
   const float* const* columns;
   const float* uniforms;
   LocalSums<index>& sums;
-  int i;                           // the token
-  int l;                           // its partial sum
-  int32_t lane;                    // its mask
-  float count = kept(1.0f, lane);  // what it adds to a count of tokens
+  int i;                                  // the token
+  int l;                                  // its partial sum
+  int32_t lane;                           // its mask
+  float count = if_unmasked(1.0f, lane);  // what it adds to a count of tokens
 
   PL_FN float column(int c) const { return columns[c][i]; }
   PL_FN float scanned(int k) const { return segment.scanned[k][i]; }
@@ -70,21 +70,21 @@ struct TokenIo {
   PL_FN bool is_at(int number, int) const { return segment.of_positions[number][i] != 0.0f; }
   PL_FN bool is_up_to(int number, int) const { return segment.of_positions[number][i] != 0.0f; }
   PL_FN float draw(int number, int) const { return segment.of_positions[number][i]; }
-  PL_FN void loss(float x) { sums.loss[l] += kept(x, lane); }
-  PL_FN void metric(int k, float x) { sums.metric[k][l] += kept(x, lane); }
+  PL_FN void loss(float x) { sums.loss[l] += if_unmasked(x, lane); }
+  PL_FN void metric(int k, float x) { sums.metric[k][l] += if_unmasked(x, lane); }
   PL_FN void metric(int k, bool counts) { sums.metric[k][l] += counts ? count : 0.0f; }
   PL_FN void loss_and_metric(int k, float x) { metric(k, x); }
-  PL_FN void grad(float x, float factor) { segment.grad[i] = kept(x * factor, lane); }
-  PL_FN void row_sum(int number, float x) { sums.sum[number][l] += kept(x, lane); }
-  PL_FN void row_sum_single(int number, float x) { sums.single[number][l] += kept(x, lane); }
+  PL_FN void grad(float x, float factor) { segment.grad[i] = if_unmasked(x * factor, lane); }
+  PL_FN void row_sum(int number, float x) { sums.sum[number][l] += if_unmasked(x, lane); }
+  PL_FN void row_sum_single(int number, float x) { sums.single[number][l] += if_unmasked(x, lane); }
   PL_FN void row_sum_single(int number, bool counts) { sums.single[number][l] += counts ? count : 0.0f; }
   PL_FN void row_operand(Op, int number, float x) { segment.extremes[number][i] = x; }
-  PL_FN void scan(Op, int k, float x) { segment.scanned[k][i] = kept(x, lane); }
+  PL_FN void scan(Op, int k, float x) { segment.scanned[k][i] = if_unmasked(x, lane); }
 };
 
-// Precedes the loop over the tokens of one step. Each token needs a long chain of operations that wait for
-// each other, so Clang computes two vectors side by side with AVX2 and AVX-512. The code would be too large
-// for more. This was not measured with NEON.
+// Precedes the loop over the tokens of one iteration. Each token needs a long chain of operations that wait
+// for each other, so Clang computes two vectors side by side with AVX2 and AVX-512. The code would be too
+// large for more. This was not measured with NEON.
 #if !defined(__clang__) || defined(__AVX512F__)
 #define PL_FOR_TOKENS PL_FOR_LANES
 #elif defined(__AVX__)

@@ -26,7 +26,7 @@ struct CompiledSegment {
   float* const* scanned;
 };
 
-// Computes n tokens, a multiple of kBlock.
+// Computes n tokens, a multiple of kGranule.
 using CompiledLoop = void (*)(const CompiledSegment& segment, const TileColumns& in, int n);
 
 CompiledLoop compiled_loop(int index);

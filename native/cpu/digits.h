@@ -13,8 +13,8 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 class DigitCounts {
  public:
   void add(const Digit& digit, const float* values, int64_t n) {
-    for (int64_t at = 0; at < n; at += kBlock)
-      add_block(digit, values + at, static_cast<int>(n - at < kBlock ? n - at : kBlock));
+    for (int64_t at = 0; at < n; at += kGranule)
+      add_granule(digit, values + at, static_cast<int>(n - at < kGranule ? n - at : kGranule));
     added_ += n;
   }
 
@@ -35,7 +35,7 @@ class DigitCounts {
   static constexpr int64_t kMost = 1 << 16;
 
  private:
-  // The counts of neighbouring values are kept apart. Neighbours often have the same digit, and an addition
+  // The counts of neighbouring values are separate. Neighbours often have the same digit, and an addition
   // to a counter waits for the one before.
   static constexpr int kApart = 4;
   // A counter has the sum of significands in its low bits, and the number of values in the others.
@@ -43,8 +43,8 @@ class DigitCounts {
   // The bin of the values whose keys begin with other digits.
   static constexpr uint32_t kOthers = kMaxBins;
 
-  void add_block(const Digit& digit, const float* values, int n) {
-    alignas(64) uint32_t bin[kBlock], significand[kBlock];
+  void add_granule(const Digit& digit, const float* values, int n) {
+    alignas(64) uint32_t bin[kGranule], significand[kGranule];
     int32_t any = 0;
 #pragma omp simd reduction(| : any)
     for (int i = 0; i < n; ++i) {
@@ -63,18 +63,19 @@ class DigitCounts {
 };
 
 // See cpu::Target.
-inline void count_digits(const Digit& digit, const cpu::KeptValues& kept, const cpu::Chunk& chunk,
+inline void count_digits(const Digit& digit, const cpu::GatheredValues& gathered, const cpu::Chunk& chunk,
                          Bin* bins) {
   DigitCounts counts;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
-    const uint32_t repeats = kept.batch->repeats_of(row);
-    const int64_t n = kept.tokens[row];
+    const uint32_t repeats = gathered.batch->repeats_of(row);
+    const int64_t n = gathered.tokens[row];
     for (int64_t at = 0; at < n; at += DigitCounts::kMost) {
       const int64_t some = n - at < DigitCounts::kMost ? n - at : DigitCounts::kMost;
       if (counts.is_full(some)) counts.flush(repeats, bins);
-      counts.add(digit, kept.of_row(row) + at, some);
+      counts.add(digit, gathered.of_row(row) + at, some);
     }
-    if (row + 1 == chunk.last_row || kept.batch->repeats_of(row + 1) != repeats) counts.flush(repeats, bins);
+    if (row + 1 == chunk.last_row || gathered.batch->repeats_of(row + 1) != repeats)
+      counts.flush(repeats, bins);
   }
 }
 
@@ -82,8 +83,8 @@ inline void count_digits(const Digit& digit, const cpu::KeptValues& kept, const 
 // Returns how many it has written.
 inline int gather_keys(const Digit& digit, const float* values, int64_t n, uint32_t* keys, int most) {
   int gathered = 0;
-  for (int64_t at = 0; at < n; at += kBlock) {
-    const int size = static_cast<int>(n - at < kBlock ? n - at : kBlock);
+  for (int64_t at = 0; at < n; at += kGranule) {
+    const int size = static_cast<int>(n - at < kGranule ? n - at : kGranule);
     int32_t any = 0;
 #pragma omp simd reduction(| : any)
     for (int i = 0; i < size; ++i) any |= digit.includes(key_of(values[at + i])) ? 1 : 0;
@@ -93,9 +94,9 @@ inline int gather_keys(const Digit& digit, const float* values, int64_t n, uint3
   return gathered;
 }
 
-inline int64_t count_key(uint32_t key, const cpu::KeptValues& kept, int64_t row) {
-  const float* const values = kept.of_row(row);
-  const int64_t n = kept.tokens[row];
+inline int64_t count_key(uint32_t key, const cpu::GatheredValues& gathered, int64_t row) {
+  const float* const values = gathered.of_row(row);
+  const int64_t n = gathered.tokens[row];
   int64_t count = 0;
 #pragma omp simd reduction(+ : count)
   for (int64_t i = 0; i < n; ++i) count += key_of(values[i]) == key ? 1 : 0;

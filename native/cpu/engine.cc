@@ -23,13 +23,13 @@ void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* plan
   int64_t tokens = 0;
   for (int64_t row = 0; row < layout.rows; ++row) {
     const int64_t length = layout.length(row);
-    const bool in_parts = !whole_rows && length > 2 * kChunkTokens;
-    if (first_row < row && (in_parts || tokens + length > kChunkTokens)) {
+    const bool is_split = !whole_rows && length > 2 * kChunkTokens;
+    if (first_row < row && (is_split || tokens + length > kChunkTokens)) {
       chunks.push_back({first_row, row, 0, -1});
       first_row = row;
       tokens = 0;
     }
-    if (in_parts) {
+    if (is_split) {
       for (int64_t token = 0; token < length; token += kChunkTokens)
         chunks.push_back({row, row + 1, token, std::min(length, token + kChunkTokens)});
       first_row = row + 1;
@@ -43,7 +43,7 @@ void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* plan
 
 namespace {
 
-// The chunks of a piece of a pass that computes no tokens.
+// The chunks of an item of a pass that computes no tokens.
 constexpr int64_t kQuickChunks = 16;
 
 }  // namespace
@@ -78,7 +78,7 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
                      stores ? work_.row_values.data() : nullptr,
                      work_.batch_values.data(),
                      work_.batch_metrics.data(),
-                     stores ? work_.kept.resize(program_.kept * tokens) : nullptr,
+                     stores ? work_.gathered.resize(program_.gathered * tokens) : nullptr,
                      tokens,
                      work_.scanned.resize(program_.scanned * scanned_stride),
                      scanned_stride};
@@ -86,36 +86,37 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
   plan_chunks(batch.layout, program_.segment_count > 1, &work_.chunks);
   const bool pairs = loss && loss->traits.by_pairs;
   const std::vector<Chunk>& chunks = work_.chunks;
-  const bool parts = std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_part(); });
-  const bool sums_rows = loss && loss->traits.row_sums != RowSums::kNever && (pairs || parts);
+  const bool splits_rows =
+      std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_within_row(); });
+  const bool sums_rows = loss && loss->traits.row_sums != RowSums::kNever && (pairs || splits_rows);
   work_.row_tokens.assign(batch.layout.rows, 0);
   work_.row_ends.assign(batch.layout.rows, 0);
   work_.sums.resize(std::max<size_t>(chunks.size(), 1));
   for (ExactSums& sums : work_.sums) sums.clear();
-  work_.parts.assign(parts ? chunks.size() : 0, {});
+  work_.partials.assign(splits_rows ? chunks.size() : 0, {});
   work_.row_sums.assign(sums_rows ? batch.layout.rows : 0, 0.0);
   work_.row_negatives.assign(sums_rows ? batch.layout.rows : 0, 0.0);
 }
 
 int64_t Evaluation::open_phase() {
   const bool computes = !function_->function().counts_only();
-  const auto pieces = static_cast<int64_t>(work_.chunks.size());
+  const auto items = static_cast<int64_t>(work_.chunks.size());
   if (phase_ == Phase::kBegin) {
     phase_ = Phase::kRows;
-    if (pieces > 0 && (computes || outputs_.counts)) return pieces;
+    if (items > 0 && (computes || outputs_.counts)) return items;
   }
   if (phase_ == Phase::kRows) weights();
   if (phase_ < Phase::kTokens) {
-    if (pieces > 0 && !check_abort() && next_program_pass()) return program_pieces();
+    if (items > 0 && !check_abort() && next_program_pass()) return program_items();
     phase_ = Phase::kTokens;
     const bool tokens_wanted = computes || outputs_.grad || outputs_.grad_entropy;
-    if (pieces > 0 && tokens_wanted && !check_abort()) return pieces;
+    if (items > 0 && tokens_wanted && !check_abort()) return items;
   }
   if (wants_batch_metrics() && !check_abort()) {
     pass_.program.last_segment = program_.segment_count - 1;
     const bool selects = phase_ == Phase::kSelectMetrics ? selections_.next(pass_) : selections_.begin(pass_);
     phase_ = Phase::kSelectMetrics;
-    if (selects) return program_pieces();
+    if (selects) return program_items();
   }
   phase_ = Phase::kEnd;
   if (!check_abort()) fold();
@@ -123,7 +124,7 @@ int64_t Evaluation::open_phase() {
 }
 
 // Goes on to the next pass over the rows before the outputs: over segments that end with a batch segment, or
-// over the values that the tokens of such segments have kept. Returns false if there is none.
+// over the values that such segments have gathered. Returns false if there is none.
 bool Evaluation::next_program_pass() {
   if (!pass_.program.program) return false;
   ProgramPass& pass = pass_.program;
@@ -143,21 +144,21 @@ bool Evaluation::next_program_pass() {
   return false;
 }
 
-// Returns how many chunks a piece of the current program pass has.
-int64_t Evaluation::chunks_of_piece() const {
+// Returns how many chunks an item of the current program pass has.
+int64_t Evaluation::chunks_per_item() const {
   const ProgramPass& p = pass_.program;
   return phase_ == Phase::kProgram && program_.has_tokens(p.first_segment, p.last_segment) ? 1 : kQuickChunks;
 }
 
-int64_t Evaluation::program_pieces() const {
+int64_t Evaluation::program_items() const {
   const auto chunks = static_cast<int64_t>(work_.chunks.size());
-  return (chunks + chunks_of_piece() - 1) / chunks_of_piece();
+  return (chunks + chunks_per_item() - 1) / chunks_per_item();
 }
 
-// Returns the chunks of a piece as one, which has whole rows.
-Chunk Evaluation::program_piece(int64_t piece) const {
+// Returns the chunks of an item as one, which has whole rows.
+Chunk Evaluation::program_chunk(int64_t item) const {
   const auto chunks = static_cast<int64_t>(work_.chunks.size());
-  const int64_t first = piece * chunks_of_piece(), last = std::min(first + chunks_of_piece(), chunks);
+  const int64_t first = item * chunks_per_item(), last = std::min(first + chunks_per_item(), chunks);
   return {work_.chunks[first].first_row, work_.chunks[last - 1].last_row, 0, -1};
 }
 
@@ -166,25 +167,25 @@ bool Evaluation::wants_batch_metrics() const {
 }
 
 // Computes the metrics of the batch, which the last segment of a program outputs. Returns null if there are
-// none, or if the batch is only a part of a batch.
+// none, or if the batch is a part.
 const double* Evaluation::batch_metrics() {
   if (!wants_batch_metrics()) return nullptr;
   target()->program_batch(pass_);
   return work_.batch_metrics.data();
 }
 
-void Evaluation::work(int64_t piece) {
+void Evaluation::work(int64_t item) {
   if (check_abort()) return;
   switch (phase_) {
     case Phase::kRows:
-      return rows(piece);
+      return rows(item);
     case Phase::kProgram:
-      return program_pass(program_piece(piece));
+      return program_pass(program_chunk(item));
     case Phase::kSelect:
     case Phase::kSelectMetrics:
-      return selections_.run(pass_, program_piece(piece));
+      return selections_.run(pass_, program_chunk(item));
     default:
-      return tokens(work_.chunks[piece], &work_.sums[piece]);
+      return tokens(work_.chunks[item], &work_.sums[item]);
   }
 }
 
@@ -216,20 +217,20 @@ void Evaluation::write_gradients(int64_t first, int64_t last) {
   }
 }
 
-void Evaluation::rows(int64_t piece) {
-  const Chunk& chunk = work_.chunks[piece];
+void Evaluation::rows(int64_t item) {
+  const Chunk& chunk = work_.chunks[item];
   const Function& f = function_->function();
   const bool sum = !work_.row_sums.empty();
-  if (chunk.is_part()) {
-    work_.parts[piece] = target()->row_pass(batch_, f.loss, function_->loss(), sum, chunk.first_row,
-                                            chunk.first_token, chunk.last_token);
+  if (chunk.is_within_row()) {
+    work_.partials[item] = target()->row_pass(batch_, f.loss, function_->loss(), sum, chunk.first_row,
+                                              chunk.first_token, chunk.last_token);
     return;
   }
   // The rows of this chunk are whole. Usually the token pass will compute their row sums itself, while each
   // row is in the cache. Only a loss over pairs of rows needs the row sums before the token pass.
   const bool pairs = sum && function_->info()->traits.by_pairs;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
-    const RowPart found =
+    const RowTotals found =
         target()->row_pass(batch_, f.loss, function_->loss(), pairs, row, 0, batch_.layout.length(row));
     work_.row_tokens[row] = found.tokens;
     work_.row_ends[row] = found.end;
@@ -238,14 +239,14 @@ void Evaluation::rows(int64_t piece) {
 }
 
 void Evaluation::weights() {
-  for (size_t i = 0; i < work_.parts.size(); ++i) {
-    if (!work_.chunks[i].is_part()) continue;
+  for (size_t i = 0; i < work_.partials.size(); ++i) {
+    if (!work_.chunks[i].is_within_row()) continue;
     const int64_t row = work_.chunks[i].first_row;
-    work_.row_tokens[row] += work_.parts[i].tokens;
-    work_.row_ends[row] = std::max(work_.row_ends[row], work_.parts[i].end);
+    work_.row_tokens[row] += work_.partials[i].tokens;
+    work_.row_ends[row] = std::max(work_.row_ends[row], work_.partials[i].end);
     if (work_.row_sums.empty()) continue;
-    work_.row_sums[row] += work_.parts[i].sum;
-    work_.row_negatives[row] += work_.parts[i].negatives;
+    work_.row_sums[row] += work_.partials[i].sum;
+    work_.row_negatives[row] += work_.partials[i].negatives;
   }
   BatchCounts& counts = pass_.counts;
   counts.row_length = static_cast<double>(batch_.layout.row_length);
@@ -289,7 +290,7 @@ KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* b
     : pass_{estimator, nullptr, base, scale, out, nullptr},
       batch_(batch),
       chunks_(plan_chunks(batch.layout)),
-      parts_(chunks_.size()),
+      partials_(chunks_.size()),
       row_means_(base ? batch.layout.rows : 0) {}
 
 int64_t KlEvaluation::open_phase() {
@@ -299,18 +300,18 @@ int64_t KlEvaluation::open_phase() {
   return static_cast<int64_t>(chunks_.size());
 }
 
-void KlEvaluation::work(int64_t piece) {
-  if (!check_abort()) target()->kl_pass(pass_, chunks_[piece], &parts_[piece]);
+void KlEvaluation::work(int64_t item) {
+  if (!check_abort()) target()->kl_pass(pass_, chunks_[item], &partials_[item]);
 }
 
 void KlEvaluation::done() {
   if (row_means_.empty()) return;
-  RowPart row;
+  RowTotals row;
   for (size_t i = 0; i < chunks_.size(); ++i) {
-    if (!chunks_[i].is_part()) continue;
+    if (!chunks_[i].is_within_row()) continue;
     if (chunks_[i].first_token == 0) row = {};
-    row.sum += parts_[i].sum;
-    row.tokens += parts_[i].tokens;
+    row.sum += partials_[i].sum;
+    row.tokens += partials_[i].tokens;
     row_means_[chunks_[i].first_row] = row.sum / (static_cast<double>(row.tokens) + 1e-8);
   }
   for (const double mean : row_means_) mean_kl_ += mean;

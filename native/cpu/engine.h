@@ -1,4 +1,4 @@
-// Evaluates functions on the CPU in three steps. First, a row pass counts the unmasked tokens. Then the
+// Evaluates functions on the CPU in three passes. First, a row pass counts the unmasked tokens. Then the
 // weights of the rows are computed. Finally, a token pass computes losses, metrics and gradients. A
 // user-defined loss that reduces over all rows has further passes before the token pass.
 #pragma once
@@ -28,21 +28,21 @@ void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* chun
 // Runs all phases of a task on the calling thread. This is fastest for a batch that is a single chunk.
 template <class Task>
 void run_here(Task& task) {
-  while (const int64_t pieces = task.next_phase())
-    for (int64_t piece = 0; piece < pieces; ++piece) task.run(piece);
+  while (const int64_t items = task.next_phase())
+    for (int64_t item = 0; item < items; ++item) task.run(item);
   task.done();
 }
 
 // The memory that an evaluation works with.
 struct Workspace {
   std::vector<Chunk> chunks;
-  std::vector<RowPart> parts;                 // the row-pass result of each chunk that is part of a row
+  std::vector<RowTotals> partials;            // the row-pass result of each chunk within a row
   std::vector<ExactSums> sums;                // the token-pass sums of each chunk; at least one
   std::vector<int64_t> row_tokens, row_ends;  // see TokenPass
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
   std::vector<double> row_values, batch_values, batch_metrics;  // of a program; see ProgramPass
-  Numbers kept, scanned;                                        // of a program too
+  Numbers gathered, scanned;                                    // of a program too
 };
 
 // Returns whether a batch is so small that the calling thread computes it faster alone than with the pool's
@@ -69,11 +69,11 @@ class Evaluation : public Task {
 
  private:
   int64_t open_phase() override;
-  void work(int64_t piece) override;
-  void rows(int64_t piece);
-  int64_t chunks_of_piece() const;
-  int64_t program_pieces() const;
-  Chunk program_piece(int64_t piece) const;
+  void work(int64_t item) override;
+  void rows(int64_t item);
+  int64_t chunks_per_item() const;
+  int64_t program_items() const;
+  Chunk program_chunk(int64_t item) const;
   void program_pass(const Chunk& chunk);
   template <class Compute>
   void with_row_memory(const Chunk& chunk, const Compute& compute);
@@ -111,13 +111,13 @@ class KlEvaluation : public Task {
 
  private:
   int64_t open_phase() override;
-  void work(int64_t piece) override;
+  void work(int64_t item) override;
 
   KlPass pass_;
   BatchView batch_;
   int phase_ = 0;
   std::vector<Chunk> chunks_;
-  std::vector<RowPart> parts_;
+  std::vector<RowTotals> partials_;
   std::vector<double> row_means_;
   double mean_kl_ = 0;
 };

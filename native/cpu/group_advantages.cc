@@ -10,8 +10,8 @@
 namespace policy_loss::cpu {
 namespace {
 
-// The number of groups that are scored by one piece of the task (see pool.h).
-constexpr int64_t kGroupsOfPiece = 512;
+// The number of groups that are scored by one item of the task (see pool.h).
+constexpr int64_t kGroupsPerItem = 512;
 
 // Returns the share of the rewards that are not 0. If all are 0, one of them counts as rewarded.
 double rewarded_share(const std::vector<double>& rewards) {
@@ -29,7 +29,7 @@ int64_t AdvantageEvaluation::next_group_phase() {
     if (!row_statistics_.empty()) batch_rewarded_ = rewarded_share(row_statistics_);
     rules_.resize(groups_.size());
     group_rows_.resize(groups_.size());
-    if (groups_.size() > 0) return (groups_.size() + kGroupsOfPiece - 1) / kGroupsOfPiece;
+    if (groups_.size() > 0) return (groups_.size() + kGroupsPerItem - 1) / kGroupsPerItem;
     phase_ = 3;
   }
   if (phase_ == 3) {
@@ -40,9 +40,9 @@ int64_t AdvantageEvaluation::next_group_phase() {
   return 0;
 }
 
-// Finds the groups, and the rewards of their units (rows, or runs of rows). This is a single piece of its
-// phase, because it does not read tokens. The other pieces of the phase do.
-void AdvantageEvaluation::find_units() {
+// Finds the groups, and the rewards of their members (rows, or runs of rows). This is a single item of its
+// phase, because it does not read tokens. The other items of the phase do.
+void AdvantageEvaluation::find_members() {
   const int64_t rows = batch_.tokens.layout.rows;
   for (int64_t row = 0; batch_.rewards && row < rows; ++row) {
     if (std::isfinite(batch_.rewards[row])) continue;
@@ -51,19 +51,21 @@ void AdvantageEvaluation::find_units() {
   }
   groups_ = find_groups(rows, batch_.groups, batch_.runs);
   if (!batch_.rewards) return;
-  unit_rewards_.resize(groups_.units());
-  for (int64_t unit = 0; unit < groups_.units(); ++unit)
-    unit_rewards_[unit] = batch_.rewards[groups_.last_row[unit]];
-  batch_std_ = moments_of(groups_.units(), [&](int64_t unit) { return unit_rewards_[unit]; }).sample_std();
+  member_rewards_.resize(groups_.member_count());
+  for (int64_t member = 0; member < groups_.member_count(); ++member)
+    member_rewards_[member] = batch_.rewards[groups_.last_row[member]];
+  batch_std_ = moments_of(groups_.member_count(), [&](int64_t member) {
+                 return member_rewards_[member];
+               }).sample_std();
 }
 
-void AdvantageEvaluation::score_groups(int64_t piece) {
+void AdvantageEvaluation::score_groups(int64_t item) {
   std::vector<double> values;
   with_function(
       function_.index, function_.options.data(),
       [&](const auto& f) {
-        const int64_t first = piece * kGroupsOfPiece;
-        const int64_t last = std::min(first + kGroupsOfPiece, groups_.size());
+        const int64_t first = item * kGroupsPerItem;
+        const int64_t last = std::min(first + kGroupsPerItem, groups_.size());
         for (int64_t group = first; group < last; ++group) score_group(f, group, &values);
       },
       GroupAdvantages{});
@@ -111,7 +113,7 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
     if constexpr (F::traits.sums_token_rewards)
       return row_statistics_[members[i]];
     else
-      return unit_rewards_[members[i]];
+      return member_rewards_[members[i]];
   };
   values->resize(size);
   for (int64_t i = 0; i < size; ++i) (*values)[i] = reward(i);
@@ -135,18 +137,18 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
   rules_[group] = rule;
   double rows = 0;
   for (int64_t i = 0; i < size; ++i) {
-    const int64_t unit = members[i];
-    rows += static_cast<double>(groups_.unit_rows[unit]);
+    const int64_t member = members[i];
+    rows += static_cast<double>(groups_.member_rows[member]);
     double score = rule.score(reward(i));
     if constexpr (F::traits.by_runs) {
-      if (f.step_norm) score /= static_cast<double>(groups_.unit_rows[unit]);
+      if (f.step_norm) score /= static_cast<double>(groups_.member_rows[member]);
     }
     const bool counts = rule.kept && (left_out.empty() || !left_out[i]);
-    // If units are runs of rows, a run's score is stored at its last row here. count_repeats() copies it to
+    // If members are runs of rows, a run's score is stored at its last row here. count_repeats() copies it to
     // the run's other rows.
-    outputs_.scores[groups_.last_row[unit]] = counts ? static_cast<float>(score) : 0.0f;
-    outputs_.repeats[groups_.last_row[unit]] = rule.kept ? 1 : 0;
-    if constexpr (F::traits.whitened) unwhitened_[unit] = score;
+    outputs_.scores[groups_.last_row[member]] = counts ? static_cast<float>(score) : 0.0f;
+    outputs_.repeats[groups_.last_row[member]] = rule.kept ? 1 : 0;
+    if constexpr (F::traits.whitened) unwhitened_[member] = score;
   }
   group_rows_[group] = rows;
 }
@@ -185,9 +187,9 @@ void AdvantageEvaluation::count_repeats() {
   GroupTotals totals;
   for (int64_t group = 0; group < groups_.size(); ++group) totals.add(rules_[group], group_rows_[group]);
   finish_group_metrics(function_, totals, outputs_.values);
-  if (!groups_.unit_of_row.empty()) {
+  if (!groups_.member_of_row.empty()) {
     for (int64_t row = 0; row < batch_.tokens.layout.rows; ++row) {
-      const int64_t last = groups_.last_row[groups_.unit_of_row[row]];
+      const int64_t last = groups_.last_row[groups_.member_of_row[row]];
       outputs_.scores[row] = outputs_.scores[last];
       outputs_.repeats[row] = outputs_.repeats[last];
     }

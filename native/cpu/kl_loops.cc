@@ -26,10 +26,10 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
       const KlTerm term = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f);
       const int32_t lane = masked ? lanes[i] : -1;
       if constexpr (with_grad) {
-        const float derivative = kept(term.derivative * weight, lane);
+        const float derivative = if_unmasked(term.derivative * weight, lane);
         grad[i] = add ? grad[i] + derivative : derivative;
       }
-      partial[l] += kept(term.value, lane);
+      partial[l] += if_unmasked(term.value, lane);
     }
   }
   sum->load(partial);
@@ -84,12 +84,13 @@ void entropy_loop(const TileColumns& in, int n, float weight, float* grad, LaneS
     fetch_ahead(entropy + at);
     if (grad) fetch_ahead<1>(grad + at);
     PL_FOR_LANES
-    for (int l = 0; l < kSumLanes; ++l) partial[l] += kept(entropy[at + l], masked ? lanes[at + l] : -1);
+    for (int l = 0; l < kSumLanes; ++l)
+      partial[l] += if_unmasked(entropy[at + l], masked ? lanes[at + l] : -1);
   }
   sum->load(partial);
   if (grad) {
 #pragma omp simd
-    for (int i = 0; i < n; ++i) grad[i] = kept(weight, masked ? lanes[i] : -1);
+    for (int i = 0; i < n; ++i) grad[i] = if_unmasked(weight, masked ? lanes[i] : -1);
   }
 }
 

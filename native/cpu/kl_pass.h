@@ -5,7 +5,7 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Subtracts the KL penalty in one piece of a tile. For an unmasked token it writes base − scale·kl to `out`,
+// Subtracts the KL penalty in one tile. For an unmasked token it writes base − scale·kl to `out`,
 // and for a masked one it writes base. `values` holds the kl of each token. Adds kl of the unmasked tokens to
 // `sum`.
 inline void penalise(const uint8_t* mask, const float* values, const float* base, float scale, int n,
@@ -15,10 +15,10 @@ inline void penalise(const uint8_t* mask, const float* values, const float* base
     const float whole = base[i], penalised = whole - scale * values[i];
     out[i] = mask[i] != 0 ? penalised : whole;
   }
-  for_lanes(n, [&](int lane, int i) { sum->lane[lane] += kept_by(mask[i], values[i]); });
+  for_lanes(n, [&](int lane, int i) { sum->lane[lane] += if_unmasked_by(mask[i], values[i]); });
 }
 
-inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowPart* part) {
+inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowTotals* partial) {
   const BatchView& batch = *pass.batch;
   const KlLoops& kl = kl_loops(pass.estimator);
   TileReader reader(batch, kl.columns);
@@ -50,8 +50,8 @@ inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowPa
       chunk_sum = 0;
     }
     if (!pass.row_means) continue;
-    if (chunk.is_part())
-      *part = {.tokens = count, .sum = sum};
+    if (chunk.is_within_row())
+      *partial = {.tokens = count, .sum = sum};
     else
       pass.row_means[row] = sum / (static_cast<double>(count) + 1e-8);
   }

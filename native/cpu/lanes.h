@@ -1,4 +1,4 @@
-// The steps of the CPU engine's vectorised loops: how many tokens a step computes, their masks, and their
+// The vectors of the CPU engine's loops: how many tokens one iteration computes, their masks, and their
 // partial sums.
 //
 // Code that is compiled once per instruction set must not call functions of the C++ library that the compiler
@@ -14,13 +14,13 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 constexpr int kTile = 1024;
-// The length of a tile, or of a part of a tile, that several loops read. The processor keeps prefetching the
-// columns of all these loops only if it switches between the loops often.
+// The length of a tile that several loops read. The processor keeps prefetching the columns of all these
+// loops only if it switches between the loops often.
 constexpr int kSharedTile = 512;
-// The loops get only lengths that are multiples of kBlock, so that vectorised loops need no code for a
-// remainder. The last tokens of a row are copied to buffers of this length. The rest of such a buffer counts
-// as masked.
-constexpr int kBlock = 64;
+// The loops get only lengths that are multiples of kGranule, a granule, so that vectorised loops need no code
+// for a remainder. The last tokens of a row are copied to buffers of this length. The rest of such a buffer
+// counts as masked.
+constexpr int kGranule = 64;
 
 // The mask of one token as a bit pattern: all ones if the token is unmasked, 0 if it is masked. GCC fills one
 // vector with the narrowest type in a loop, so the size of Lane determines how many tokens the loop computes
@@ -33,15 +33,15 @@ using Lane = int16_t;
 using Lane = int8_t;
 #endif
 
-static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSharedTile == 0);
+static_assert(kGranule % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSharedTile == 0);
 
-// Precedes a loop over the kSumLanes partial sums, and has the compiler vectorise it. One vector step
+// Precedes a loop over the kSumLanes partial sums, and has the compiler vectorise it. One vector iteration
 // computes the whole loop, so that the partial sums stay in registers. Clang needs the numbers, because it
-// would unroll a short loop before it vectorises. With the short vectors of SSE4, a step computes a quarter
-// of the loop, because the code of the whole loop would be three times as large as that of AVX2.
+// would unroll a short loop before it vectorises. With the short vectors of SSE4, an iteration computes a
+// quarter of the loop, because the code of the whole loop would be three times as large as that of AVX2.
 //
-// PL_FOR_LANES_COMPACTLY computes one vector per step. It is for loops over a single vector, and for loops
-// whose code would be too large otherwise.
+// PL_FOR_LANES_COMPACTLY computes one vector per iteration. It is for loops over a single vector, and for
+// loops whose code would be too large otherwise.
 #if !defined(__clang__)
 #define PL_FOR_LANES _Pragma("omp simd")
 #define PL_FOR_LANES_COMPACTLY PL_FOR_LANES
@@ -94,14 +94,14 @@ class alignas(64) LaneSum {
 
   // Returns the total of the partial sums, and sets them to 0.
   PL_FN Number take() {
-    Vector part[kVectors];
-    for (int v = 0; v < kVectors; ++v) part[v] = vectors()[v];
+    Vector sums[kVectors];
+    for (int v = 0; v < kVectors; ++v) sums[v] = vectors()[v];
     *this = {};
     for (int width = kVectors / 2; width > 0; width /= 2)
-      for (int v = 0; v < width; ++v) part[v] += part[v + width];
+      for (int v = 0; v < width; ++v) sums[v] += sums[v + width];
     constexpr int wide = kSumLanes / kVectors;
     Number sum[wide];
-    memcpy(sum, part, sizeof sum);
+    memcpy(sum, sums, sizeof sum);
     for (int width = wide / 2; width > 0; width /= 2)
       for (int l = 0; l < width; ++l) sum[l] += sum[l + width];
     return sum[0];
@@ -128,14 +128,14 @@ PL_FN void for_lanes(int n, Visit visit) {
 
 // Returns x if the token is unmasked. Otherwise returns 0, even if x is NaN or infinite. It works on the bits
 // of x, because compilers generate slow code for a comparison with the mask's bytes.
-PL_FN float kept(float x, int32_t lane) {
+PL_FN float if_unmasked(float x, int32_t lane) {
   return bits_float(float_bits(x) & lane);
 }
 
 // Returns x if the token is unmasked according to the mask's byte, otherwise 0. An expression that reads x
 // only for unmasked tokens would become a branch per token where vectors have no masked loads.
 template <class Number>
-PL_FN Number kept_by(uint8_t mask, Number x) {
+PL_FN Number if_unmasked_by(uint8_t mask, Number x) {
   return mask != 0 ? x : Number(0);
 }
 

@@ -11,10 +11,10 @@
 namespace policy_loss::cpu {
 namespace {
 
-constexpr int64_t kSegment = 16 * kLogitsTile;
-// The logits that a thread computes at least before it takes the next piece.
-constexpr int64_t kPiece = 2 * kSegment;
-// Fewer rows than these are split, if they are longer than a segment.
+constexpr int64_t kLogitsChunk = 16 * kLogitsTile;
+// The logits that a thread computes at least before it takes the next item.
+constexpr int64_t kItemLogits = 2 * kLogitsChunk;
+// Fewer rows than these are split, if they are longer than a chunk.
 constexpr int64_t kManyRows = 256;
 // Rows of so many bytes stay in the cache of a core while their log-probabilities and then their gradients
 // are computed.
@@ -43,11 +43,11 @@ LogitsEvaluation::LogitsEvaluation(const LogitsCall& call, const RowGradients& g
     : call_(call),
       gradients_(gradients),
       sums_(call.needs_sums() || (gradients.entropy && !call.entropy)),
-      rows_per_piece_(std::max<int64_t>(1, kPiece / std::max<int64_t>(1, call.vocabulary))),
-      segments_per_row_((call.vocabulary + kSegment - 1) / kSegment) {
+      rows_per_item_(std::max<int64_t>(1, kItemLogits / std::max<int64_t>(1, call.vocabulary))),
+      chunks_per_row_((call.vocabulary + kLogitsChunk - 1) / kLogitsChunk) {
   // The gradient over a support is written to the whole row at once, so these rows are not split.
-  if (call.rows < kManyRows && segments_per_row_ > 1 && !call.token_ids && !gradients.logprob)
-    segments_.resize(call.rows * segments_per_row_);
+  if (call.rows < kManyRows && chunks_per_row_ > 1 && !call.token_ids && !gradients.logprob)
+    chunks_.resize(call.rows * chunks_per_row_);
   if (!call.out || !sums_) return;
   logsumexp_.resize(call.rows);
   call_.logsumexp = logsumexp_.data();
@@ -61,42 +61,42 @@ bool LogitsEvaluation::is_small() const {
 }
 
 int64_t LogitsEvaluation::open_phase() {
-  const int64_t pieces =
-      splits_rows() ? call_.rows * segments_per_row_ : (call_.rows + rows_per_piece_ - 1) / rows_per_piece_;
-  if (pieces == 0 || check_abort()) return 0;
+  const int64_t items =
+      splits_rows() ? call_.rows * chunks_per_row_ : (call_.rows + rows_per_item_ - 1) / rows_per_item_;
+  if (items == 0 || check_abort()) return 0;
   if (phase_ == Phase::kBegin && sums_) {
     phase_ = Phase::kSums;
-    return pieces;
+    return items;
   }
   if (phase_ == Phase::kSums && splits_rows())
     for (int64_t row = 0; row < call_.rows; ++row) {
-      Segment total;
-      for (int64_t i = 0; i < segments_per_row_; ++i) {
-        const Segment& segment = segments_[row * segments_per_row_ + i];
-        add_sums(segment.sums, 1 / temperature(row), &total.sums);
-        total.target += segment.target;
+      ChunkSums total;
+      for (int64_t i = 0; i < chunks_per_row_; ++i) {
+        const ChunkSums& chunk = chunks_[row * chunks_per_row_ + i];
+        add_sums(chunk.sums, 1 / temperature(row), &total.sums);
+        total.target += chunk.target;
       }
       finish(row, total);
     }
   if (phase_ == Phase::kGradient || !call_.out) return 0;
   phase_ = Phase::kGradient;
-  return pieces;
+  return items;
 }
 
-void LogitsEvaluation::work(int64_t piece) {
+void LogitsEvaluation::work(int64_t item) {
   if (check_abort()) return;
   if (splits_rows()) {
-    const int64_t row = piece / segments_per_row_;
-    const int64_t segment = piece % segments_per_row_;
-    const int64_t first = segment * kSegment;
+    const int64_t row = item / chunks_per_row_;
+    const int64_t chunk = item % chunks_per_row_;
+    const int64_t first = chunk * kLogitsChunk;
     if (phase_ == Phase::kGradient)
-      write_gradient(row, first, std::min(first + kSegment, call_.vocabulary));
+      write_gradient(row, first, std::min(first + kLogitsChunk, call_.vocabulary));
     else if (has_target(row))
-      sum(row_of(row), segment, {}, &segments_[piece]);
+      sum(row_of(row), chunk, {}, &chunks_[item]);
     return;
   }
-  const int64_t first = piece * rows_per_piece_;
-  const int64_t last = std::min(first + rows_per_piece_, call_.rows);
+  const int64_t first = item * rows_per_item_;
+  const int64_t last = std::min(first + rows_per_item_, call_.rows);
   for (int64_t row = first; row < last; ++row) {
     if (phase_ == Phase::kGradient)
       write_gradient(row, 0, call_.vocabulary);
@@ -130,29 +130,29 @@ LogitsRow LogitsEvaluation::row_of(int64_t row) const {
   return view;
 }
 
-void LogitsEvaluation::sum(const LogitsRow& view, int64_t segment, const LogitsTerms& kept,
-                           Segment* into) const {
-  const int64_t first = segment * kSegment;
-  target()->sum_logits(view, call_.entropy != nullptr, first, std::min(first + kSegment, view.length), kept,
-                       &into->sums, &into->target);
+void LogitsEvaluation::sum(const LogitsRow& view, int64_t chunk, const LogitsTerms& saved,
+                           ChunkSums* into) const {
+  const int64_t first = chunk * kLogitsChunk;
+  target()->sum_logits(view, call_.entropy != nullptr, first, std::min(first + kLogitsChunk, view.length),
+                       saved, &into->sums, &into->target);
 }
 
-void LogitsEvaluation::sum_row(int64_t row, const LogitsTerms& kept) {
-  Segment total;
+void LogitsEvaluation::sum_row(int64_t row, const LogitsTerms& saved) {
+  ChunkSums total;
   if (has_target(row)) {
     const LogitsRow view = row_of(row);
-    for (int64_t i = 0; i * kSegment < view.length; ++i) {
-      Segment segment;
-      sum(view, i, kept, &segment);
-      add_sums(segment.sums, 1 / view.temperature, &total.sums);
-      total.target += segment.target;
+    for (int64_t i = 0; i * kLogitsChunk < view.length; ++i) {
+      ChunkSums chunk;
+      sum(view, i, saved, &chunk);
+      add_sums(chunk.sums, 1 / view.temperature, &total.sums);
+      total.target += chunk.target;
     }
-    if (kept.target) *kept.target = static_cast<float>(total.target);
+    if (saved.target) *saved.target = static_cast<float>(total.target);
   }
   finish(row, total);
 }
 
-void LogitsEvaluation::finish(int64_t row, const Segment& total) {
+void LogitsEvaluation::finish(int64_t row, const ChunkSums& total) {
   SoftmaxRow result;
   if (has_target(row)) result = softmax_row(total.sums, 1 / temperature(row), total.target);
   if (call_.logprob) call_.logprob[row] = static_cast<float>(result.logprob);
@@ -160,7 +160,7 @@ void LogitsEvaluation::finish(int64_t row, const Segment& total) {
   if (call_.entropy) call_.entropy[row] = static_cast<float>(result.entropy);
 }
 
-void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& kept) {
+void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& saved) {
   void* const out = gradient_of(row);
   if (!has_target(row)) {
     std::memset(at(out, call_.out_dtype, first), 0, (last - first) * size_of(call_.out_dtype));
@@ -170,14 +170,14 @@ void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, 
   const SoftmaxGradient gradient =
       softmax_gradient(view.temperature, call_.logsumexp[row], has_grad_entropy() ? call_.entropy[row] : 0,
                        grad_logprob(row), grad_entropy(row));
-  if (view.token_ids) return write_gradient_of_support(row, view, gradient, kept);
-  target()->logits_gradient(view, gradient, has_grad_entropy(), first, last, kept, out, call_.out_dtype);
+  if (view.token_ids) return write_gradient_of_support(row, view, gradient, saved);
+  target()->logits_gradient(view, gradient, has_grad_entropy(), first, last, saved, out, call_.out_dtype);
 }
 
 void LogitsEvaluation::write_gradient_of_support(int64_t row, const LogitsRow& view,
-                                                 const SoftmaxGradient& gradient, const LogitsTerms& kept) {
+                                                 const SoftmaxGradient& gradient, const LogitsTerms& saved) {
   const std::unique_ptr<float[]> grad(new float[view.length]);
-  target()->logits_gradient(view, gradient, has_grad_entropy(), 0, view.length, kept, grad.get(),
+  target()->logits_gradient(view, gradient, has_grad_entropy(), 0, view.length, saved, grad.get(),
                             DType::kFloat32);
   void* const out = gradient_of(row);
   std::memset(out, 0, call_.vocabulary * size_of(call_.out_dtype));
@@ -196,17 +196,18 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
                      outputs.grad_entropy ? outputs.grad_entropy.floats() + first_token : nullptr}),
       rows_(call.rows),
       first_token_(first_token),
-      keeps_terms_in_gradient_(call.out_dtype == DType::kFloat32 && call.vocabulary % kLogitsBlock == 0 &&
+      saves_terms_in_gradient_(call.out_dtype == DType::kFloat32 && call.vocabulary % kLogitsGranule == 0 &&
                                !call.token_ids && !(call.softcap > 0) && !outputs.grad_entropy),
-      terms_per_row_(
-          keeps_terms_in_gradient_ ? 0 : (call.vocabulary + kLogitsBlock - 1) / kLogitsBlock * kLogitsBlock),
+      terms_per_row_(saves_terms_in_gradient_
+                         ? 0
+                         : (call.vocabulary + kLogitsGranule - 1) / kLogitsGranule * kLogitsGranule),
       tiles_per_row_((call.vocabulary + kLogitsTile - 1) / kLogitsTile),
       bytes_per_row_((terms_per_row_ * sizeof(float) + (tiles_per_row_ + 1) * sizeof(TermsOfTile) + 63) / 64 *
                      64),
-      rows_per_piece_(std::clamp<int64_t>(
+      rows_per_item_(std::clamp<int64_t>(
           kCachedBytes / std::max<int64_t>(1, call.vocabulary * (size_of(call.dtype) + 4)), 1,
           kMostCachedRows)),
-      rows_to_next_(rows_per_piece_ * Pool::shared().threads()) {
+      rows_to_next_(rows_per_item_ * Pool::shared().threads()) {
   unused_.reserve(kMostUnused);
 }
 
@@ -214,27 +215,27 @@ int64_t LogitsGradient::open_phase() {
   if (rows_ == 0 || check_abort()) return 0;
   if (phase_ == Phase::kBegin) {
     phase_ = Phase::kCounts;
-    if (const int64_t pieces = loss_.next_phase()) return pieces;
+    if (const int64_t items = loss_.next_phase()) return items;
   }
   if (phase_ == Phase::kGradients) return 0;
   phase_ = Phase::kGradients;
   // Computes the weights of the rows. The loss's next phase would be to compute all tokens.
   loss_.next_phase();
   if (loss_.out_of_memory()) throw std::bad_alloc();
-  return check_abort() ? 0 : (rows_ + rows_per_piece_ - 1) / rows_per_piece_;
+  return check_abort() ? 0 : (rows_ + rows_per_item_ - 1) / rows_per_item_;
 }
 
 LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t first, int64_t row) const {
   char* const begin = terms.get() + (row - first) * bytes_per_row_;
   TermsOfTile* const tiles = reinterpret_cast<TermsOfTile*>(begin + terms_per_row_ * sizeof(float));
-  return {keeps_terms_in_gradient_ ? static_cast<float*>(logits_.gradient_of(row))
+  return {saves_terms_in_gradient_ ? static_cast<float*>(logits_.gradient_of(row))
                                    : reinterpret_cast<float*>(begin),
           tiles, reinterpret_cast<float*>(tiles + tiles_per_row_), logits_.logits_of(row + rows_to_next_)};
 }
 
-void LogitsGradient::work(int64_t piece) {
+void LogitsGradient::work(int64_t item) {
   if (check_abort()) return;
-  if (phase_ == Phase::kCounts) return loss_.run(piece);
+  if (phase_ == Phase::kCounts) return loss_.run(item);
   Terms terms;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -243,10 +244,10 @@ void LogitsGradient::work(int64_t piece) {
       unused_.pop_back();
     }
   }
-  const int64_t bytes = rows_per_piece_ * bytes_per_row_;
+  const int64_t bytes = rows_per_item_ * bytes_per_row_;
   if (!terms) terms.reset(static_cast<char*>(operator new(bytes, kLine)));
-  const int64_t first = piece * rows_per_piece_;
-  const int64_t last = std::min(first + rows_per_piece_, rows_);
+  const int64_t first = item * rows_per_item_;
+  const int64_t last = std::min(first + rows_per_item_, rows_);
   for (int64_t row = first; row < last; ++row) logits_.sum_row(row, terms_of(terms, first, row));
   loss_.write_gradients(first_token_ + first, first_token_ + last);
   for (int64_t row = last - 1; row >= first; --row) logits_.write_gradient(row, terms_of(terms, first, row));

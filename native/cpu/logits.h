@@ -25,7 +25,7 @@ struct RowGradients {
 };
 
 // Computes a call, as a task of the thread pool. Threads take whole rows or, if rows are few and long,
-// segments of a row. Sums over a row are added up tile by tile within a segment, and then segment by segment.
+// chunks of a row. Sums over a row are added up tile by tile within a chunk, and then chunk by chunk.
 // So their bits depend neither on the other rows nor on the threads.
 class LogitsEvaluation : public Task {
  public:
@@ -36,10 +36,10 @@ class LogitsEvaluation : public Task {
   void done() override {}
 
   // Computes the results of a row.
-  void sum_row(int64_t row, const LogitsTerms& kept = {});
+  void sum_row(int64_t row, const LogitsTerms& saved = {});
   // Writes the gradient of a row whose results were computed. Throws std::bad_alloc if memory runs out.
-  void write_gradient(int64_t row, const LogitsTerms& kept) {
-    write_gradient(row, 0, call_.vocabulary, kept);
+  void write_gradient(int64_t row, const LogitsTerms& saved) {
+    write_gradient(row, 0, call_.vocabulary, saved);
   }
   // Returns the logits of a row. Returns null for an ignored row, and for an index beyond the last row.
   const void* logits_of(int64_t row) const;
@@ -49,14 +49,14 @@ class LogitsEvaluation : public Task {
  private:
   enum class Phase { kBegin, kSums, kGradient };
 
-  // The sums over a segment of a row.
-  struct Segment {
+  // The sums over a chunk of a row.
+  struct ChunkSums {
     SoftmaxSums sums;
     double target = 0;
   };
 
   int64_t open_phase() override;
-  void work(int64_t piece) override;
+  void work(int64_t item) override;
   bool has_target(int64_t row) const { return call_.targets[row] != kIgnoredTarget; }
   bool has_grad_entropy() const { return gradients_.entropy || call_.grad_entropy; }
   double grad_logprob(int64_t row) const {
@@ -66,25 +66,25 @@ class LogitsEvaluation : public Task {
     if (gradients_.entropy) return gradients_.entropy[row];
     return call_.grad_entropy ? call_.grad_entropy[row] : 0;
   }
-  bool splits_rows() const { return !segments_.empty(); }
+  bool splits_rows() const { return !chunks_.empty(); }
   double temperature(int64_t row) const {
     return call_.temperatures ? call_.temperatures[row] : call_.temperature;
   }
   LogitsRow row_of(int64_t row) const;
-  void sum(const LogitsRow& view, int64_t segment, const LogitsTerms& kept, Segment* into) const;
-  void finish(int64_t row, const Segment& total);
-  void write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& kept = {});
+  void sum(const LogitsRow& view, int64_t chunk, const LogitsTerms& saved, ChunkSums* into) const;
+  void finish(int64_t row, const ChunkSums& total);
+  void write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& saved = {});
   void write_gradient_of_support(int64_t row, const LogitsRow& view, const SoftmaxGradient& gradient,
-                                 const LogitsTerms& kept);
+                                 const LogitsTerms& saved);
 
   LogitsCall call_;
   RowGradients gradients_;
 
   Phase phase_ = Phase::kBegin;
-  bool sums_;               // whether logsumexp and entropy must be computed
-  int64_t rows_per_piece_;  // if rows are not split
-  int64_t segments_per_row_;
-  std::vector<Segment> segments_;  // of all rows, if rows are split
+  bool sums_;              // whether logsumexp and entropy must be computed
+  int64_t rows_per_item_;  // if rows are not split
+  int64_t chunks_per_row_;
+  std::vector<ChunkSums> chunks_;  // of all rows, if rows are split
   std::vector<double> logsumexp_;  // those of a call that computes the gradient and was not given them
   std::vector<float> entropy_;
 };
@@ -106,7 +106,7 @@ class LogitsGradient : public Task {
   void done() override {}
 
  private:
-  // Memory for the rows of a piece: of each row, the terms, unless they are kept in the gradient, what
+  // Memory for the rows of an item: of each row, the terms, unless they are saved in the gradient, what
   // belongs to its tiles, and the target's logit. It begins with a cache line, because vectors that cross
   // cache lines take longer to write.
   static constexpr std::align_val_t kLine{64};
@@ -116,19 +116,19 @@ class LogitsGradient : public Task {
   using Terms = std::unique_ptr<char[], Free>;
 
   int64_t open_phase() override;
-  void work(int64_t piece) override;
-  // Returns the memory for a row of a piece that begins with the row `first`.
+  void work(int64_t item) override;
+  // Returns the memory for a row of an item that begins with the row `first`.
   LogitsTerms terms_of(const Terms& terms, int64_t first, int64_t row) const;
 
   Evaluation loss_;
   LogitsEvaluation logits_;
   int64_t rows_, first_token_;
-  // Whether the terms are kept where the gradient is written, which may be in place of the logits. The cache
+  // Whether the terms are saved where the gradient is written, which may be in place of the logits. The cache
   // then holds more of a row.
-  bool keeps_terms_in_gradient_;
-  int64_t terms_per_row_, tiles_per_row_, bytes_per_row_, rows_per_piece_;
-  // The distance of a row from the one at the same place in the thread's next piece, if all threads take
-  // turns.
+  bool saves_terms_in_gradient_;
+  int64_t terms_per_row_, tiles_per_row_, bytes_per_row_, rows_per_item_;
+  // The distance of a row from the one at the same place in the thread's next item, if all threads
+  // alternate.
   int64_t rows_to_next_;
   std::mutex mutex_;
   std::vector<Terms> unused_;  // at most kMostUnused

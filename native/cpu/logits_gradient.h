@@ -35,7 +35,7 @@ PL_SHARED void gradient_of_terms(const SoftmaxGradient& shared, const float* ter
   }
 }
 
-// Writes the gradient of logits. `terms` is null if none were kept; otherwise `shared` is relative to their
+// Writes the gradient of logits. `terms` is null if none were saved; otherwise `shared` is relative to their
 // reference. If is_small is set, `shared` is relative to a logit of 0.
 inline void write_gradient(const SoftmaxGradient& shared, const float* terms, bool is_small, const float* z,
                            int n, bool with_entropy, const Ahead& ahead, float* out) {

@@ -43,16 +43,16 @@ inline PL_SHARED bool are_small(const uint16_t* most, int count, double inverse_
 }
 
 inline PL_SHARED bool has_small_logits(const uint16_t* bits, int n, double inverse_temperature) {
-  alignas(64) uint16_t most[kBlock] = {};
-  for (int at = 0; at < n; at += kBlock) add_magnitudes<kBlock>(bits + at, most);
-  return are_small(most, kBlock, inverse_temperature);
+  alignas(64) uint16_t most[kGranule] = {};
+  for (int at = 0; at < n; at += kGranule) add_magnitudes<kGranule>(bits + at, most);
+  return are_small(most, kGranule, inverse_temperature);
 }
 
 // Returns the bits of a tile's logits if they can be computed in pairs, as long as they are small. Otherwise
 // returns null.
 inline const uint16_t* pairs_of(const LogitsRow& row, int64_t first, int n) {
   if (!kHasSpecialLoops || row.dtype != DType::kBFloat16 || row.token_ids || row.softcap > 0 ||
-      n % kBlock != 0)
+      n % kGranule != 0)
     return nullptr;
   return static_cast<const uint16_t*>(row.data) + first;
 }
@@ -60,7 +60,7 @@ inline const uint16_t* pairs_of(const LogitsRow& row, int64_t first, int n) {
 // Does the same as sum_terms() if the logits are small, and finds out whether they are.
 template <bool with_entropy, bool keeps_terms>
 PL_SHARED double sum_pairs(const uint16_t* bits, int n, double inverse_temperature, const Ahead& ahead,
-                           float* kept, LaneSum<float>* totals, bool* small) {
+                           float* saved, LaneSum<float>* totals, bool* small) {
   const float log2_factor = static_cast<float>(kLog2E * inverse_temperature);
   alignas(64) uint16_t most[kSumLanes] = {};
   const Pair* const pairs = reinterpret_cast<const Pair*>(bits);
@@ -79,8 +79,8 @@ PL_SHARED double sum_pairs(const uint16_t* bits, int n, double inverse_temperatu
       total[l] += a;
       total[kPairs + l] += b;
       if constexpr (keeps_terms) {
-        kept[at + l] = a;
-        kept[at + kPairs + l] = b;
+        saved[at + l] = a;
+        saved[at + kPairs + l] = b;
       }
       if constexpr (with_entropy) {
         weighted[l] = fma(a, x, weighted[l]);
@@ -99,12 +99,12 @@ PL_SHARED double sum_pairs(const uint16_t* bits, int n, double inverse_temperatu
 // logit may have most of the probability, because the sum without that logit's term then needs more digits.
 // Also tells whether they are small.
 inline bool add_pairs(const uint16_t* bits, int n, double inverse_temperature, bool with_entropy,
-                      const Ahead& ahead, float* kept, SoftmaxSums* sums, bool* small) {
-  const auto sum = with_entropy ? kept ? sum_pairs<true, true> : sum_pairs<true, false>
-                   : kept ? sum_pairs<false, true>
+                      const Ahead& ahead, float* saved, SoftmaxSums* sums, bool* small) {
+  const auto sum = with_entropy ? saved ? sum_pairs<true, true> : sum_pairs<true, false>
+                   : saved ? sum_pairs<false, true>
                                 : sum_pairs<false, false>;
   LaneSum<float> totals;
-  const double weighted = sum(bits, n, inverse_temperature, ahead, kept, &totals, small);
+  const double weighted = sum(bits, n, inverse_temperature, ahead, saved, &totals, small);
   if (!*small) return false;
   LaneSum<float> copy = totals;
   const double total = take(&totals);
@@ -169,7 +169,7 @@ PL_SHARED void gradient_of_paired_terms(const SoftmaxGradient& shared, const flo
   }
 }
 
-// Writes the gradient of small logits as bfloat16. `terms` is null if none were kept.
+// Writes the gradient of small logits as bfloat16. `terms` is null if none were saved.
 inline void write_gradient_of_pairs(const SoftmaxGradient& from_zero, const float* terms,
                                     const uint16_t* bits, int n, bool with_entropy, const Ahead& ahead,
                                     uint16_t* out) {

@@ -6,8 +6,8 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 void sum_logits(const cpu::LogitsRow& row, bool with_entropy, int64_t first, int64_t last,
-                const cpu::LogitsTerms& kept, SoftmaxSums* sums, double* target);
+                const cpu::LogitsTerms& saved, SoftmaxSums* sums, double* target);
 void logits_gradient(const cpu::LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy,
-                     int64_t first, int64_t last, const cpu::LogitsTerms& kept, void* out, DType out_dtype);
+                     int64_t first, int64_t last, const cpu::LogitsTerms& saved, void* out, DType out_dtype);
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -21,13 +21,13 @@ inline NextTile next_tile(const LogitsRow& row, int64_t first, int64_t last, con
 }
 
 // Adds up the terms of n logits, none of which is larger than `max`, in kSumLanes partial sums. Returns the
-// sum of e^d·d if with_entropy is set, otherwise 0. If keeps_terms is set, writes the terms to `kept`.
+// sum of e^d·d if with_entropy is set, otherwise 0. If keeps_terms is set, writes the terms to `saved`.
 template <bool with_entropy, bool keeps_terms>
 PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, const Ahead& ahead,
-                           float* kept, LaneSum<float>* totals, NextTile* next) {
+                           float* saved, LaneSum<float>* totals, NextTile* next) {
   // The logits of the next tile are prefetched this many logits before they are compared.
   constexpr int kLead = keeps_terms ? 512 : 1024;
-  static_assert(kBlock % kSumLanes == 0);
+  static_assert(kGranule % kSumLanes == 0);
   const float* const later = next->z;
   const int last = next->n > 0 ? next->n - kSumLanes : 0;
   const float least = least_distance(log2_factor);
@@ -48,7 +48,7 @@ PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, 
       const float distance = softmax_distance(z[at + l], max, least);
       const float e = exp2_of_product(distance, log2_factor, 1.0f);
       total[l] += e;
-      if constexpr (keeps_terms) kept[at + l] = e;
+      if constexpr (keeps_terms) saved[at + l] = e;
       if constexpr (with_entropy) weighted[l] = fma(e, distance, weighted[l]);
     }
   }
@@ -60,9 +60,9 @@ PL_SHARED double sum_terms(const float* z, int n, float max, float log2_factor, 
 }
 
 // Returns the sum of all terms but the largest logit's, if that is the only one that is not small. Its
-// partial sum lost digits of the terms that were added to 1, so these are added up again without it. `kept`
+// partial sum lost digits of the terms that were added to 1, so these are added up again without it. `saved`
 // has the terms. If it is null, they are computed again.
-inline __attribute__((noinline, cold)) double sum_without_largest(const float* z, const float* kept, int n,
+inline __attribute__((noinline, cold)) double sum_without_largest(const float* z, const float* saved, int n,
                                                                   float max, float log2_factor,
                                                                   const Ahead& ahead,
                                                                   LaneSum<float>* totals) {
@@ -71,9 +71,9 @@ inline __attribute__((noinline, cold)) double sum_without_largest(const float* z
   totals->lane[lane] = 0;
   LaneSum<float> again;
   int count = 0;
-  if (kept) {
+  if (saved) {
     for (int at = lane; at < n; at += kSumLanes)
-      again.lane[count++ % kSumLanes] += kept[at] == 1 ? 0 : kept[at];
+      again.lane[count++ % kSumLanes] += saved[at] == 1 ? 0 : saved[at];
     return take(totals) + take(&again);
   }
   alignas(64) float others[kLogitsTile / kSumLanes];
@@ -84,21 +84,21 @@ inline __attribute__((noinline, cold)) double sum_without_largest(const float* z
   return take(totals) + take(&again);
 }
 
-// `max` is the largest logit. `kept` is null if the terms are not kept. It may be the logits themselves.
+// `max` is the largest logit. `saved` is null if the terms are not saved. It may be the logits themselves.
 inline SoftmaxSums sum_tile(const float* z, int n, float max, float inverse_temperature, bool with_entropy,
-                            const Ahead& ahead, float* kept, NextTile* next) {
-  const auto sum = with_entropy ? kept ? sum_terms<true, true> : sum_terms<true, false>
-                   : kept ? sum_terms<false, true>
+                            const Ahead& ahead, float* saved, NextTile* next) {
+  const auto sum = with_entropy ? saved ? sum_terms<true, true> : sum_terms<true, false>
+                   : saved ? sum_terms<false, true>
                                 : sum_terms<false, false>;
   const float log2_factor = static_cast<float>(kLog2E) * inverse_temperature;
   // If all logits are −Infinity, the sum of the terms is 0, or NaN if there is a NaN.
   const float center = max > -kInfinity ? max : 0.0f;
   LaneSum<float> totals;
-  const double weighted = sum(z, n, center, log2_factor, ahead, kept, &totals, next);
+  const double weighted = sum(z, n, center, log2_factor, ahead, saved, &totals, next);
   LaneSum<float> copy = totals;
   double rest = take(&copy) - 1;
   if (rest < 0.25 && max > -kInfinity)
-    rest = sum_without_largest(z, kept, n, max, log2_factor, ahead, &totals);
+    rest = sum_without_largest(z, saved, n, max, log2_factor, ahead, &totals);
   return {max, rest, weighted};
 }
 

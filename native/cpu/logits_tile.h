@@ -16,9 +16,9 @@ using cpu::TermsOfTile;
 
 constexpr int kWide = 2 * kVector;
 
-// Precedes a loop over `count` numbers, a multiple of kVector, and has one vector step compute all of them.
-// For Clang, PL_FOR_LANES would say so only of kSumLanes numbers. PL_FOR_EACH_SHORT is for 16-bit numbers, of
-// which kWide fill a vector.
+// Precedes a loop over `count` numbers, a multiple of kVector, and has one vector iteration compute all of
+// them. For Clang, PL_FOR_LANES would say so only of kSumLanes numbers. PL_FOR_EACH_SHORT is for 16-bit
+// numbers, of which kWide fill a vector.
 #if defined(__clang__)
 #define PL_FOR_EACH(count) PL_LOOP(kVector, (count) / kVector)
 #define PL_FOR_EACH_SHORT(count) PL_LOOP(kWide, (count) / kWide)
@@ -27,30 +27,30 @@ constexpr int kWide = 2 * kVector;
 #define PL_FOR_EACH_SHORT(count) PL_FOR_LANES
 #endif
 
-static_assert(cpu::kLogitsBlock % kBlock == 0 && kLogitsTile % cpu::kLogitsBlock == 0);
+static_assert(cpu::kLogitsGranule % kGranule == 0 && kLogitsTile % cpu::kLogitsGranule == 0);
 
-// Logits of one tile, followed by −Infinity up to a whole block. The buffer itself is padded like
+// Logits of one tile, followed by −Infinity up to a whole granule. The buffer itself is padded like
 // TileReader's buffers, because loops read one and write another.
 struct alignas(64) Buffer {
   float of[kLogitsTile + 48];
 };
 
-// The memory that will be needed after a tile: the next tile and, if terms are kept, half a tile that will be
-// needed about a row later. The loops over a tile prefetch it, so that memory is read while the processor
+// The memory that will be needed after a tile: the next tile and, if terms are saved, half a tile that will
+// be needed about a row later. The loops over a tile prefetch it, so that memory is read while the processor
 // computes.
 class Ahead {
  public:
   // `position` is the index of the tile's first logit among those of the sums, which are followed by those of
   // the gradient.
-  Ahead(const LogitsRow& row, int64_t first, const LogitsTerms& kept, int64_t position)
+  Ahead(const LogitsRow& row, int64_t first, const LogitsTerms& saved, int64_t position)
       : size_(size_of(row.dtype)),
         next_tile_(static_cast<const char*>(row.data) + (first + kLogitsTile) * size_),
         far_(next_tile_) {
     const int64_t far = lead(row.vocabulary * size_) / size_ + position / 2;
     if (far < row.vocabulary)
       far_ = static_cast<const char*>(row.data) + far * size_;
-    else if (kept.next_row)
-      far_ = static_cast<const char*>(kept.next_row) + (far - row.vocabulary) * size_;
+    else if (saved.next_row)
+      far_ = static_cast<const char*>(saved.next_row) + (far - row.vocabulary) * size_;
   }
   // Prefetches the cache line of the logit that is `index` logits after the start of the next tile. The first
   // cache level has too few outstanding misses for float32 logits that come from memory.
@@ -78,11 +78,11 @@ class Ahead {
 };
 
 PL_FN int padded(int n) {
-  return (n + kBlock - 1) / kBlock * kBlock;
+  return (n + kGranule - 1) / kGranule * kGranule;
 }
 
-// Converts n numbers, a multiple of kBlock, to float32.
-inline PL_SHARED void widen_blocks(const uint16_t* in, int n, DType dtype, float* out) {
+// Converts n numbers, a multiple of kGranule, to float32.
+inline PL_SHARED void widen_granules(const uint16_t* in, int n, DType dtype, float* out) {
   if (dtype == DType::kFloat16) {
     for (int at = 0; at < n; at += kWide) {
       PL_FOR_EACH(kWide)
@@ -114,7 +114,7 @@ inline PL_SHARED void pad(int n, float* out) {
 // Returns the logits [first, first + n) in the row's data, or null if they must be converted, copied or
 // padded.
 inline const float* in_place(const LogitsRow& row, int64_t first, int64_t n) {
-  if (row.dtype != DType::kFloat32 || row.token_ids || n % kBlock != 0) return nullptr;
+  if (row.dtype != DType::kFloat32 || row.token_ids || n % kGranule != 0) return nullptr;
   return static_cast<const float*>(row.data) + first;
 }
 
@@ -136,12 +136,12 @@ inline PL_SHARED const float* read(const LogitsRow& row, int64_t first, int n, B
     if (row.token_ids)
       gather(row, first, n, bits);
     else
-      in_place = n / kBlock * kBlock;
-    if (in_place > 0) widen_blocks(in, in_place, row.dtype, out);
+      in_place = n / kGranule * kGranule;
+    if (in_place > 0) widen_granules(in, in_place, row.dtype, out);
     if (in_place < n) {
       if (!row.token_ids) memcpy(bits, in + in_place, (n - in_place) * sizeof *bits);
       memset(bits + n - in_place, 0, (padded(n) - n) * sizeof *bits);
-      widen_blocks(bits, padded(n) - in_place, row.dtype, out + in_place);
+      widen_granules(bits, padded(n) - in_place, row.dtype, out + in_place);
     }
   }
   pad(n, out);
@@ -172,9 +172,9 @@ inline PL_SHARED float largest_of_lanes(float* most, int count) {
 }
 
 inline float largest(const float* z, int n) {
-  // The loop has twice the usual number of lanes, because each step only waits for the one before.
+  // The loop has twice the usual number of lanes, because each iteration only waits for the one before.
   constexpr int kLanes = 2 * kSumLanes;
-  static_assert(kBlock % kLanes == 0);
+  static_assert(kGranule % kLanes == 0);
   alignas(64) float most[kLanes];
   for (float& each : most) each = -kInfinity;
   for (int at = 0; at < n; at += kLanes) {

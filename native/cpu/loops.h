@@ -25,7 +25,7 @@ struct LossSums {
 };
 
 // The loops of one policy loss. The argument `loss` points to an object of this loss's type. The tile length
-// n is a multiple of kBlock. If `grad` is null, the gradient is not computed.
+// n is a multiple of kGranule. If `grad` is null, the gradient is not computed.
 struct LossLoops {
   // Adds row_term() of a tile's unmasked tokens to `sum`.
   void (*row_sum_tile)(const void* loss, const TileColumns& in, int n, LaneSum<double>* sum);
@@ -54,10 +54,10 @@ const KlLoops& kl_loops(int index);
 // which is `weight` for each of these tokens.
 void entropy_tile(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* sum);
 
-// The number of files loss_loops_<slice>.cc. The losses are divided among these files, so that they compile
+// The number of files loss_loops_<file>.cc. The losses are divided among these files, so that they compile
 // in parallel.
-constexpr int kLossSlices = 2;
-template <int slice>
-const LossLoops* loss_loops_of_slice(int index);
+constexpr int kLossFiles = 2;
+template <int file>
+const LossLoops* loss_loops_of_file(int index);
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,5 +1,5 @@
-// The inner loops of policy losses. Several files loss_loops_<slice>.cc include this header. Each of them
-// compiles the loops of a different slice (part) of the losses.
+// The inner loops of policy losses. Several files loss_loops_<file>.cc include this header. Each of them
+// compiles the loops of some of the losses.
 #pragma once
 
 #include <utility>
@@ -69,12 +69,12 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
       const TokenTerm term = loss.token(row, PL_TOKEN(L::traits.token_columns(), i));
       const int32_t lane = masked ? lanes[i] : -1;
       const float of_token = weighted ? weights[i] : 1.0f;
-      if constexpr (with_grad) grad[i] = kept(term.derivative * weight * of_token, lane);
-      value[l] += kept(term.value * of_token, lane);
-      if constexpr (metrics > 0) m0[l] += kept(term.metric0, lane);
-      if constexpr (metrics > 1) m1[l] += kept(term.metric1, lane);
-      if constexpr (metrics > 2) m2[l] += kept(term.metric2, lane);
-      if constexpr (metrics > 3) m3[l] += kept(term.metric3, lane);
+      if constexpr (with_grad) grad[i] = if_unmasked(term.derivative * weight * of_token, lane);
+      value[l] += if_unmasked(term.value * of_token, lane);
+      if constexpr (metrics > 0) m0[l] += if_unmasked(term.metric0, lane);
+      if constexpr (metrics > 1) m1[l] += if_unmasked(term.metric1, lane);
+      if constexpr (metrics > 2) m2[l] += if_unmasked(term.metric2, lane);
+      if constexpr (metrics > 3) m3[l] += if_unmasked(term.metric3, lane);
     }
   }
   sums->loss.load(value);
@@ -159,25 +159,25 @@ template <class L>
 constexpr LossLoops kLoopsOf = {row_sum_tile<L>,      row_metric<L>,      loss_tile<L>,
                                 needs_row_sums_of<L>, row_sum_columns<L>, L::traits};
 
-// Returns the loops of loss L if in_slice is set. Otherwise returns null, and the compiler does not generate
+// Returns the loops of loss L if in_file is set. Otherwise returns null, and the compiler does not generate
 // the loops.
-template <class L, bool in_slice>
+template <class L, bool in_file>
 constexpr const LossLoops* loops_if() {
-  if constexpr (in_slice)
+  if constexpr (in_file)
     return &kLoopsOf<L>;
   else
     return nullptr;
 }
 
-template <int slice, class... L, int... index>
-const LossLoops* find_in_slice(int wanted, TypeList<L...>, std::integer_sequence<int, index...>) {
-  static constexpr const LossLoops* loops[] = {loops_if<L, index % kLossSlices == slice>()...};
+template <int file, class... L, int... index>
+const LossLoops* find_in_file(int wanted, TypeList<L...>, std::integer_sequence<int, index...>) {
+  static constexpr const LossLoops* loops[] = {loops_if<L, index % kLossFiles == file>()...};
   return loops[wanted];
 }
 
-template <int slice>
-const LossLoops* loss_loops_of_slice(int index) {
-  return find_in_slice<slice>(index, Losses{}, std::make_integer_sequence<int, Losses::size>{});
+template <int file>
+const LossLoops* loss_loops_of_file(int index) {
+  return find_in_file<file>(index, Losses{}, std::make_integer_sequence<int, Losses::size>{});
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

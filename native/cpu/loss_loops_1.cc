@@ -2,5 +2,5 @@
 #include "cpu/loss_loops.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
-template const LossLoops* loss_loops_of_slice<1>(int);
+template const LossLoops* loss_loops_of_file<1>(int);
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -15,41 +15,41 @@ template <class Number>
 using Any = Number;
 #endif
 
-// Return whether a block has a masked token, and whether it has an unmasked one.
-PL_FN bool has_masked(const uint8_t* block) {
+// Return whether a granule has a masked token, and whether it has an unmasked one.
+PL_FN bool has_masked(const uint8_t* granule) {
   Any<uint8_t> any = 0;
-  for (int i = 0; i < kBlock; ++i) any |= block[i] == 0 ? 1 : 0;
+  for (int i = 0; i < kGranule; ++i) any |= granule[i] == 0 ? 1 : 0;
   return any != 0;
 }
-PL_FN bool has_unmasked(const uint8_t* block) {
+PL_FN bool has_unmasked(const uint8_t* granule) {
   Any<uint8_t> any = 0;
-  for (int i = 0; i < kBlock; ++i) any |= block[i] != 0 ? 1 : 0;
+  for (int i = 0; i < kGranule; ++i) any |= granule[i] != 0 ? 1 : 0;
   return any != 0;
 }
 
 inline bool all_unmasked(const uint8_t* mask, int n) {
   int at = 0;
-  for (; at + kBlock <= n; at += kBlock)
+  for (; at + kGranule <= n; at += kGranule)
     if (has_masked(mask + at)) return false;
   Any<uint8_t> any_masked = 0;
   for (; at < n; ++at) any_masked |= mask[at] == 0 ? 1 : 0;
   return any_masked == 0;
 }
 
-// Returns the number of tokens up to and including the last unmasked one, rounded up to a multiple of kBlock
-// but at most n.
+// Returns the number of tokens up to and including the last unmasked one, rounded up to a multiple of
+// kGranule but at most n.
 inline int unmasked_length(const uint8_t* mask, int n) {
-  int length = n / kBlock * kBlock;
+  int length = n / kGranule * kGranule;
   for (int i = length; i < n; ++i)
     if (mask[i] != 0) return n;
-  while (length > 0 && !has_unmasked(mask + length - kBlock)) length -= kBlock;
+  while (length > 0 && !has_unmasked(mask + length - kGranule)) length -= kGranule;
   return length;
 }
 
 // Returns the position after the last unmasked token of a row before `last`, or 0 if there is none. That can
 // happen even if unmasked tokens were counted, because the caller may change the mask during the call.
 inline int64_t end_of_unmasked(const uint8_t* mask, int64_t last) {
-  while (last > kBlock && !has_unmasked(mask + last - kBlock)) last -= kBlock;
+  while (last > kGranule && !has_unmasked(mask + last - kGranule)) last -= kGranule;
   while (last > 0 && mask[last - 1] == 0) --last;
   return last;
 }
@@ -63,13 +63,13 @@ inline int64_t count_mask(const uint8_t* mask, int64_t n) {
   int64_t i = 0;
   while (n - i >= kLanes) {
     uint8_t counts[kLanes] = {};
-    const int64_t steps = (n - i) / kLanes < kMost ? (n - i) / kLanes : kMost;
-    for (int64_t step = 0; step < steps; ++step, i += kLanes)
+    const int64_t rounds = (n - i) / kLanes < kMost ? (n - i) / kLanes : kMost;
+    for (int64_t round = 0; round < rounds; ++round, i += kLanes)
       for (int lane = 0; lane < kLanes; ++lane)
         counts[lane] = static_cast<uint8_t>(counts[lane] + (mask[i + lane] != 0 ? 1 : 0));
-    int part = 0;
-    for (int lane = 0; lane < kLanes; ++lane) part += counts[lane];
-    total += part;
+    int sum = 0;
+    for (int lane = 0; lane < kLanes; ++lane) sum += counts[lane];
+    total += sum;
   }
   for (; i < n; ++i) total += mask[i] != 0 ? 1 : 0;
   return total;

@@ -5,9 +5,9 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 namespace {
 
-// Converts n numbers, a multiple of kBlock, to 16 bits. Prefetches the memory of as many after them, which
+// Converts n numbers, a multiple of kGranule, to 16 bits. Prefetches the memory of as many after them, which
 // the caller will probably convert next.
-__attribute__((noinline)) void narrow_blocks(const float* in, int n, DType dtype, uint16_t* out) {
+__attribute__((noinline)) void narrow_granules(const float* in, int n, DType dtype, uint16_t* out) {
   for (int at = n; at < 2 * n; at += kSumLanes) __builtin_prefetch(out + at, 1, 2);
   if (dtype == DType::kFloat16) {
     for (int at = 0; at < n; at += kSumLanes) {
@@ -30,11 +30,11 @@ void store_numbers(const float* in, int n, DType dtype, void* out, int64_t first
     return;
   }
   uint16_t* const bits = static_cast<uint16_t*>(out) + first;
-  const int whole = n / kBlock * kBlock;
-  narrow_blocks(in, whole, dtype, bits);
+  const int whole = n / kGranule * kGranule;
+  narrow_granules(in, whole, dtype, bits);
   if (whole == n) return;
-  alignas(64) uint16_t last[kBlock];
-  narrow_blocks(in + whole, kBlock, dtype, last);
+  alignas(64) uint16_t last[kGranule];
+  narrow_granules(in + whole, kGranule, dtype, last);
   memcpy(bits + whole, last, (n - whole) * sizeof *bits);
 }
 

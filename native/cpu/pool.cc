@@ -55,9 +55,9 @@ int64_t Task::next_phase() {
   }
 }
 
-void Task::run(int64_t piece) {
+void Task::run(int64_t item) {
   try {
-    work(piece);
+    work(item);
   } catch (const std::bad_alloc&) {
     run_out_of_memory();
   }
@@ -74,29 +74,29 @@ bool Task::check_abort() {
   return aborted();
 }
 
-void Task::begin_phase(int64_t pieces) {
-  pieces_ = pieces;
-  unfinished_.store(pieces);
-  left_.store(pieces);  // from here on, other threads take pieces
+void Task::begin_phase(int64_t items) {
+  items_ = items;
+  unfinished_.store(items);
+  left_.store(items);  // from here on, other threads take items
 }
 
-int64_t Task::run_pieces() {
+int64_t Task::run_items() {
   int64_t done = 0;
   // Looks before it takes, because looking does not take the cache line away from another processor.
-  while (has_pieces()) {
+  while (has_items()) {
     const int64_t left = left_.fetch_sub(1);
     if (left <= 0) break;
-    // The phase cannot end before this piece does, so pieces_ does not change.
-    run(pieces_ - left);
+    // The phase cannot end before this item does, so items_ does not change.
+    run(items_ - left);
     ++done;
   }
   return done;
 }
 
-bool Task::soon_has_pieces() const {
-  // The other threads finish their last pieces and prepare the next phase.
-  soon([this] { return has_pieces() || finished_.load(std::memory_order_relaxed); });
-  return has_pieces();
+bool Task::soon_has_items() const {
+  // The other threads finish their last items and prepare the next phase.
+  soon([this] { return has_items() || finished_.load(std::memory_order_relaxed); });
+  return has_items();
 }
 
 Pool::Pool() : limit_(std::max(1u, std::thread::hardware_concurrency())) {}
@@ -135,9 +135,9 @@ void Pool::run(std::shared_ptr<Task> task) {
   }
   while (true) {
     do work(task);
-    while (task->soon_has_pieces());
+    while (task->soon_has_items());
     lock.lock();
-    progress_.wait(lock, [&] { return task->finished_ || task->has_pieces(); });
+    progress_.wait(lock, [&] { return task->finished_ || task->has_items(); });
     if (task->finished_) break;
     lock.unlock();
   }
@@ -146,8 +146,8 @@ void Pool::run(std::shared_ptr<Task> task) {
 }
 
 bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
-  const int64_t pieces = task->next_phase();
-  if (pieces == 0) {
+  const int64_t items = task->next_phase();
+  if (items == 0) {
     task->done();
     std::lock_guard lock(mutex_);
     task->finished_ = true;
@@ -155,18 +155,18 @@ bool Pool::advance(const std::shared_ptr<Task>& task, bool works) {
     return true;
   }
   std::unique_lock lock(mutex_);
-  // Waking another thread takes longer than a small piece, so a thread that works does not wake one for a
-  // piece that it takes itself.
-  const int64_t helpers = std::min<int64_t>(pieces, limit_) - (works ? 1 : 0);
+  // Waking another thread takes longer than a small item, so a thread that works does not wake one for an
+  // item that it takes itself.
+  const int64_t helpers = std::min<int64_t>(items, limit_) - (works ? 1 : 0);
   try {
     start_workers(helpers);
     if (helpers > 0 && !workers_.empty()) tasks_.push_back(task);
   } catch (const std::bad_alloc&) {
-    if (!works) throw;  // else the calling thread takes all pieces
+    if (!works) throw;  // else the calling thread takes all items
   }
-  // Nothing may fail from here on: other threads now take pieces of the task, so the caller must stay and
+  // Nothing may fail from here on: other threads now take items of the task, so the caller must stay and
   // wait for them.
-  task->begin_phase(pieces);
+  task->begin_phase(items);
   waiting_ = static_cast<int64_t>(tasks_.size());
   const bool has_workers = !workers_.empty();
   const int64_t wakes = helpers - lingering_;
@@ -188,8 +188,8 @@ void Pool::start_workers(int64_t wanted) {
 }
 
 void Pool::work(const std::shared_ptr<Task>& task) {
-  // A phase cannot end before a thread that ran pieces of it has told so.
-  while (const int64_t done = task->run_pieces())
+  // A phase cannot end before a thread that ran items of it has told so.
+  while (const int64_t done = task->run_items())
     if (task->unfinished_.fetch_sub(done) == done) advance(task, true);
 }
 
@@ -213,10 +213,10 @@ void Pool::worker() {
     lock.unlock();
     if (others_wait) wake_.notify_one();
     do work(task);
-    while (task->soon_has_pieces());
+    while (task->soon_has_items());
     lock.lock();
     --working_;
-    if (!task->has_pieces()) std::erase(tasks_, task);
+    if (!task->has_items()) std::erase(tasks_, task);
     waiting_ = static_cast<int64_t>(tasks_.size());
     task.reset();
     if (!tasks_.empty()) wake_.notify_one();

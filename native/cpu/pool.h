@@ -13,16 +13,16 @@
 
 namespace policy_loss::cpu {
 
-// Work that consists of phases. A phase consists of pieces, which can run on several threads at once. A phase
-// starts when the previous phase is done.
+// Work that consists of phases. A phase consists of work items, which can run on several threads at once. A
+// phase starts when the previous phase is done.
 class Task {
  public:
   virtual ~Task() = default;
-  // Starts the next phase and returns the number of its pieces, or returns 0 after the last phase. No two
+  // Starts the next phase and returns the number of its items, or returns 0 after the last phase. No two
   // threads call it at the same time.
   int64_t next_phase();
-  void run(int64_t piece);
-  // Called once, after the last piece, by the thread that finished that piece.
+  void run(int64_t item);
+  // Called once, after the last item, by the thread that finished that item.
   virtual void done() = 0;
 
   // Sets the flag that stops the task: it stops soon after *flag becomes non-zero.
@@ -37,25 +37,25 @@ class Task {
  protected:
   // Do the work of next_phase() and run(). They may throw std::bad_alloc.
   virtual int64_t open_phase() = 0;
-  virtual void work(int64_t piece) = 0;
+  virtual void work(int64_t item) = 0;
 
  private:
   friend class Pool;
 
   void run_out_of_memory();
-  void begin_phase(int64_t pieces);
-  // Takes and runs pieces of the current phase until none is left. Returns how many it ran.
-  int64_t run_pieces();
-  bool has_pieces() const { return left_.load(std::memory_order_relaxed) > 0; }
-  // Waits for a moment in a loop. Returns whether the next phase has begun, so that there are pieces to take.
-  bool soon_has_pieces() const;
+  void begin_phase(int64_t items);
+  // Takes and runs items of the current phase until none is left. Returns how many it ran.
+  int64_t run_items();
+  bool has_items() const { return left_.load(std::memory_order_relaxed) > 0; }
+  // Waits for a moment in a loop. Returns whether the next phase has begun, so that there are items to take.
+  bool soon_has_items() const;
 
   const int32_t* abort_ = nullptr;
   std::atomic<bool> aborted_{false};
   std::atomic<bool> out_of_memory_{false};
 
-  int64_t pieces_ = 0;                        // of the current phase
-  alignas(64) std::atomic<int64_t> left_{0};  // pieces to take; 0 or less if all are taken
+  int64_t items_ = 0;                         // of the current phase
+  alignas(64) std::atomic<int64_t> left_{0};  // items to take; 0 or less if all are taken
   std::atomic<int64_t> unfinished_{0};
   std::atomic<bool> finished_{false};  // written under the pool's mutex
 };
@@ -79,11 +79,11 @@ class Pool {
  private:
   Pool();
   void worker();
-  // Takes and runs pieces of the task until none is left.
+  // Takes and runs items of the task until none is left.
   void work(const std::shared_ptr<Task>& task);
   void start_workers(int64_t wanted);
-  // Begins the next phase of the task, or ends the task. Returns false if the phase has pieces but the pool
-  // has no threads to run them. `works` tells whether the calling thread takes pieces of the phase itself.
+  // Begins the next phase of the task, or ends the task. Returns false if the phase has items but the pool
+  // has no threads to run them. `works` tells whether the calling thread takes items of the phase itself.
   bool advance(const std::shared_ptr<Task>& task, bool works);
   // Waits in a loop for a task, but only for a moment. A worker does so before it sleeps, because calls often
   // follow each other within microseconds, and a worker that must be woken would come too late for a short
@@ -94,11 +94,11 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable progress_;         // for the callers of run()
-  std::deque<std::shared_ptr<Task>> tasks_;  // those with pieces left to take
+  std::deque<std::shared_ptr<Task>> tasks_;  // those with items left to take
   std::atomic<int64_t> waiting_{0};          // the size of tasks_, for workers that linger
   std::vector<std::thread> workers_;
   int limit_ = 1;
-  int working_ = 0;    // threads that run pieces, including callers of run()
+  int working_ = 0;    // threads that run items, including callers of run()
   int lingering_ = 0;  // workers in linger()
 };
 

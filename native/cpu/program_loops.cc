@@ -14,7 +14,7 @@ void arithmetic(const TokenOperand* operands, int n, float* out) {
   const float va = operands[0].value, vb = operands[1].value, vc = operands[2].value, vd = operands[3].value;
   constexpr int count = program::kOpOperands[static_cast<int>(op)];
   // Equals n. The division tells the compiler that there is no remainder.
-  const int whole = n / kBlock * kBlock;
+  const int whole = n / kGranule * kGranule;
 #pragma omp simd
   for (int i = 0; i < whole; ++i)
     out[i] = apply<op, float>(uniform & 1 ? va : a[i], count < 2 || uniform & 2 ? vb : b[i],
@@ -72,7 +72,8 @@ PL_FN void add_to_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<N
     const float value = x.value;
     for (int at = 0; at < n; at += kSumLanes) {
       PL_FOR_LANES
-      for (int l = 0; l < kSumLanes; ++l) partial[l] += kept(uniform ? value : data[at + l], lanes[at + l]);
+      for (int l = 0; l < kSumLanes; ++l)
+        partial[l] += if_unmasked(uniform ? value : data[at + l], lanes[at + l]);
     }
   });
   sum->load(partial);
@@ -96,21 +97,21 @@ void add_to_token_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<f
   add_to_sum(x, lanes, n, sum);
 }
 
-void write_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out) {
+void write_unmasked(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out) {
   with_form(x, [&]<bool uniform>() {
     const float* const data = x.data;
     const float value = x.value;
 #pragma omp simd
-    for (int i = 0; i < n; ++i) out[i] = kept((uniform ? value : data[i]) * factor, lanes[i]);
+    for (int i = 0; i < n; ++i) out[i] = if_unmasked((uniform ? value : data[i]) * factor, lanes[i]);
   });
 }
 
-void add_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out) {
+void add_unmasked(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out) {
   with_form(x, [&]<bool uniform>() {
     const float* const data = x.data;
     const float value = x.value;
 #pragma omp simd
-    for (int i = 0; i < n; ++i) out[i] += kept((uniform ? value : data[i]) * factor, lanes[i]);
+    for (int i = 0; i < n; ++i) out[i] += if_unmasked((uniform ? value : data[i]) * factor, lanes[i]);
   });
 }
 
@@ -131,27 +132,27 @@ void write_draws(const RowDraws& draws, int64_t position, int n, float* out) {
   for (int i = 0; i < n; ++i) out[i] = draws.at(static_cast<uint32_t>(position) + static_cast<uint32_t>(i));
 }
 
-int64_t keep(const TokenOperand& x, const Lane* lanes, int n, float* out) {
+int64_t gather(const TokenOperand& x, const Lane* lanes, int n, float* out) {
   int64_t count = 0;
-  for (int at = 0; at < n; at += kBlock) {
+  for (int at = 0; at < n; at += kGranule) {
     int32_t all = -1;
 #pragma omp simd reduction(& : all)
-    for (int i = at; i < at + kBlock; ++i) all &= lanes[i];
+    for (int i = at; i < at + kGranule; ++i) all &= lanes[i];
     if (all != 0 && !x.is_uniform()) {
-      memcpy(out + count, x.data + at, kBlock * sizeof(float));
-      count += kBlock;
+      memcpy(out + count, x.data + at, kGranule * sizeof(float));
+      count += kGranule;
       continue;
     }
     // Each value is written, and the next one overwrites it if it is masked, because a branch per token would
     // often be predicted wrongly. `out` need not have room for a masked value.
-    float unmasked[kBlock];
-    int kept = 0;
-    for (int i = at; i < at + kBlock; ++i) {
-      unmasked[kept] = x.is_uniform() ? x.value : x.data[i];
-      kept += lanes[i] & 1;
+    float unmasked[kGranule];
+    int added = 0;
+    for (int i = at; i < at + kGranule; ++i) {
+      unmasked[added] = x.is_uniform() ? x.value : x.data[i];
+      added += lanes[i] & 1;
     }
-    memcpy(out + count, unmasked, static_cast<size_t>(kept) * sizeof(float));
-    count += kept;
+    memcpy(out + count, unmasked, static_cast<size_t>(added) * sizeof(float));
+    count += added;
   }
   return count;
 }

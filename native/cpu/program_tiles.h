@@ -14,8 +14,8 @@ class ProgramTiles {
         pass_(pass.program),
         values_(values),
         size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
-    static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
-    static_assert(cpu::kScannedPadding >= kBlock);
+    static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kGranule == 0);
+    static_assert(cpu::kScannedPadding >= kGranule);
   }
 
   // The most tokens of a tile.
@@ -105,7 +105,7 @@ class ProgramTiles {
     ReadAhead ahead(program_, in, n, segment.last - segment.first, grad);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
-      ahead.step();
+      ahead.advance();
       if (x.op == Op::k_loss)
         add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->loss);
       else if (x.op == Op::k_metric)
@@ -122,9 +122,9 @@ class ProgramTiles {
     const TokenOperand value = token_operand(x.operand[0], in);
     const float factor = token_operand(x.operand[1], in).value;
     if (x.op == Op::k_grad)
-      write_kept(value, factor, in.lanes, n, to);
+      write_unmasked(value, factor, in.lanes, n, to);
     else
-      add_kept(value, factor, in.lanes, n, to);
+      add_unmasked(value, factor, in.lanes, n, to);
   }
 
   void interpret(const Segment& segment, const TileColumns& in, int n, RowReductions* reductions) {
@@ -132,18 +132,18 @@ class ProgramTiles {
     int reduction = 0;
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
-      ahead.step();
+      ahead.advance();
       if (program::is_row_reduction(x.op))
         reductions->add(reduction++, token_operand(x.operand[0], in), in.lanes, n, position_, values_);
       else if (program::is_scan(x.op))
-        write_kept(token_operand(x.operand[0], in), 1.0f, in.lanes, n, scanned_of(x.out) + position_);
+        write_unmasked(token_operand(x.operand[0], in), 1.0f, in.lanes, n, scanned_of(x.out) + position_);
       else
         compute(x, in, n);
     }
   }
 
   // What the loop of a compiled segment gets for every tile of a row. The operands of extremes and of
-  // row_keep, and the results that depend on positions, go to registers.
+  // row_gather, and the results that depend on positions, go to registers.
   struct RowLoop {
     const Segment* segment = nullptr;  // the first segment of the compiled one; null if nothing is prepared
     float uniforms[4 * program::kMaxValues];
@@ -182,7 +182,7 @@ class ProgramTiles {
     }
   }
 
-  // Runs the prepared loop for a tile, and adds what it has written for extremes and row_keep.
+  // Runs the prepared loop for a tile, and adds what it has written for extremes and row_gather.
   void run_loop(const TileColumns& in, int n, float* grad, LossSums* outputs, RowReductions* reductions) {
     for (int k = 0; k < loop_.positions; ++k)
       if (k == 0 || loop_.result[k] != loop_.result[k - 1])

@@ -42,8 +42,8 @@ struct ProgramValues {
   double row_column[kRowColumns] = {};
   double column[kColumns] = {};
   int64_t row_index = 0;
-  RowRank row_rank[program::kMaxKept];  // of the row's kept values
-  int64_t kept_begin = 0;               // where the row's values begin in the memory for kept values
+  RowRank row_rank[program::kMaxGathered];  // of the row's gathered values
+  int64_t gathered_begin = 0;               // where the row's values begin in the memory for gathered values
   // The outputs of the row.
   double loss = 0;
   double metric[kMaxMetrics] = {};
@@ -55,8 +55,8 @@ struct ProgramValues {
     numbers(Kind::kRowValue) = values;
     loss = 0;
     for (int k = 0; k < program.metrics; ++k) metric[k] = 0;
-    kept_begin = program.has_batch_segment ? pass.batch->layout.begin(index) : 0;
-    for (int k = 0; k < program.kept; ++k) row_rank[k].clear();
+    gathered_begin = program.has_batch_segment ? pass.batch->layout.begin(index) : 0;
+    for (int k = 0; k < program.gathered; ++k) row_rank[k].clear();
     for (unsigned left = program.row_columns; left != 0; left &= left - 1) {
       const int c = __builtin_ctz(left);
       row_column[c] = pass.batch->row_column[c][index];
@@ -73,8 +73,8 @@ struct ProgramValues {
 
   // Returns where the values with a number that the row's tokens keep are. They have no gaps for masked
   // tokens.
-  float* kept_values(int kept) const {
-    return pass.program.kept + kept * pass.program.kept_stride + kept_begin;
+  float* gathered_values(int gathered) const {
+    return pass.program.gathered + gathered * pass.program.gathered_stride + gathered_begin;
   }
 
   double* output(const Instruction& x) {
@@ -107,7 +107,7 @@ struct ProgramValues {
       }
       double* const out = (segment.kind == Op::k_batch ? batch : row) + x.out;
       if (x.op == Op::k_row_rank)
-        *out = row_rank[x.operand[0].index].select(kept_values(x.operand[0].index),
+        *out = row_rank[x.operand[0].index].select(gathered_values(x.operand[0].index),
                                                    pass.row_tokens[row_index], b);
       else if (x.op == Op::k_is_row)
         *out = a == static_cast<double>(row_index) ? 1.0 : 0.0;

@@ -14,14 +14,14 @@ class ReadAhead {
   ReadAhead(const program::ProgramView& program, const TileColumns& in, int n, int instructions, float* grad)
       : grad_(reinterpret_cast<char*>(grad)),
         lines_(n * static_cast<int>(sizeof(float)) / kLine),
-        step_((lines_ + instructions - 1) / instructions) {
+        per_advance_((lines_ + instructions - 1) / instructions) {
     for (int c = 0; c < kColumns; ++c)
       if ((program.columns & reads(c)) != 0)
         begin_[count_++] = reinterpret_cast<const char*>(in.get<const float*>(c) + n);
   }
 
-  void step() {
-    for (const int end = at_ + step_; at_ < end && at_ < lines_; ++at_) {
+  void advance() {
+    for (const int end = at_ + per_advance_; at_ < end && at_ < lines_; ++at_) {
       for (int c = 0; c < count_; ++c) __builtin_prefetch(begin_[c] + at_ * kLine);
       if (grad_) __builtin_prefetch(grad_ + at_ * kLine, 1);
     }
@@ -32,7 +32,7 @@ class ReadAhead {
   const char* begin_[kColumns];
   int count_ = 0;
   char* const grad_;  // null if no gradient is wanted
-  const int lines_, step_;
+  const int lines_, per_advance_;
   int at_ = 0;
 };
 

@@ -9,7 +9,7 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// The number of tokens that the vectorised recurrence computes in one step.
+// The number of tokens that the vectorised recurrence computes at once.
 constexpr int kStride = 8;
 
 // The recurrence runs from the last tile of a row to the first. Each tile hands its own first kStride terms
@@ -22,7 +22,7 @@ struct TileCarry {
 // Replaces the n terms in x with the results x_i = term_i + decay·x_{i+1}. The array x must have room for
 // kStride more numbers.
 //
-// First, each term is replaced by a sum of kStride neighbouring terms, in steps that double the number of
+// First, each term is replaced by a sum of kStride neighbouring terms, in rounds that double the number of
 // terms summed. The recurrence then computes kStride tokens at once, so its chain of dependent additions is
 // kStride times shorter.
 inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
@@ -34,9 +34,9 @@ inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
   double power = decay;
   // The sums from x[n + 1] on stay incomplete, because the terms from x[n + kStride] on are missing. These
   // sums lie past the end of the tile, and the code after the loop overwrites them without reading them.
-  for (int span = 1; span < kStride; span *= 2) {
+  for (int distance = 1; distance < kStride; distance *= 2) {
 #pragma omp simd
-    for (int i = 0; i < n + kStride - span; ++i) x[i] = fma(power, x[i + span], x[i]);
+    for (int i = 0; i < n + kStride - distance; ++i) x[i] = fma(power, x[i + distance], x[i]);
     power *= power;
   }
   for (int k = 0; k < kStride; ++k) x[n + k] = carry->x[k];
@@ -183,12 +183,12 @@ class RecurrenceOfRow {
     double* const terms = terms_;
 #pragma omp simd
     for (int i = 0; i < n; ++i)
-      terms[i] = kept_by(tile.mask[i], f.advantage(x[i], tile.token(i, 0.0), baseline));
+      terms[i] = if_unmasked_by(tile.mask[i], f.advantage(x[i], tile.token(i, 0.0), baseline));
     const double mean = count > 0 ? sum_of_terms(n) / count : 0.0;
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
       const double d = f.advantage(x[i], tile.token(i, 0.0), baseline) - mean;
-      terms[i] = kept_by(tile.mask[i], d * d);
+      terms[i] = if_unmasked_by(tile.mask[i], d * d);
     }
     spread_->add({count, mean, sum_of_terms(n)});
   }

@@ -39,20 +39,20 @@ class RowMemory {
   void give(TokenPass* pass, const Chunk& chunk) {
     ProgramPass& p = pass->program;
     if (!p.program) return;
-    const int64_t kept = p.program->has_batch_segment ? 0 : p.program->kept;
+    const int64_t gathered = p.program->has_batch_segment ? 0 : p.program->gathered;
     const int64_t scanned = p.program->has_several_passes ? 0 : p.program->scanned;
-    if (kept + scanned == 0) return;
+    if (gathered + scanned == 0) return;
     int64_t longest = 0;
     for (int64_t row = chunk.first_row; row < chunk.last_row; ++row)
       longest = std::max(longest, pass->batch->layout.length(row));
     const int64_t stride = longest + kScannedPadding;
-    data_.reset(new float[(kept + scanned) * stride]);
-    if (kept > 0) {
-      p.kept = data_.get();
-      p.kept_stride = stride;
+    data_.reset(new float[(gathered + scanned) * stride]);
+    if (gathered > 0) {
+      p.gathered = data_.get();
+      p.gathered_stride = stride;
     }
     if (scanned > 0) {
-      p.scanned = data_.get() + kept * stride;
+      p.scanned = data_.get() + gathered * stride;
       p.scanned_stride = stride;
     }
   }

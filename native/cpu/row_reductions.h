@@ -28,8 +28,8 @@ class RowReductions {
     const Instruction& x = *r.instruction;
     if (x.op == Op::k_row_sum) return add_to_row_sum(operand, lanes, n, &r.lanes.precise);
     if (x.op == Op::k_row_sum_single) return add_to_token_sum(operand, lanes, n, &r.lanes.single);
-    if (x.op == Op::k_row_keep) {
-      r.kept += keep(operand, lanes, n, values.kept_values(x.out) + r.kept);
+    if (x.op == Op::k_row_gather) {
+      r.gathered += gather(operand, lanes, n, values.gathered_values(x.out) + r.gathered);
       return;
     }
     const bool wants_position = program::is_position(x.op);
@@ -59,13 +59,13 @@ class RowReductions {
     RowSum lanes{};
     double sum = 0;
     Extreme extreme{};
-    int64_t kept = 0;  // how many values have been kept
+    int64_t gathered = 0;  // how many values have been gathered
   };
 
   static double result(const Reduction& r, const ProgramValues& values) {
     const Op op = r.instruction->op;
     if (program::is_sum(op)) return r.sum;
-    if (op == Op::k_row_keep) return values.row_input[program::kRowTokens];
+    if (op == Op::k_row_gather) return values.row_input[program::kRowTokens];
     return program::is_position(op) ? static_cast<double>(r.extreme.position) : r.extreme.value;
   }
 

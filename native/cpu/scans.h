@@ -7,14 +7,14 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Computes running sums over one tile of tokens after another. Each step writes an array of its own, which
+// Computes running sums over one tile of tokens after another. Each round writes an array of its own, which
 // begins with the last numbers of the tile before.
 class RunningSums {
  public:
   static constexpr int kTokens = 256;  // of a tile
 
   explicit RunningSums(double decay) : power_{decay} {
-    for (int step = 0; step < kSteps; ++step) power_[step + 1] = power_[step] * power_[step];
+    for (int round = 0; round < kRounds; ++round) power_[round + 1] = power_[round] * power_[round];
   }
 
   // The numbers of the tile, and their running sums after add().
@@ -25,9 +25,9 @@ class RunningSums {
     add_window<0>();
     add_window<1>();
     add_window<2>();
-    static_assert(kSteps == 3);
-    const double power = power_[kSteps];
-    const double* const windows = after_[kSteps] + kWindow;
+    static_assert(kRounds == 3);
+    const double power = power_[kRounds];
+    const double* const windows = after_[kRounds] + kWindow;
 #pragma omp simd safelen(8)
     for (int i = 0; i < kTokens; ++i) sums_[kWindow + i] = windows[i] + power * sums_[i];
     static_assert(kWindow == 8);
@@ -36,20 +36,22 @@ class RunningSums {
   }
 
  private:
-  static constexpr int kSteps = program::kWindowSteps;
-  static constexpr int kWindow = 1 << kSteps;
+  static constexpr int kRounds = program::kWindowRounds;
+  static constexpr int kWindow = 1 << kRounds;
 
-  template <int step>
+  template <int round>
   void add_window() {
-    const double power = power_[step];
-    const double* const from = after_[step] + kWindow;
-    double* const to = after_[step + 1] + kWindow;
+    const double power = power_[round];
+    const double* const from = after_[round] + kWindow;
+    double* const to = after_[round + 1] + kWindow;
 #pragma omp simd
-    for (int i = 0; i < kTokens; ++i) to[i] = from[i] + power * from[i - (1 << step)];
+    for (int i = 0; i < kTokens; ++i) to[i] = from[i] + power * from[i - (1 << round)];
   }
 
-  double power_[kSteps + 1];                          // of the decay, for each step, and for a whole window
-  double after_[kSteps + 1][kWindow + kTokens] = {};  // the numbers before the first step and after each one
+  // Of the decay, for each round, and for a whole window.
+  double power_[kRounds + 1];
+  // The numbers before the first round and after each one.
+  double after_[kRounds + 1][kWindow + kTokens] = {};
   double sums_[kWindow + kTokens] = {};
 };
 
@@ -73,27 +75,28 @@ inline double sum_of(const float* values, int64_t n) {
   return sum.take();
 }
 
-// Replaces the value of each unmasked token of a row with the sum over its contiguous run of unmasked tokens.
-// A first pass over the blocks of the row writes the sum up to each token, or, in a block without masked
-// tokens, only up to its last one. A second pass, from the row's end, copies the sum of each run's last token
-// to the others. Blocks with both kinds of tokens are computed without branches, because runs may be short.
-class RunSums {
+// Replaces the value of each unmasked token of a row with the sum over its turn (contiguous unmasked tokens).
+// A first pass over the granules of the row writes the sum up to each token, or, in a granule without masked
+// tokens, only up to its last one. A second pass, from the row's end, copies the sum of each turn's last
+// token to the others. Granules with both kinds of tokens are computed without branches, because turns may be
+// short.
+class TurnSums {
  public:
-  // There must be room for kBlock − 1 more values.
+  // There must be room for kGranule − 1 more values.
   static void replace(const uint8_t* mask, int64_t length, float* values) {
-    RunSums sums(mask, length);
-    const int64_t last = (length - 1) / kBlock * kBlock;
-    for (int64_t at = 0; at <= last; at += kBlock) sums.add(at, values + at);
-    for (int64_t at = last; at >= 0; at -= kBlock) sums.copy(at, values + at);
+    TurnSums sums(mask, length);
+    const int64_t last = (length - 1) / kGranule * kGranule;
+    for (int64_t at = 0; at <= last; at += kGranule) sums.add(at, values + at);
+    for (int64_t at = last; at >= 0; at -= kGranule) sums.copy(at, values + at);
   }
 
  private:
-  RunSums(const uint8_t* mask, int64_t length) : mask_(mask), length_(length) {}
+  TurnSums(const uint8_t* mask, int64_t length) : mask_(mask), length_(length) {}
 
-  // Returns the mask of the block that begins at a token. Tokens after the row's end count as masked.
+  // Returns the mask of the granule that begins at a token. Tokens after the row's end count as masked.
   const uint8_t* mask_of(int64_t at) {
-    if (length_ - at >= kBlock) return mask_ + at;
-    memset(last_mask_, 0, kBlock);
+    if (length_ - at >= kGranule) return mask_ + at;
+    memset(last_mask_, 0, kGranule);
     memcpy(last_mask_, mask_ + at, length_ - at);
     return last_mask_;
   }
@@ -105,14 +108,14 @@ class RunSums {
       return;
     }
     if (!has_masked(mask)) {
-      sum_ += sum_of(values, kBlock);
-      values[kBlock - 1] = static_cast<float>(sum_);
+      sum_ += sum_of(values, kGranule);
+      values[kGranule - 1] = static_cast<float>(sum_);
       return;
     }
-    alignas(64) double x[kBlock];
-    alignas(64) int64_t lanes[kBlock];
+    alignas(64) double x[kGranule];
+    alignas(64) int64_t lanes[kGranule];
 #pragma omp simd
-    for (int i = 0; i < kBlock; ++i) {
+    for (int i = 0; i < kGranule; ++i) {
       x[i] = static_cast<double>(values[i]);
       lanes[i] = mask[i] != 0 ? -1 : 0;
     }
@@ -120,14 +123,14 @@ class RunSums {
     typedef double Doubles __attribute__((vector_size(16)));
     typedef int64_t Longs __attribute__((vector_size(16)));
     Doubles sum = {sum_};
-    for (int i = 0; i < kBlock; ++i) {
+    for (int i = 0; i < kGranule; ++i) {
       sum += Doubles{x[i]};
       sum = reinterpret_cast<Doubles>(reinterpret_cast<Longs>(sum) & Longs{lanes[i]});
       x[i] = sum[0];
     }
     sum_ = sum[0];
 #pragma omp simd
-    for (int i = 0; i < kBlock; ++i) values[i] = static_cast<float>(x[i]);
+    for (int i = 0; i < kGranule; ++i) values[i] = static_cast<float>(x[i]);
   }
 
   void copy(int64_t at, float* values) {
@@ -137,34 +140,34 @@ class RunSums {
       return;
     }
     if (!has_masked(mask)) {
-      if (next_ == 0) of_run_ = float_bits(values[kBlock - 1]);
+      if (next_ == 0) of_turn_ = float_bits(values[kGranule - 1]);
       next_ = -1;
-      for (int i = 0; i < kBlock; ++i) values[i] = bits_float(of_run_);
+      for (int i = 0; i < kGranule; ++i) values[i] = bits_float(of_turn_);
       return;
     }
-    alignas(64) int32_t lanes[2 * kBlock], ends[kBlock], continues[kBlock];
-    lanes[kBlock] = next_;
+    alignas(64) int32_t lanes[2 * kGranule], ends[kGranule], continues[kGranule];
+    lanes[kGranule] = next_;
 #pragma omp simd
-    for (int i = 0; i < kBlock; ++i) lanes[i] = mask[i] != 0 ? -1 : 0;
+    for (int i = 0; i < kGranule; ++i) lanes[i] = mask[i] != 0 ? -1 : 0;
 #pragma omp simd
-    for (int i = 0; i < kBlock; ++i) {
+    for (int i = 0; i < kGranule; ++i) {
       ends[i] = lanes[i] & ~lanes[i + 1] & float_bits(values[i]);
       continues[i] = lanes[i] & lanes[i + 1];
     }
-    for (int i = kBlock - 1; i >= 0; --i) {
-      of_run_ = (of_run_ & continues[i]) | ends[i];
-      values[i] = bits_float(of_run_);
+    for (int i = kGranule - 1; i >= 0; --i) {
+      of_turn_ = (of_turn_ & continues[i]) | ends[i];
+      values[i] = bits_float(of_turn_);
     }
     next_ = lanes[0];
   }
 
   const uint8_t* const mask_;
   const int64_t length_;
-  uint8_t last_mask_[kBlock];
-  double sum_ = 0;  // of the run so far
-  // For the second pass: whether the token after the block is unmasked, as a lane, and the bits of the sum of
-  // its run.
-  int32_t next_ = 0, of_run_ = 0;
+  uint8_t last_mask_[kGranule];
+  double sum_ = 0;  // of the turn so far
+  // For the second pass: whether the token after the granule is unmasked, as a lane, and the bits of the sum
+  // of its turn.
+  int32_t next_ = 0, of_turn_ = 0;
 };
 
 // Replaces the values of a row's tokens with the results of a scan. The values of masked tokens must be 0.
@@ -173,7 +176,7 @@ inline void scan(program::Op op, double decay, const uint8_t* mask, int64_t soli
                  float* values) {
   if (op == program::Op::k_prefix_sum) return replace_with_running_sums<true>(decay, length, values);
   if (op == program::Op::k_suffix_sum) return replace_with_running_sums<false>(decay, length, values);
-  if (solid == 0) return RunSums::replace(mask, length, values);
+  if (solid == 0) return TurnSums::replace(mask, length, values);
   const auto sum = static_cast<float>(sum_of(values, solid));
   for (int64_t i = 0; i < solid; ++i) values[i] = sum;
 }

@@ -12,8 +12,8 @@ using program::Op;
 // The most values that are gathered.
 constexpr int kFew = 4096;
 
-KeptValues kept_values(const TokenPass& pass, int kept) {
-  return {pass.program.kept + kept * pass.program.kept_stride, pass.row_tokens, pass.batch};
+GatheredValues gathered_values(const TokenPass& pass, int gathered) {
+  return {pass.program.gathered + gathered * pass.program.gathered_stride, pass.row_tokens, pass.batch};
 }
 
 // Returns the position of the unmasked token with an index in its row.
@@ -42,7 +42,7 @@ bool Selections::begin(const TokenPass& pass) {
 void Selections::add(const TokenPass& pass, const program::Instruction& x) {
   const bool by_sum = x.op == Op::k_rows_under_mean || x.op == Op::k_rows_under_fill;
   const auto is_same = [&](const Searched& s) {
-    return !by_sum && !s.by_sum && s.kept == x.operand[0].index && s.by.kind == x.operand[1].kind &&
+    return !by_sum && !s.by_sum && s.gathered == x.operand[0].index && s.by.kind == x.operand[1].kind &&
            s.by.index == x.operand[1].index;
   };
   size_t at = first_;
@@ -66,7 +66,7 @@ Selections::Searched Selections::start(const TokenPass& pass, const program::Ins
     Searched again = fresh;
     again.search = again.narrowed = searched_[i].narrowed;
     again.keys = searched_[i].keys;
-    if (searched_[i].kept == again.kept && again.turn_to_rank(by)) return again;
+    if (searched_[i].gathered == again.gathered && again.look_for_rank(by)) return again;
   }
   return fresh;
 }
@@ -123,8 +123,8 @@ void Selections::Searched::finish() {
 }
 
 // Finds the value with a rank. Returns false if it does not begin with the digits of the narrowed search.
-bool Selections::Searched::turn_to_rank(double rank) {
-  if (!search.turn_to_rank(rank)) return false;
+bool Selections::Searched::look_for_rank(double rank) {
+  if (!search.look_for_rank(rank)) return false;
   finish();
   return true;
 }
@@ -134,13 +134,13 @@ void Selections::run(const TokenPass& pass, const Chunk& chunk) {
     Searched& s = searched_[i];
     if (!s.search.is_done()) s.gathers ? gather(pass, chunk, &s) : count(pass, chunk, &s);
     for (int64_t row = chunk.first_row; row < chunk.last_row && counts_ties_ && s.wants_place; ++row)
-      s.ties[row] = target()->count_key(s.search.key(), kept_values(pass, s.kept), row);
+      s.ties[row] = target()->count_key(s.search.key(), gathered_values(pass, s.gathered), row);
   }
 }
 
 void Selections::count(const TokenPass& pass, const Chunk& chunk, Searched* s) {
   Bin bins[kMaxBins] = {};
-  target()->count_digits(s->search.digit(), kept_values(pass, s->kept), chunk, bins);
+  target()->count_digits(s->search.digit(), gathered_values(pass, s->gathered), chunk, bins);
   std::lock_guard lock(mutex_);
   for (int b = 0; b < kMaxBins; ++b) {
     s->bins[b].count += bins[b].count;
@@ -149,12 +149,13 @@ void Selections::count(const TokenPass& pass, const Chunk& chunk, Searched* s) {
 }
 
 void Selections::gather(const TokenPass& pass, const Chunk& chunk, Searched* s) {
-  const KeptValues kept = kept_values(pass, s->kept);
+  const GatheredValues gathered = gathered_values(pass, s->gathered);
   uint32_t keys[kFew];
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
     const uint32_t repeats = pass.batch->repeats_of(row);
     if (repeats == 0) continue;
-    const int n = target()->gather_keys(s->search.digit(), kept.of_row(row), kept.tokens[row], keys, kFew);
+    const int n =
+        target()->gather_keys(s->search.digit(), gathered.of_row(row), gathered.tokens[row], keys, kFew);
     std::lock_guard lock(mutex_);
     for (int i = 0; i < n; ++i) s->keys.push_back({keys[i], repeats});
   }
@@ -170,7 +171,7 @@ double Selections::place_of(const TokenPass& pass, const Searched& s) const {
       left -= ties;
       continue;
     }
-    const float* const values = kept_values(pass, s.kept).of_row(row);
+    const float* const values = gathered_values(pass, s.gathered).of_row(row);
     for (int64_t i = 0; i < pass.row_tokens[row]; ++i) {
       if (key_of(values[i]) != s.search.key()) continue;
       left -= repeats;

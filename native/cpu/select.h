@@ -32,7 +32,7 @@ class Selections {
   };
   // A search for the value by which one or several selections are answered.
   struct Searched {
-    int kept;  // the row value of row_keep
+    int gathered;  // the row value of row_gather
     program::Operand by;
     bool by_sum;
     Search search;
@@ -45,7 +45,7 @@ class Selections {
 
     void choose();
     void finish();
-    bool turn_to_rank(double rank);
+    bool look_for_rank(double rank);
   };
   struct Answer {
     int out;  // the batch value

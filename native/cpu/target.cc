@@ -15,15 +15,15 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 const LossLoops& loss_loops(int index) {
-  static_assert(kLossSlices == 2);
-  return *(index % kLossSlices == 0 ? loss_loops_of_slice<0>(index) : loss_loops_of_slice<1>(index));
+  static_assert(kLossFiles == 2);
+  return *(index % kLossFiles == 0 ? loss_loops_of_file<0>(index) : loss_loops_of_file<1>(index));
 }
 
 namespace {
 
-cpu::RowPart row_pass(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
-                      int64_t first, int64_t last) {
-  cpu::RowPart result;
+cpu::RowTotals row_pass(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
+                        int64_t first, int64_t last) {
+  cpu::RowTotals result;
   const int64_t begin = batch.layout.begin(row);
   const uint8_t* const mask = batch.mask + begin;
   result.tokens = count_mask(mask + first, last - first);

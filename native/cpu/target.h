@@ -13,13 +13,13 @@
 
 namespace policy_loss::cpu {
 
-// What one thread computes at a time: several whole rows, or a part of one long row. Only the batch's layout
-// determines the chunks. So the number of threads does not change how the sums are rounded.
+// What one thread computes at a time: several whole rows, or some tokens of one long row. Only the batch's
+// layout determines the chunks. So the number of threads does not change how the sums are rounded.
 struct Chunk {
   int64_t first_row, last_row;      // last_row is one past the end
-  int64_t first_token, last_token;  // the part of the row, or 0 and -1 for whole rows
+  int64_t first_token, last_token;  // in the row, or 0 and -1 for whole rows
 
-  PL_FN bool is_part() const { return last_token >= 0; }
+  PL_FN bool is_within_row() const { return last_token >= 0; }
   PL_FN int64_t first_token_of_row() const { return last_token >= 0 ? first_token : 0; }
   PL_FN int64_t last_token_of_row(const Layout& layout, int64_t row) const {
     return last_token >= 0 ? last_token : layout.length(row);
@@ -35,19 +35,19 @@ struct ProgramPass {
   double* row_values;
   double* batch_values;
   double* batch_metrics;
-  // kept_stride numbers for each row_keep: the values that tokens keep for selections. If the program has a
+  // gathered_stride numbers for each row_gather: the gathered values for selections. If the program has a
   // batch segment, the values of a row begin where the row begins in the batch. Otherwise, the rows of a
   // chunk use the same memory one after another.
-  float* kept;
-  int64_t kept_stride;
+  float* gathered;
+  int64_t gathered_stride;
   // scanned_stride numbers for each scanned value. If the program has several passes, the numbers of a row
   // begin at scanned_begin(). Otherwise, the rows of a chunk use the same memory one after another.
   float* scanned;
   int64_t scanned_stride;
 };
 
-// The values that one row_keep keeps of the whole batch.
-struct KeptValues {
+// The values that one row_gather stores of the whole batch.
+struct GatheredValues {
   const float* values;
   const int64_t* tokens;  // per row: the number of its values
   const BatchView* batch;
@@ -97,8 +97,8 @@ PL_FN int64_t solid_tokens(const TokenPass& pass, int64_t row) {
   return pass.row_tokens[row] == pass.row_ends[row] ? pass.row_ends[row] : 0;
 }
 
-// The result of the row pass or of the KL pass for one row, or for a part of a row.
-struct RowPart {
+// The result of the row pass or of the KL pass for one row, or for a row's tokens in one chunk.
+struct RowTotals {
   int64_t tokens = 0;
   int64_t end = 0;  // the position in the row after the last unmasked token; 0 if there is none
   double sum = 0;
@@ -161,23 +161,23 @@ struct LogitsRow {
 // from their start on.
 constexpr int kLogitsTile = 4096;
 
-// How the terms of a tile are kept: relative to which number, for which the term would be 1, and in which
+// How the terms of a tile are saved: relative to which number, for which the term would be 1, and in which
 // order. In pairs, of each kSumLanes logits, those at even places come before those at odd places.
 struct TermsOfTile {
   float reference;
   int32_t in_pairs;
 };
 
-// The terms of a row's sums, which are kept so that the gradient need not compute them again. The memory for
-// terms has room for the row's length, rounded up to a multiple of kLogitsBlock. It may be the row's logits,
-// if the gradient does not need them, or the row's gradient.
-constexpr int kLogitsBlock = 64;
+// The terms of a row's sums, which are saved so that the gradient need not compute them again. The memory for
+// terms has room for the row's length, rounded up to a multiple of kLogitsGranule. It may be the row's
+// logits, if the gradient does not need them, or the row's gradient.
+constexpr int kLogitsGranule = 64;
 struct LogitsTerms {
-  float* term = nullptr;        // per logit; null if they are not kept
+  float* term = nullptr;        // per logit; null if they are not saved
   TermsOfTile* tile = nullptr;  // per tile
   float* target = nullptr;      // the target's capped logit
   // The logits of the row that this thread will probably compute after this one. It prefetches them while it
-  // computes this row. Null if the terms are not kept, after the last row, and for an ignored row.
+  // computes this row. Null if the terms are not saved, after the last row, and for an ignored row.
   const void* next_row = nullptr;
 };
 
@@ -185,8 +185,8 @@ struct Target {
   const char* name;
   // Counts the unmasked tokens in [first, last) of a row. If `sum` is set, also computes the row sum that the
   // loss needs.
-  RowPart (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
-                      int64_t first, int64_t last);
+  RowTotals (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
+                        int64_t first, int64_t last);
   void (*token_pass)(const TokenPass& pass, const Chunk& chunk, ExactSums* sums);
   // Computes the row values of a user-defined loss that the pass's segments write. The chunk must consist of
   // whole rows.
@@ -196,34 +196,34 @@ struct Target {
   void (*program_batch)(const TokenPass& pass);
   // Adds the values of a chunk's rows to the bins of the next digit of a search. Each counts as often as its
   // row does.
-  void (*count_digits)(const Digit& digit, const KeptValues& kept, const Chunk& chunk, Bin* bins);
+  void (*count_digits)(const Digit& digit, const GatheredValues& gathered, const Chunk& chunk, Bin* bins);
   // Writes the keys of those of n values that begin with the known digits to `keys`, at most `most` of them.
   // Returns how many it has written.
   int (*gather_keys)(const Digit& digit, const float* values, int64_t n, uint32_t* keys, int most);
   // Returns how many values of a row have a key.
-  int64_t (*count_key)(uint32_t key, const KeptValues& kept, int64_t row);
-  // If the chunk is a part of a row, writes the sum of its KL values and its count of unmasked tokens to
-  // `part`.
-  void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowPart* part);
+  int64_t (*count_key)(uint32_t key, const GatheredValues& gathered, int64_t row);
+  // If the chunk is within a row, writes the sum of its KL values and its count of unmasked tokens to
+  // `partial`.
+  void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowTotals* partial);
   // The passes of advantage functions. The chunks of find_row_statistics, measure and recur must consist of
-  // whole rows. If the chunk of distill is a part of a row, distill writes the sums over that part to `part`.
+  // whole rows. If the chunk of distill is within a row, distill writes its sums to `partial`.
   void (*find_row_statistics)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*broadcast)(const AdvantagePass& pass, const Chunk& chunk);
   // Fills the Spread of each of the chunk's rows.
   void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spreads, NonFiniteValue* bad);
   void (*recur)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
-  void (*distill)(const AdvantagePass& pass, const Chunk& chunk, double* part);
+  void (*distill)(const AdvantagePass& pass, const Chunk& chunk, double* partial);
   // Writes the advantages of a group for a function with a baseline per token.
   void (*subtract_baselines)(const AdvantagePass& pass, const BaselineRows& group, NonFiniteValue* bad);
   // Sums over the logits [first, last) of a row, where `first` is the start of a tile, and adds the result to
   // *sums. If the target is among these logits, sets *target to its capped logit. Without with_entropy,
-  // SoftmaxSums::weighted stays 0. Keeps the terms if `kept` has memory for them.
+  // SoftmaxSums::weighted stays 0. Saves the terms if `saved` has memory for them.
   void (*sum_logits)(const LogitsRow& row, bool with_entropy, int64_t first, int64_t last,
-                     const LogitsTerms& kept, SoftmaxSums* sums, double* target);
+                     const LogitsTerms& saved, SoftmaxSums* sums, double* target);
   // Writes the gradient with respect to the logits [first, last) of a row to the same indices of `out`, which
-  // has the dtype out_dtype. It may be the logits themselves. If the terms of the sums were kept, uses them.
+  // has the dtype out_dtype. It may be the logits themselves. If the terms of the sums were saved, uses them.
   void (*logits_gradient)(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy,
-                          int64_t first, int64_t last, const LogitsTerms& kept, void* out, DType out_dtype);
+                          int64_t first, int64_t last, const LogitsTerms& saved, void* out, DType out_dtype);
 };
 
 // Returns the table for the widest instruction set that the processor and the operating system support. If

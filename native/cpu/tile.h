@@ -56,8 +56,8 @@ struct TileColumns {
   const void* column[kColumns];  // of floats if dtype is kFloat32, otherwise of uint16_t
   DType dtype;
   const uint8_t* mask;
-  // The mask for kept(), one Lane per token. Not valid if all_unmasked is set, or if tiles() was called with
-  // MaskUse::kBytes.
+  // The mask for if_unmasked(), one Lane per token. Not valid if all_unmasked is set, or if tiles() was
+  // called with MaskUse::kBytes.
   const Lane* lanes;
   bool all_unmasked;
   const float* weights;  // the column kWeights, or ones if it is not read

@@ -56,7 +56,7 @@ class TileReader {
   void start_row(int64_t row, int64_t solid = 0) {
     begin_ = batch_.layout.begin(row);
     solid_ = solid;
-    const int64_t length = (batch_.layout.length(row) + kBlock - 1) / kBlock * kBlock;
+    const int64_t length = (batch_.layout.length(row) + kGranule - 1) / kGranule * kGranule;
     const int filled = static_cast<int>(length < kTile ? length : kTile);
     for_columns([&](int c) {
       const ColumnView& view = batch_.column[c];
@@ -66,14 +66,14 @@ class TileReader {
     });
   }
 
-  // Divides the tokens [first, first + n) of the row into one or two pieces, and calls visit(columns, length,
-  // position, real) for each piece. n is at most kTile. A piece begins at token `position`, and its length is
-  // a multiple of kBlock. Only its first `real` tokens exist. The others count as masked.
+  // Divides the tokens [first, first + n) of the row into one or two tiles, and calls visit(columns, length,
+  // position, real) for each tile. n is at most kTile. A tile begins at token `position`, and its length is
+  // a multiple of kGranule. Only its first `real` tokens exist. The others count as masked.
   template <class Visit>
   PL_FN void tiles(int64_t first, int n, MaskUse use, Visit visit) {
-    const int whole = n / kBlock * kBlock;
-    if (whole > 0) visit(piece(first, whole, use), whole, first, whole);
-    if (n > whole) visit(remainder(first + whole, n - whole), kBlock, first + whole, n - whole);
+    const int whole = n / kGranule * kGranule;
+    if (whole > 0) visit(whole_tile(first, whole, use), whole, first, whole);
+    if (n > whole) visit(remainder(first + whole, n - whole), kGranule, first + whole, n - whole);
   }
 
   const uint8_t* mask(int64_t first) const { return batch_.mask + begin_ + first; }
@@ -120,7 +120,7 @@ class TileReader {
     return first && same ? first->dtype : DType::kFloat32;
   }
 
-  TileColumns piece(int64_t first, int n, MaskUse use) {
+  TileColumns whole_tile(int64_t first, int n, MaskUse use) {
     TileColumns in{};
     in.dtype = narrow_;
     for_columns([&](int c) {
@@ -173,11 +173,11 @@ class TileReader {
         widen(view, begin_ + first, n, remainder_[c]);
     });
     in.weights = weights_of(in);
-    memset(remainder_mask_, 0, kBlock);
+    memset(remainder_mask_, 0, kGranule);
     if (batch_.mask) memcpy(remainder_mask_, batch_.mask + begin_ + first, n);
     in.mask = remainder_mask_;
     in.lanes = lanes_;
-    expand_mask(remainder_mask_, kBlock);
+    expand_mask(remainder_mask_, kGranule);
     ones_ = 0;
     return in;
   }
@@ -193,8 +193,8 @@ class TileReader {
   // would then wait for a store to the other.
   alignas(64) float buffer_[kColumns][kTile + 48];
   alignas(64) Lane lanes_[kTile + 64];
-  alignas(64) float remainder_[kColumns][kBlock] = {};
-  alignas(64) uint8_t remainder_mask_[kBlock];
+  alignas(64) float remainder_[kColumns][kGranule] = {};
+  alignas(64) uint8_t remainder_mask_[kGranule];
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -25,7 +25,7 @@ class TokenPassOfChunk {
                        : loss_ ? loss_->traits.token_metrics
                                : 0),
         tile_size_(tile_size_of(program)),
-        part_(part_of(terms_, program, batch_.layout.tokens())),
+        loop_tokens_(loop_tokens_of(terms_, program, batch_.layout.tokens())),
         mask_use_(pass.grad && !program && !terms_.weighted ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
         reader_(batch_, columns_of_loops(pass), program != nullptr),
         columns_of_rows_(columns_of_rows()),
@@ -54,7 +54,7 @@ class TokenPassOfChunk {
       clear(pass_.grad, end, last);
       clear(pass_.grad_entropy, end, last);
       // The segments after the outputs belong to whole rows.
-      if (program_ && !chunk_.is_part() && takes_part(pass_, row))
+      if (program_ && !chunk_.is_within_row() && takes_part(pass_, row))
         program_->finish_row(reader_, batch_.layout.length(row), sums_);
     }
   }
@@ -71,7 +71,7 @@ class TokenPassOfChunk {
 
  private:
   unsigned columns_of_rows() const {
-    if (chunk_.is_part()) return 0;
+    if (chunk_.is_within_row()) return 0;
     if (program_) return program_->columns_before_outputs();
     const bool has_sums = loss_ && !loss_->traits.by_pairs && loss_->needs_row_sums(pass_.loss);
     return has_sums ? loss_->row_sum_columns : 0;
@@ -79,13 +79,13 @@ class TokenPassOfChunk {
 
   static int tile_size_of(const ProgramRows* program) { return program ? program->tile_size() : kTile; }
 
-  // If several loops read a tile, they take turns after some tokens. Each prefetches other columns, and if
+  // If several loops read a tile, they alternate after some tokens. Each prefetches other columns, and if
   // one of them prefetched those of too many tokens at once, it would wait for memory while the others did
-  // not. Turns cost time, which does not pay if the columns are in the cache.
-  static int part_of(const Terms& terms, const ProgramRows* program, int64_t tokens) {
+  // not. Alternating costs time, which does not pay if the columns are in the cache.
+  static int loop_tokens_of(const Terms& terms, const ProgramRows* program, int64_t tokens) {
     constexpr int64_t kCachedTokens = 1 << 19;
     if (terms.has_loss() + terms.has_kl() + terms.entropy == 1) return kTile;
-    return program || tokens <= kCachedTokens ? kSharedTile : 2 * kBlock;
+    return program || tokens <= kCachedTokens ? kSharedTile : 2 * kGranule;
   }
 
   void clear(const GradientView& grad, int64_t first, int64_t last) const {
@@ -132,7 +132,7 @@ class TokenPassOfChunk {
     weigh_loss(terms_, traits.two_kinds, pass_.counts, pass_.scales, weighted, &weights_);
     if (!loss_->needs_row_sums(pass_.loss)) return;
     double negatives = 0;
-    if (chunk_.is_part()) {
+    if (chunk_.is_within_row()) {
       row_.sum = pass_.row_sums[row];
       negatives = pass_.row_negatives[row];
     } else {
@@ -179,26 +179,26 @@ class TokenPassOfChunk {
     int length = reader_.unmasked_length(at, n);
     if (0 < length && length < n && !is_masked(at + n, last)) length = n;
     reader_.tiles(at, length, mask_use_, [&](const TileColumns& in, int padded, int64_t position, int real) {
-      compute_piece(in, padded, position, real);
+      compute_padded(in, padded, position, real);
     });
     clear(pass_.grad, at + length, at + n);
     clear(pass_.grad_entropy, at + length, at + n);
   }
 
-  // Computes a piece of a tile. Only the first `real` of its `padded` tokens exist. If that is not all of
+  // Computes a tile. Only the first `real` of its `padded` tokens exist. If that is not all of
   // them, or if gradients are not float32, the gradients are written to buffers first. Then only those of the
   // real tokens are copied or converted.
-  void compute_piece(const TileColumns& in, int padded, int64_t position, int real) {
+  void compute_padded(const TileColumns& in, int padded, int64_t position, int real) {
     const bool direct = real == padded;
     const int64_t first = begin_ + position;
     float* const g = floats_for(pass_.grad, first, direct, grad_buffer_);
     float* const h = floats_for(pass_.grad_entropy, first, direct, entropy_buffer_);
-    if (padded <= part_) {
+    if (padded <= loop_tokens_) {
       compute_terms(in, padded, position, g, h);
     } else {
-      for (int at = 0; at < padded; at += part_)
-        compute_terms(in.from(at), padded - at < part_ ? padded - at : part_, position + at, g ? g + at : g,
-                      h ? h + at : h);
+      for (int at = 0; at < padded; at += loop_tokens_)
+        compute_terms(in.from(at), padded - at < loop_tokens_ ? padded - at : loop_tokens_, position + at,
+                      g ? g + at : g, h ? h + at : h);
     }
     if (g == grad_buffer_) store_numbers(g, real, pass_.grad.dtype, pass_.grad.data, first);
     if (h == entropy_buffer_)
@@ -233,7 +233,8 @@ class TokenPassOfChunk {
   const KlLoops* const kl_;
   const int token_metrics_;  // how many metrics the loops of the loss sum
   const int tile_size_;
-  const int part_;  // how many tokens of a tile the loop of one term computes before that of the next one
+  // How many tokens of a tile the loop of one term computes before that of the next one.
+  const int loop_tokens_;
   const MaskUse mask_use_;
   TileReader reader_;
   // The columns that are read for a row before its tokens are computed. While those of one row are computed,

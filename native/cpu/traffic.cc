@@ -57,8 +57,8 @@ Traffic::Traffic(std::shared_ptr<const PreparedFunction> function, const BatchVi
       gradients_{outputs.grad, outputs.grad_entropy},
       chunks_(plan_chunks(batch.layout)) {}
 
-void Traffic::work(int64_t piece) {
-  const Chunk& chunk = chunks_[piece];
+void Traffic::work(int64_t item) {
+  const Chunk& chunk = chunks_[item];
   uint32_t seen = 0;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
     const int64_t begin = batch_.layout.begin(row);
@@ -84,7 +84,7 @@ uint32_t Traffic::run_tile(int64_t first, int64_t n) const {
 }
 
 // What a thread reads at a time, and what it prefetches while it does so.
-constexpr int64_t kPieceBytes = 256 << 10;
+constexpr int64_t kChunkBytes = 256 << 10;
 constexpr int64_t kTileBytes = 4 << 10;
 
 MemoryTraffic::MemoryTraffic(char* data, int64_t bytes, bool writes)
@@ -93,12 +93,12 @@ MemoryTraffic::MemoryTraffic(char* data, int64_t bytes, bool writes)
 int64_t MemoryTraffic::open_phase() {
   if (has_begun_) return 0;
   has_begun_ = true;
-  return (bytes_ + kPieceBytes - 1) / kPieceBytes;
+  return (bytes_ + kChunkBytes - 1) / kChunkBytes;
 }
 
-void MemoryTraffic::work(int64_t piece) {
-  char* const begin = data_ + piece * kPieceBytes;
-  const int64_t n = std::min(kPieceBytes, bytes_ - piece * kPieceBytes);
+void MemoryTraffic::work(int64_t item) {
+  char* const begin = data_ + item * kChunkBytes;
+  const int64_t n = std::min(kChunkBytes, bytes_ - item * kChunkBytes);
   uint32_t seen = 0;
   for (int64_t at = 0; at < n; at += kTileBytes) {
     const int64_t length = std::min(kTileBytes, n - at);

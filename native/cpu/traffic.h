@@ -24,7 +24,7 @@ class Traffic : public Task {
 
  private:
   int64_t open_phase() override { return phase_++ == 0 ? static_cast<int64_t>(chunks_.size()) : 0; }
-  void work(int64_t piece) override;
+  void work(int64_t item) override;
   uint32_t run_tile(int64_t first, int64_t n) const;
 
   std::shared_ptr<const PreparedFunction> function_;
@@ -48,7 +48,7 @@ class MemoryTraffic : public Task {
 
  private:
   int64_t open_phase() override;
-  void work(int64_t piece) override;
+  void work(int64_t item) override;
 
   char* data_;
   int64_t bytes_;

@@ -52,13 +52,13 @@ Status export_array(const DeviceArray*, IpcHandle*, Problem* problem) {
 Status read_array(const DeviceArray*, float*, Problem* problem) {
   return no_device(problem);
 }
-Status make_pinned(int, int64_t, PinnedBlock**, Problem* problem) {
+Status make_pinned(int, int64_t, PinnedRegion**, Problem* problem) {
   return no_device(problem);
 }
-void* pinned_data(const PinnedBlock*) {
+void* pinned_data(const PinnedRegion*) {
   return nullptr;
 }
-void release(PinnedBlock*) {}
+void release(PinnedRegion*) {}
 Status evaluate(const Resident*, const Request&, const Call&, Problem* problem) {
   return no_device(problem);
 }

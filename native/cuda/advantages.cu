@@ -14,10 +14,10 @@ namespace policy_loss::cuda {
 namespace {
 
 // If a batch has a row longer than this, each row is computed by a whole block instead of one warp.
-constexpr int64_t kLongRow = 4 * kStretch;
+constexpr int64_t kLongRow = 4 * kTile;
 // If a row is longer than this, and so long that computing rows one by one would leave most of the GPU idle
-// for most of the time, all warps compute stretches of it.
-constexpr int64_t kSharedRow = 32 * kStretch;
+// for most of the time, all warps compute tiles of it.
+constexpr int64_t kSharedRow = 32 * kTile;
 constexpr int64_t kSharesOfBlock = 4;
 
 NonFiniteValue first_non_finite(NonFiniteInput input, const double* numbers, int64_t n) {
@@ -39,10 +39,10 @@ DeviceGroups send_groups(Channel& context, const GroupsView& host, int64_t rows)
   groups.view = host;
   if (!host.offsets) return groups;
   groups.view.offsets = context.send_array(host.offsets, host.size + 1, &groups.offsets);
-  groups.view.members = context.send_array(host.members, host.units, &groups.members);
-  groups.view.last_row = context.send_array(host.last_row, host.units, &groups.last_row);
-  groups.view.unit_rows = context.send_array(host.unit_rows, host.units, &groups.unit_rows);
-  groups.view.unit_of_row = context.send_array(host.unit_of_row, rows, &groups.unit_of_row);
+  groups.view.members = context.send_array(host.members, host.member_count, &groups.members);
+  groups.view.last_row = context.send_array(host.last_row, host.member_count, &groups.last_row);
+  groups.view.member_rows = context.send_array(host.member_rows, host.member_count, &groups.member_rows);
+  groups.view.member_of_row = context.send_array(host.member_of_row, rows, &groups.member_of_row);
   return groups;
 }
 
@@ -99,19 +99,19 @@ unsigned columns_of_advantage(const AdvantageRequest& request) {
 }
 
 template <class T>
-T* AdvantageRun::room(int64_t n) {
+T* AdvantageEvaluation::room(int64_t n) {
   if (rooms_in_use_ == kMostRooms)
     throw Failure(Status::kFailed, "an advantage function needs more arrays than there is room for");
   return (rooms_[rooms_in_use_++] = context_.allocate(n * sizeof(T))).template as<T>();
 }
 
-template <class Part>
-Parts<Part> AdvantageRun::parts() {
-  return {room<Part>(rows_), room<Part>(pass_.spans), room<Part>(pass_.spans)};
+template <class Total>
+Partials<Total> AdvantageEvaluation::partials() {
+  return {room<Total>(rows_), room<Total>(pass_.chunks), room<Total>(pass_.chunks)};
 }
 
-AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request,
-                           bool per_token, bool returns)
+AdvantageEvaluation::AdvantageEvaluation(Context& context, const DeviceInputs& inputs,
+                                         const AdvantageRequest& request, bool per_token, bool returns)
     : context_(context), inputs_(inputs), shape_(request.shape), rows_(inputs.view.tokens.layout.rows) {
   const AdvantageInputs& view = inputs.view;
   pass_.batch = view.tokens;
@@ -157,7 +157,7 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
 // Launches the kernels that compute row_values (a row's sum of token rewards, or its mean log-probability)
 // and row_tokens, if the function needs them.
 template <class F>
-void AdvantageRun::launch_row_values(const F& f) {
+void AdvantageEvaluation::launch_row_values(const F& f) {
   bool needed = F::traits.sums_token_rewards;
   pass_.row_value_column = kTokenLevelRewardsInput;
   if constexpr (F::traits.has_rank_penalty) {
@@ -168,9 +168,9 @@ void AdvantageRun::launch_row_values(const F& f) {
   }
   if (F::traits.counts_tokens()) pass_.row_tokens = room<double>(rows_);
   if (!needed && !pass_.row_tokens) return;
-  pass_.parts = parts<RowPart>();
+  pass_.partials = partials<RowTotals>();
   pass_.row_values = room<double>(rows_);
-  Grid fed = context_.grid_of_spans(pass_, pass_.spans);
+  Grid fed = context_.grid_of_chunks(pass_, pass_.chunks);
   fed.memory = Feed<0>::memory(row_value_columns(pass_)).bytes(pass_.feed_stages);
   launch("value_sums_kernel", value_sums_kernel, fed, pass_);
   launch("row_value_kernel", row_value_kernel, context_.grid_of_rows(pass_), pass_);
@@ -179,9 +179,9 @@ void AdvantageRun::launch_row_values(const F& f) {
 }
 
 template <class F>
-void AdvantageRun::launch_group(const F& f, bool per_token) {
+void AdvantageEvaluation::launch_group(const F& f, bool per_token) {
   pass_.groups = F::traits.by_runs ? inputs_.view.runs : inputs_.view.groups;
-  const int64_t units = pass_.groups.units;
+  const int64_t members = pass_.groups.member_count;
   const int64_t groups = pass_.groups.size;
   if (!F::traits.has_reward_keys) pass_.named_rewards = nullptr;
   if (!F::traits.sums_token_rewards || !pass_.batch.column[kTokenLevelRewardsInput].data)
@@ -190,18 +190,18 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   if constexpr (F::traits.whitened) pass_.unwhitened = room<double>(rows_);
   if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0) {
-      pass_.penalised = room<double>(units);
-      launch("rank_kernel", rank_kernel<F>, context_.grid_of_threads(units), pass_, f);
+      pass_.penalised = room<double>(members);
+      launch("rank_kernel", rank_kernel<F>, context_.grid_of_threads(members), pass_, f);
     }
   }
   if constexpr (F::traits.has_balance) {
-    pass_.negatives = room<int64_t>(units);
-    pass_.left_out = room<uint8_t>(units);
+    pass_.negatives = room<int64_t>(members);
+    pass_.left_out = room<uint8_t>(members);
   }
   pass_.scores = room<float>(rows_);
   pass_.repeats = room<uint32_t>(rows_);
-  pass_.unit_scores = F::traits.by_runs ? room<float>(units) : pass_.scores;
-  pass_.unit_repeats = F::traits.by_runs ? room<uint32_t>(units) : pass_.repeats;
+  pass_.member_scores = F::traits.by_runs ? room<float>(members) : pass_.scores;
+  pass_.member_repeats = F::traits.by_runs ? room<uint32_t>(members) : pass_.repeats;
   pass_.outcomes = room<GroupOutcome>(groups);
   launch("group_kernel", group_kernel<F>, context_.grid_of_warps(groups), pass_, f);
   if constexpr (F::traits.whitened) {
@@ -218,15 +218,15 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
       launch("repeat_drawn_kernel", repeat_drawn_kernel, context_.grid_of_warps(groups), pass_);
     }
   }
-  if (per_token) launch("broadcast_kernel", broadcast_kernel, context_.grid_of_warps(pass_.spans), pass_);
+  if (per_token) launch("broadcast_kernel", broadcast_kernel, context_.grid_of_warps(pass_.chunks), pass_);
 }
 
-bool AdvantageRun::shares_rows() const {
+bool AdvantageEvaluation::shares_rows() const {
   const int64_t longest = pass_.batch.layout.row_length;
   return longest > kSharedRow && longest * context_.most_blocks() > kSharesOfBlock * pass_.tokens;
 }
 
-Grid AdvantageRun::grid_of_recurrence(int64_t warps) const {
+Grid AdvantageEvaluation::grid_of_recurrence(int64_t warps) const {
   Grid grid = context_.grid_of_warps(warps);
   const int64_t most = context_.most_blocks() / kBlocksPerMultiprocessor * kRecurrenceBlocks;
   grid.blocks = static_cast<unsigned>(std::min<int64_t>(grid.blocks, most));
@@ -234,14 +234,14 @@ Grid AdvantageRun::grid_of_recurrence(int64_t warps) const {
 }
 
 template <class F>
-void AdvantageRun::launch_recurrence(const F& f) {
+void AdvantageEvaluation::launch_recurrence(const F& f) {
   if (!pass_.batch.column[kTokenLevelRewardsInput].data) bad_ = inputs_.bad_rewards;
   if constexpr (F::traits.reads_baseline) bad_ = earlier(inputs_.bad_baselines, bad_);
   if (shares_rows()) {
-    const int64_t stretches = count_stretches(pass_);
-    pass_.stretches = room<StretchState>(stretches);
-    launch("stretch_sums_kernel", stretch_sums_kernel<F>, grid_of_recurrence(stretches), pass_, f);
-    launch("stretch_chain_kernel", stretch_chain_kernel, context_.grid_of_warps(rows_), pass_);
+    const int64_t tiles = count_tiles(pass_);
+    pass_.tiles = room<TileState>(tiles);
+    launch("tile_sums_kernel", tile_sums_kernel<F>, grid_of_recurrence(tiles), pass_, f);
+    launch("tile_chain_kernel", tile_chain_kernel, context_.grid_of_warps(rows_), pass_);
   }
   if constexpr (F::traits.whitened) {
     pass_.spreads = room<Spread>(context_.most_blocks());
@@ -251,10 +251,9 @@ void AdvantageRun::launch_recurrence(const F& f) {
 }
 
 template <bool measured, class F>
-void AdvantageRun::launch_rows_of(const F& f) {
-  if (pass_.stretches)
-    return launch("stretch_kernel", stretch_kernel<F, measured>, grid_of_recurrence(count_stretches(pass_)),
-                  pass_, f);
+void AdvantageEvaluation::launch_rows_of(const F& f) {
+  if (pass_.tiles)
+    return launch("tile_kernel", tile_kernel<F, measured>, grid_of_recurrence(count_tiles(pass_)), pass_, f);
   if constexpr (!F::traits.skips_masked) {
     if (pass_.batch.layout.row_length > kLongRow)
       return launch("recurrence_kernel", recurrence_kernel<F, kWarps, measured>,
@@ -264,40 +263,40 @@ void AdvantageRun::launch_rows_of(const F& f) {
 }
 
 template <class F>
-void AdvantageRun::launch_distill(const F& f) {
-  pass_.distill_parts = parts<DistillPart>();
+void AdvantageEvaluation::launch_distill(const F& f) {
+  pass_.distill_partials = partials<DistillTotals>();
   pass_.row_divergences = room<double>(rows_);
   pass_.row_advantages = room<double>(rows_);
-  Grid fed = context_.grid_of_spans(pass_, pass_.spans);
+  Grid fed = context_.grid_of_chunks(pass_, pass_.chunks);
   fed.memory = Feed<kDistillColumns>::memory(kDistillColumns).bytes(pass_.feed_stages);
   launch("distill_kernel", distill_kernel<F>, fed, pass_, f);
   launch("row_distill_kernel", row_distill_kernel, context_.grid_of_rows(pass_), pass_);
 }
 
 template <class F>
-void AdvantageRun::launch_baselines(const F& f) {
+void AdvantageEvaluation::launch_baselines(const F& f) {
   if (!pass_.batch.column[kTokenLevelRewardsInput].data) bad_ = inputs_.bad_rewards;
   pass_.groups = inputs_.view.groups;
   pass_.row_tokens = room<double>(rows_);
   pass_.to_go = room<double>(whole_granules(pass_.tokens));
   pass_.weights = room<double>(whole_granules(pass_.tokens));
   pass_.weighted = room<double>(whole_granules(pass_.tokens));
-  const int64_t stretches = count_stretches(pass_);
-  pass_.baseline_stretches = room<BaselineStretch>(stretches);
-  const Grid grid = grid_of_recurrence(stretches);
+  const int64_t tiles = count_tiles(pass_);
+  pass_.baseline_tiles = room<BaselineTile>(tiles);
+  const Grid grid = grid_of_recurrence(tiles);
   launch("baseline_sums_kernel", baseline_sums_kernel<F>, grid, pass_, f);
   launch("baseline_chain_kernel", baseline_chain_kernel, context_.grid_of_warps(rows_), pass_);
   launch("energy_kernel", energy_kernel<F>, grid, pass_, f);
-  launch("baseline_kernel", baseline_kernel<F>, context_.grid_of_warps(baseline_pieces(pass_)), pass_, f);
+  launch("baseline_kernel", baseline_kernel<F>, context_.grid_of_warps(baseline_chunks(pass_)), pass_, f);
   launch("subtract_kernel", subtract_kernel<F>, grid, pass_, f);
 }
 
-ColumnView AdvantageRun::column() const {
+ColumnView AdvantageEvaluation::column() const {
   const bool per_row = !pass_.advantages;
   return {per_row ? pass_.scores : pass_.advantages, DType::kFloat32, per_row};
 }
 
-bool AdvantageRun::fetch(const AdvantageCall& call, const int32_t* abort) {
+bool AdvantageEvaluation::fetch(const AdvantageCall& call, const int32_t* abort) {
   context_.order_copies_after_kernels();
   AdvantageState state;
   context_.receive(&state, pass_.state, sizeof state, abort);

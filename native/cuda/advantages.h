@@ -9,7 +9,7 @@ namespace policy_loss::cuda {
 // Groups of rows in the memory of a device. `view` points into the buffers.
 struct DeviceGroups {
   GroupsView view;
-  Buffer offsets, members, last_row, unit_rows, unit_of_row;
+  Buffer offsets, members, last_row, member_rows, member_of_row;
 };
 
 // The inputs of advantage functions in the memory of a device. `view` points into the buffers below, and into
@@ -30,14 +30,14 @@ DeviceInputs send_inputs(Channel& channel, const AdvantageInputs& host);
 // Returns the set of columns (AdvantageColumn) that a function reads if the batch has them.
 unsigned columns_of_advantage(const AdvantageRequest& request);
 
-class AdvantageRun {
+class AdvantageEvaluation {
  public:
   // Launches all kernels. A group function always computes scores per row. If per_token is set, it also
   // computes advantages per token.
-  AdvantageRun(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request, bool per_token,
-               bool returns);
+  AdvantageEvaluation(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request,
+                      bool per_token, bool returns);
 
-  // Returns the advantages as a column for a loss: one number per token if the run computed advantages per
+  // Returns the advantages as a column for a loss: one number per token if it computed advantages per
   // token, otherwise one score per row.
   ColumnView column() const;
   // Returns the number of times that each row counts, or null if the function is not a group function.
@@ -68,8 +68,8 @@ class AdvantageRun {
   // Allocates an array of n elements on the device, which lives as long as this object.
   template <class T>
   T* room(int64_t n);
-  template <class Part>
-  Parts<Part> parts();
+  template <class Total>
+  Partials<Total> partials();
 
   Context& context_;
   const DeviceInputs& inputs_;
@@ -77,7 +77,7 @@ class AdvantageRun {
   int64_t rows_;
   AdvantagePass pass_{};
   NonFiniteValue bad_;  // what send_inputs() found in the arrays that the function reads
-  // The maximum number of arrays that a run can allocate. It is enough for every function.
+  // The maximum number of arrays that one can allocate. It is enough for every function.
   static constexpr int kMostRooms = 16;
   Buffer rooms_[kMostRooms];
   int rooms_in_use_ = 0;

@@ -1,5 +1,5 @@
 // Bulk copies from device memory to shared memory, which GPUs have from compute capability 9.0 on. One lane
-// starts a copy of up to a whole column of a step. Addresses and sizes must be multiples of 16 bytes.
+// starts a copy of up to a whole column of a tile. Addresses and sizes must be multiples of 16 bytes.
 //
 // A barrier in shared memory (an mbarrier) tells when copies have arrived. It goes through phases: a phase
 // ends when a lane has announced the number of bytes that belong to it, and this many bytes have arrived. The

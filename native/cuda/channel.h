@@ -6,7 +6,7 @@
 // buffers for copies (staging.h). The channels share a pool of device memory, which keeps freed memory. A
 // call of the same size as the previous one therefore allocates nothing from the driver.
 //
-// A batch in host memory is sent in chunks. While the device copies one chunk, host threads copy the next one
+// A batch in host memory is sent in slices. While the device copies one slice, host threads copy the next one
 // into the pinned buffers, and kernels sum the rows of the previous one.
 #pragma once
 
@@ -21,10 +21,10 @@
 
 namespace policy_loss::cuda {
 
-// The number of tokens in a chunk of a batch that is sent from host memory. A chunk is large enough for
+// The number of tokens in a slice of a batch that is sent from host memory. A slice is large enough for
 // several threads to share its copying. It is small enough that little work remains for the kernels after the
-// last chunk has arrived.
-constexpr int64_t kTokensAtOnce = 1 << 20;
+// last slice has arrived.
+constexpr int64_t kSliceTokens = 1 << 20;
 
 // Rounds a number of tokens up to a multiple of kGranule. Arrays on a device have this many elements, because
 // kernels read 16 bytes at once even at the end of a batch.
@@ -241,7 +241,7 @@ class Channel {
   // error in a kernel is sticky: all later functions report it too.
   bool finish_failed_work() {
     bool works = true;
-    for (int turn = 0; turn < 2; ++turn) {
+    for (int round = 0; round < 2; ++round) {
       works = cudaStreamSynchronize(copy_) == cudaSuccess;
       works = cudaStreamSynchronize(compute_) == cudaSuccess && works;
       cudaGetLastError();

@@ -1,4 +1,4 @@
-// Host code that manages a device. It cuts batches into spans (ranges of tokens, see pass.h), keeps scratch
+// Host code that manages a device. It cuts batches into chunks (ranges of tokens, see pass.h), keeps scratch
 // memory and the results of calls, and chooses the grids of kernels.
 //
 // Each device has one context for the whole process. It is the channel (channel.h) of the calls that compute,
@@ -76,41 +76,40 @@ class Context : public Channel {
   int64_t most_fed_blocks() const { return multiprocessors_ * kFedBlocksPerMultiprocessor; }
 
   // Chooses the number of blocks and stages for a kernel with a feed that needs this memory.
-  void choose_feed(const FeedMemory& memory, SpannedBatch* pass) const {
+  void choose_feed(const FeedMemory& memory, ChunkedBatch* pass) const {
     pass->fed_blocks = fed_blocks(memory.bytes(kLeastFeedStages));
     const bool most = fed_blocks(memory.bytes(kMostFeedStages)) == pass->fed_blocks;
     pass->feed_stages = most ? kMostFeedStages : kLeastFeedStages;
   }
 
-  // Cuts the batch's tokens into spans (pass.h). Their length is chosen so that all warps of this number of
+  // Cuts the batch's tokens into chunks (pass.h). Their length is chosen so that all warps of this number of
   // blocks get nearly the same number of tokens.
-  void cut(int64_t blocks, SpannedBatch* pass) const {
+  void cut(int64_t blocks, ChunkedBatch* pass) const {
     const int64_t warps = blocks * kWarps;
-    const int64_t rounds = pass->tokens / (warps * kMaxSpan) + 1;
+    const int64_t rounds = pass->tokens / (warps * kMaxChunk) + 1;
     const int64_t fair = (pass->tokens + warps * rounds - 1) / (warps * rounds);
-    pass->span = std::max<int64_t>((fair + kSpanStep - 1) / kSpanStep, 1) * kSpanStep;
-    pass->spans = (pass->tokens + pass->span - 1) / pass->span;
+    pass->chunk_tokens = std::max<int64_t>((fair + kFeedTile - 1) / kFeedTile, 1) * kFeedTile;
+    pass->chunks = (pass->tokens + pass->chunk_tokens - 1) / pass->chunk_tokens;
   }
 
   // Returns the arguments of the passes over a batch: the scratch memory, and all members that do not depend
   // on the evaluated function. The caller sets the others. `memory` is that of the kernel with a feed.
-  // `pairs` tells whether the loss is over pairs of rows. `spans_are_shares` tells whether the warps of a
-  // kernel with a feed compute whole spans. Otherwise the spans are those of the batch's mask pass
-  // (mask_pass.h).
+  // `pairs` tells whether the loss is over pairs of rows. `by_chunk` tells whether the warps of a kernel with
+  // a feed compute whole chunks. Otherwise the chunks are those of the batch's mask pass (mask_pass.h).
   Pass prepare(const DeviceBatch& batch, unsigned columns, const FeedMemory& memory, bool pairs,
-               bool spans_are_shares) {
+               bool by_chunk) {
     Pass pass{};
     pass.batch = batch.view;
     pass.tokens = batch.tokens;
     pass.columns = columns;
     choose_feed(memory, &pass);
-    cut(spans_are_shares ? pass.fed_blocks : most_fed_blocks(), &pass);
+    cut(by_chunk ? pass.fed_blocks : most_fed_blocks(), &pass);
     const int64_t rows = batch.view.layout.rows;
     pass.totals = totals_.as<Totals>();
     pass.result = device_result_.as<Result>();
-    pass.parts = {scratch<RowPart>(kRows, rows), scratch<RowPart>(kHeads, pass.spans),
-                  scratch<RowPart>(kTails, pass.spans)};
-    pass.span_states = scratch<SpanState>(kSpanStates, pass.spans);
+    pass.partials = {scratch<RowTotals>(kRows, rows), scratch<RowTotals>(kHeads, pass.chunks),
+                     scratch<RowTotals>(kTails, pass.chunks)};
+    pass.chunk_states = scratch<ChunkState>(kChunkStates, pass.chunks);
     pass.states = scratch<char>(kStates, rows * row_state_bytes());
     pass.pair_sums = scratch<double>(kPairSums, pairs ? rows : 0);
     pass.row_partials = scratch<double>(kRowPartials, most_blocks() * kMaxRowMetrics);
@@ -126,15 +125,15 @@ class Context : public Channel {
   Grid grid(int64_t blocks) const {
     return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks())), compute()};
   }
-  // Returns the grid of a kernel that uses a feed (feed.cuh) and computes this number of spans. The grid has
+  // Returns the grid of a kernel that uses a feed (feed.cuh) and computes this number of chunks. The grid has
   // at most as many blocks as the device can run at once.
-  Grid grid_of_spans(const SpannedBatch& pass, int64_t spans) const {
-    return {static_cast<unsigned>(std::clamp<int64_t>((spans + kWarps - 1) / kWarps, 1, pass.fed_blocks)),
+  Grid grid_of_chunks(const ChunkedBatch& pass, int64_t chunks) const {
+    return {static_cast<unsigned>(std::clamp<int64_t>((chunks + kWarps - 1) / kWarps, 1, pass.fed_blocks)),
             compute()};
   }
-  // Returns the grid of a kernel that calls for_whole_rows() (spans.cuh). It has one warp per row if rows are
-  // long, otherwise one thread per row.
-  Grid grid_of_rows(const SpannedBatch& pass) const {
+  // Returns the grid of a kernel that calls for_whole_rows() (chunks.cuh). It has one warp per row if rows
+  // are long, otherwise one thread per row.
+  Grid grid_of_rows(const ChunkedBatch& pass) const {
     const int64_t rows = pass.batch.layout.rows;
     return is_row_for_warp(pass) ? grid_of_warps(rows) : grid_of_threads(rows);
   }
@@ -162,7 +161,7 @@ class Context : public Channel {
   float token_pass_ms() const { return milliseconds(tokens_begin_); }
 
  private:
-  enum { kRows, kHeads, kTails, kSpanStates, kStates, kPairSums, kRowPartials, kTokenPartials, kScratches };
+  enum { kRows, kHeads, kTails, kChunkStates, kStates, kPairSums, kRowPartials, kTokenPartials, kScratches };
 
   template <class T>
   T* scratch(int which, int64_t n) {

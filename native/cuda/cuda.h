@@ -49,10 +49,10 @@ struct DeviceInfo {
 };
 Status device_info(int device, DeviceInfo* info, Problem* problem);
 
-// A function that divides work among threads. It must call piece(what, i) once for each i in [0, pieces), and
+// A function that divides work among threads. It must call item(what, i) once for each i in [0, items), and
 // return when all these calls are done. It may use any threads and make several calls at once, but the calls
 // must begin in the order of i.
-using ShareWork = void (*)(int64_t pieces, void (*piece)(void* what, int64_t index), void* what);
+using ShareWork = void (*)(int64_t items, void (*item)(void* what, int64_t index), void* what);
 // Sets the function that divides the copying of host memory among threads. Until it is set, the calling
 // thread copies everything itself.
 void share_work_by(ShareWork share);
@@ -67,13 +67,13 @@ void keep_current_device();
 
 // The groups of a batch as plain pointers. engine/groups.h explains the arrays.
 struct GroupsView {
-  int64_t size = 0, units = 0;
+  int64_t size = 0, member_count = 0;
   const int64_t* offsets = nullptr;  // null: the batch has no groups
   const int64_t* members = nullptr;
   const int64_t* last_row = nullptr;
-  const int64_t* unit_rows = nullptr;
-  const int64_t* unit_of_row = nullptr;  // null: every row is a unit
-  double batch_std = 1;                  // the sample deviation of all units' rewards
+  const int64_t* member_rows = nullptr;
+  const int64_t* member_of_row = nullptr;  // null: every row is a member
+  double batch_std = 1;                    // the sample deviation of all members' rewards
 };
 
 // The inputs of advantage functions, as in AdvantageBatch. The groups that find_groups() found replace the
@@ -86,8 +86,8 @@ struct AdvantageInputs {
   const double* named_rewards = nullptr;
   const double* reward_weights = nullptr;
   int64_t named = 0;
-  GroupsView groups;  // groups whose units are rows
-  GroupsView runs;    // groups whose units are runs of rows
+  GroupsView groups;  // groups whose members are rows
+  GroupsView runs;    // groups whose members are runs of rows
 };
 
 // A resident batch: one that stays on a device, unchanged, until release(). It also holds the inputs of
@@ -154,11 +154,11 @@ Status export_array(const DeviceArray* array, IpcHandle* handle, Problem* proble
 Status read_array(const DeviceArray* array, float* out, Problem* problem);
 
 // Page-locked memory of the host. Calls copy arrays in it directly to and from any device, without staging.
-struct PinnedBlock;
+struct PinnedRegion;
 // Allocates memory while `device` is the current one.
-Status make_pinned(int device, int64_t bytes, PinnedBlock** block, Problem* problem);
-void* pinned_data(const PinnedBlock* block);
-void release(PinnedBlock* block);
+Status make_pinned(int device, int64_t bytes, PinnedRegion** region, Problem* problem);
+void* pinned_data(const PinnedRegion* region);
+void release(PinnedRegion* region);
 
 // What a call evaluates: a PreparedFunction (engine/function.h) as plain data, and the coefficients and the
 // normalizer of the call.

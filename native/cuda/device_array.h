@@ -21,21 +21,21 @@ class GradientArray {
   GradientArray(const GradientArray&) = delete;
   // An array that no call has written belongs to a call that failed, so its memory is freed.
   ~GradientArray() {
-    if (kept_ && !kept_->written) kept_->memory = Buffer();
+    if (staying_ && !staying_->written) staying_->memory = Buffer();
   }
 
-  // Allocates memory for `length` values, which will be copied to `host` in its dtype. `kept` is the array
+  // Allocates memory for `length` values, which will be copied to `host` in its dtype. `staying` is the array
   // that stays on the device, or null.
-  void allocate(Context& context, int64_t length, const GradientView& host, DeviceArray* kept) {
+  void allocate(Context& context, int64_t length, const GradientView& host, DeviceArray* staying) {
     const int64_t bytes = length * static_cast<int64_t>(sizeof(float));
-    kept_ = kept;
+    staying_ = staying;
     length_ = length;
     host_ = host;
     if (host.dtype != DType::kFloat32) narrow_ = context.allocate(length * size_of(host.dtype));
-    if (!kept)
+    if (!staying)
       own_ = context.allocate(bytes);
-    else if (kept->memory.bytes() < bytes)
-      kept->memory = kept->shareable ? context.allocate_shareable(bytes) : context.allocate(bytes);
+    else if (staying->memory.bytes() < bytes)
+      staying->memory = staying->shareable ? context.allocate_shareable(bytes) : context.allocate(bytes);
   }
 
   // Launches the kernel that converts the values to the dtype of the host's array, if this is not float32.
@@ -51,17 +51,17 @@ class GradientArray {
     return Channel::transfer_to(from, host_.data, length_ * size_of(host_.dtype));
   }
 
-  float* data() const { return kept_ ? kept_->memory.as<float>() : own_.as<float>(); }
+  float* data() const { return staying_ ? staying_->memory.as<float>() : own_.as<float>(); }
   // Must be called when the values are complete.
   void finish() {
-    if (kept_) kept_->written = true;
+    if (staying_) staying_->written = true;
   }
 
  private:
   Buffer own_, narrow_;
   int64_t length_ = 0;
   GradientView host_;
-  DeviceArray* kept_ = nullptr;
+  DeviceArray* staying_ = nullptr;
 };
 
 }  // namespace policy_loss::cuda

@@ -2,7 +2,7 @@
 // row's sums of divergences and of advantages.
 #pragma once
 
-#include "cuda/spans.cuh"
+#include "cuda/chunks.cuh"
 #include "engine/advantage_registry.h"
 
 namespace policy_loss::cuda {
@@ -13,10 +13,11 @@ template <class F>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     distill_kernel(const AdvantagePass pass, const F f) {
   const Feed<kDistillColumns> feed(pass, kDistillColumns);
-  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
+  for (int64_t chunk = first_warp(); chunk < pass.chunks; chunk += all_warps())
     sum_rows(
-        feed, pass, pass.distill_parts, span,
-        [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, DistillPart* part) {
+        feed, pass, pass.distill_partials, chunk,
+        [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads,
+            DistillTotals* partial) {
           const Quad old = quads.template column<kOldLogprobInput>();
           const Quad teacher = quads.template column<kTeacherLogprobInput>();
           float value[kQuad];
@@ -25,19 +26,19 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
             const DistillTerm term = f.token(old[j], teacher[j]);
             const bool counts = (unmasked & which) >> j & 1;
             value[j] = counts ? term.advantage : 0.0f;
-            part->divergence += counts ? term.divergence : 0.0f;
-            part->advantage += counts ? term.advantage : 0.0f;
+            partial->divergence += counts ? term.divergence : 0.0f;
+            partial->advantage += counts ? term.advantage : 0.0f;
           }
           store_quad(pass.advantages, i, which, value);
         },
-        [](int64_t, const DistillPart&) {});
+        [](int64_t, const DistillTotals&) {});
 }
 
-// Computes the two sums of each row by adding up the parts of the row that lie in different spans (pass.h).
+// Computes the two sums of each row by adding up the row's partials (pass.h).
 static __global__ void __launch_bounds__(kThreads) row_distill_kernel(const AdvantagePass pass) {
-  for_whole_rows(pass, pass.distill_parts, [&](int64_t row, const DistillPart& part) {
-    pass.row_divergences[row] = part.divergence;
-    pass.row_advantages[row] = part.advantage;
+  for_whole_rows(pass, pass.distill_partials, [&](int64_t row, const DistillTotals& totals) {
+    pass.row_divergences[row] = totals.divergence;
+    pass.row_advantages[row] = totals.advantage;
   });
 }
 

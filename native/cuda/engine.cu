@@ -68,7 +68,7 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
     channel.run([&] {
       const Fence fence(channel, device, there.stream);
       DeviceBatch batch = channel.allocate_batch(host, kEveryColumn, (1u << kRowColumns) - 1);
-      send_in_chunks(channel, host, batch, kSpanStep, abort, [](int64_t, int64_t) {});
+      send_in_slices(channel, host, batch, kFeedTile, abort, [](int64_t, int64_t) {});
       MaskPass mask_pass;
       if (batch.view.mask || batch.tokens == 0) mask_pass = MaskPass(context, channel, batch);
       DeviceBatch advantage = send_columns(channel, inputs.tokens, kColumnsOfAdvantages, abort);
@@ -176,19 +176,20 @@ Status evaluate(const Resident* resident, const Request& request, const Call& ca
     context.run([&] {
       check_abort(call.abort);
       const Fence fence(context, resident->device, call.stream);
-      const auto evaluate_with = [&](AdvantageRun* run) {
+      const auto evaluate_with = [&](AdvantageEvaluation* computed) {
         Evaluation evaluation(context, resident->batch, request, call.repeats, call);
-        if (run) evaluation.use(*run);
+        if (computed) evaluation.use(*computed);
         evaluation.share(resident->unchanging.get()->mask_pass);
         evaluation.sum_rows(0, resident->batch.tokens);
         evaluation.launch();
-        if (!run || run->fetch(call.advantage_call, call.abort)) evaluation.fetch();
+        if (!computed || computed->fetch(call.advantage_call, call.abort)) evaluation.fetch();
       };
       if (!call.advantage) return evaluate_with(nullptr);
       const AdvantageCall& wanted = call.advantage_call;
-      AdvantageRun run(context, resident->inputs, *call.advantage,
-                       wanted.advantages || looks_under_mask(request.terms.loss), wanted.returns != nullptr);
-      evaluate_with(&run);
+      AdvantageEvaluation computed(context, resident->inputs, *call.advantage,
+                                   wanted.advantages || looks_under_mask(request.terms.loss),
+                                   wanted.returns != nullptr);
+      evaluate_with(&computed);
     });
   });
 }
@@ -201,7 +202,7 @@ Status evaluate_host(int device, const BatchView& host, const Request& request, 
       const Fence fence(context, device, call.stream);
       const DeviceBatch batch = context.allocate_batch(host, request.columns, request.program.row_columns);
       Evaluation evaluation(context, batch, request, host.repeats, call);
-      send_in_chunks(context, host, batch, evaluation.span(), call.abort,
+      send_in_slices(context, host, batch, evaluation.chunk_tokens(), call.abort,
                      [&](int64_t first, int64_t last) { evaluation.sum_rows(first, last); });
       evaluation.launch();
       evaluation.fetch();
@@ -216,9 +217,9 @@ Status advantages(const Resident* resident, const AdvantageRequest& request, con
     context.run([&] {
       check_abort(call.abort);
       const Fence fence(context, resident->device, call.stream);
-      AdvantageRun run(context, resident->inputs, request, call.advantages != nullptr,
-                       call.returns != nullptr);
-      run.fetch(call, call.abort);
+      AdvantageEvaluation computed(context, resident->inputs, request, call.advantages != nullptr,
+                                   call.returns != nullptr);
+      computed.fetch(call, call.abort);
     });
   });
 }
@@ -230,12 +231,13 @@ Status advantages_host(int device, const AdvantageInputs& host, const AdvantageR
     context.run([&] {
       const Fence fence(context, device, call.stream);
       const DeviceBatch batch = context.allocate_batch(host.tokens, columns_of_advantage(request), 0);
-      send_in_chunks(context, host.tokens, batch, kSpanStep, call.abort, [](int64_t, int64_t) {});
+      send_in_slices(context, host.tokens, batch, kFeedTile, call.abort, [](int64_t, int64_t) {});
       DeviceInputs inputs = send_inputs(context, host);
       inputs.view.tokens = batch.view;
       inputs.tokens = batch.tokens;
-      AdvantageRun run(context, inputs, request, call.advantages != nullptr, call.returns != nullptr);
-      run.fetch(call, call.abort);
+      AdvantageEvaluation computed(context, inputs, request, call.advantages != nullptr,
+                                   call.returns != nullptr);
+      computed.fetch(call, call.abort);
     });
   });
 }
@@ -256,7 +258,7 @@ Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* p
     context.run([&] {
       const Fence fence(context, device, call.stream);
       const DeviceBatch batch = context.allocate_batch(host, call.columns, 0);
-      send_in_chunks(context, host, batch, kSpanStep, call.abort, [](int64_t, int64_t) {});
+      send_in_slices(context, host, batch, kFeedTile, call.abort, [](int64_t, int64_t) {});
       compute_kl(context, batch, call);
     });
   });

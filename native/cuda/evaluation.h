@@ -9,9 +9,9 @@
 namespace policy_loss::cuda {
 
 // One evaluation of a function on a device. The constructor prepares it. sum_rows() launches the row pass,
-// for the whole batch at once or for one chunk of it, unless share() makes it unnecessary. launch() launches
+// for the whole batch at once or for one slice of it, unless share() makes it unnecessary. launch() launches
 // the other passes. fetch() copies the results to the host. If the call also computes advantages, their
-// AdvantageRun is constructed first.
+// AdvantageEvaluation is constructed first.
 class Evaluation {
  public:
   // repeats: how often each row counts, in host memory; null if every row counts once.
@@ -52,13 +52,13 @@ class Evaluation {
     if (is_timed()) context_.mark_passes_begin();
   }
 
-  int64_t span() const { return pass_.span; }
+  int64_t chunk_tokens() const { return pass_.chunk_tokens; }
 
-  // Makes the loss use the advantages that `run` computes on the same device. If they come from a group
+  // Makes the loss use the advantages that `computed` holds on the same device. If they come from a group
   // function, the rows' repeats come from it too.
-  void use(const AdvantageRun& run) {
-    pass_.batch.column[kAdvantages] = run.column();
-    if (run.repeats()) pass_.batch.repeats = run.repeats();
+  void use(const AdvantageEvaluation& computed) {
+    pass_.batch.column[kAdvantages] = computed.column();
+    if (computed.repeats()) pass_.batch.repeats = computed.repeats();
   }
 
   // Uses the mask pass of a resident batch instead of a row pass, if the row pass would depend on nothing but
@@ -70,11 +70,11 @@ class Evaluation {
 
   void sum_rows(int64_t first_token, int64_t last_token) {
     if (pass_.known) return;
-    const int64_t first = first_token / pass_.span;
-    const int64_t last = (last_token + pass_.span - 1) / pass_.span;
+    const int64_t first = first_token / pass_.chunk_tokens;
+    const int64_t last = (last_token + pass_.chunk_tokens - 1) / pass_.chunk_tokens;
     launch_rows(
         loss_, object_, pass_, first, last,
-        sums_rows_ ? context_.grid_of_spans(pass_, last - first) : context_.grid_of_warps(last - first));
+        sums_rows_ ? context_.grid_of_chunks(pass_, last - first) : context_.grid_of_warps(last - first));
   }
 
   // Launches the weights pass and the token pass. The last kernel writes the result to the host.
@@ -86,7 +86,8 @@ class Evaluation {
     if (is_over_pairs(loss_) && !pass_.terms.has_kl()) pass_.columns &= reads(kEntropy);
     if (is_timed()) context_.mark_tokens_begin();
     if (!is_program()) pass_.host_result = context_.mapped_result();
-    if (needs_token_pass()) launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_, pass_.spans));
+    if (needs_token_pass())
+      launch_tokens(loss_, object_, pass_, context_.grid_of_chunks(pass_, pass_.chunks));
     if (is_program()) program_.run(pass_, context_.mapped_result());
     grad_.launch_narrowing(context_);
     grad_entropy_.launch_narrowing(context_);
@@ -147,7 +148,7 @@ class Evaluation {
   const int loss_;
   const void* const object_;
   const bool sums_rows_;
-  const ProgramRun program_;
+  const ProgramEvaluation program_;
   const Call& call_;
   Pass pass_;
   GradientArray grad_, grad_entropy_;
@@ -174,7 +175,7 @@ inline void compute_kl(Context& context, const DeviceBatch& batch, const KlCall&
     pass.batch.mask = nullptr;  // without a base, masked tokens have a value too
   }
   launch_kl(pass, {call.base != nullptr, static_cast<float>(call.scale), out.as<float>()},
-            context.grid_of_spans(pass, pass.spans));
+            context.grid_of_chunks(pass, pass.chunks));
   pass.host_result = context.mapped_result();
   if (call.base) launch_row_means(pass, context.grid_of_rows(pass));
   context.end_passes();

@@ -1,12 +1,12 @@
 // A feed copies tokens from device memory to shared memory, where the warps of a kernel read them. Names such
 // as fed_blocks refer to kernels that use a feed.
 //
-// A warp goes through a span (a range of tokens, see pass.h) in steps of 256 tokens. While it computes one
-// step, the next steps are copied asynchronously. This keeps the memory busy even if warps are few, dtypes
-// are narrow or the arithmetic takes long.
+// A warp goes through a chunk (a range of tokens, see pass.h) in tiles of kFeedTile = 256 tokens. While it
+// computes one tile, the next tiles are copied asynchronously. This keeps the memory busy even if warps are
+// few, dtypes are narrow or the arithmetic takes long.
 //
-// From compute capability 9.0 on, one lane of a warp copies a whole column of a step at once
-// (bulk_copies.cuh). On older GPUs, each lane copies 16 bytes at a time, for every dtype. In each step, a
+// From compute capability 9.0 on, one lane of a warp copies a whole column of a tile at once
+// (bulk_copies.cuh). On older GPUs, each lane copies 16 bytes at a time, for every dtype. In each tile, a
 // lane computes four neighbouring tokens and then four others, 128 tokens later. These need not be the tokens
 // that the lane has copied itself.
 #pragma once
@@ -23,9 +23,9 @@ static_assert(kMostFeedStages * kBarrierBytes <= kFeedHeadBytes);
 // The number of bytes that one lane copies at once, and the number that a whole warp copies at once.
 constexpr int kCopyBytes = sizeof(uint4);
 constexpr int kWarpBytes = kWarp * kCopyBytes;
-// The number of bytes of a step's mask, and of one column of a step in the widest dtype.
-constexpr int kMaskBytes = kSpanStep;
-constexpr int kColumnBytes = kSpanStep * 4;
+// The number of bytes of a tile's mask, and of one column of a tile in the widest dtype.
+constexpr int kMaskBytes = kFeedTile;
+constexpr int kColumnBytes = kFeedTile * 4;
 // Stands for "columns of several dtypes" where a dtype is a number.
 constexpr int kNoDType = -1;
 
@@ -113,7 +113,7 @@ class Feed {
   // `always` nor `possible` are ignored. The feed keeps a reference to `pass`, which must therefore be a
   // parameter of the kernel. All threads of the block must call this together. The dynamic shared memory of
   // the kernel belongs to the feed until the kernel ends, because barriers are in it.
-  __device__ __forceinline__ Feed(const SpannedBatch& pass, unsigned columns)
+  __device__ __forceinline__ Feed(const ChunkedBatch& pass, unsigned columns)
       : batch_(pass.batch),
         stages_(pass.feed_stages),
         lane_(threadIdx.x % kWarp),
@@ -178,9 +178,9 @@ class Feed {
     const int half_;
   };
 
-  // Gives a lane access to its two quads of a step, for a kernel whose columns all have the dtype
+  // Gives a lane access to its two quads of a tile, for a kernel whose columns all have the dtype
   // `shared_dtype()`.
-  class WholeStep {
+  class WholeTile {
    public:
     // Returns four values of column c, which is in `always`. `half` is 0 or 1. Only the advantages may have
     // one value per row.
@@ -196,7 +196,7 @@ class Feed {
 
    private:
     friend class Feed;
-    __device__ __forceinline__ WholeStep(const Feed& feed, const char* stage) : feed_(feed), stage_(stage) {}
+    __device__ __forceinline__ WholeTile(const Feed& feed, const char* stage) : feed_(feed), stage_(stage) {}
 
     const Feed& feed_;
     const char* const stage_;
@@ -220,16 +220,16 @@ class Feed {
     return shared;
   }
 
-  // Goes through the tokens [first, last) in stretches of 128. `first` must be a multiple of kSpanStep. For
-  // the stretch that begins at token first + at, calls visit(at, here), where `here` gives access to this
-  // lane's four tokens. The values of tokens from `last` on are undefined.
+  // Goes through the tokens [first, last) in tiles. `first` must be a multiple of kFeedTile. For each half of
+  // a tile, which begins at token first + at, calls visit(at, here), where `here` gives access to this lane's
+  // four tokens. The values of tokens from `last` on are undefined.
   //
-  // Bit k of `wanted` tells whether step k is wanted. A step that is not wanted is neither read nor visited.
-  // Where bit k of `whole` is set, calls visit_whole(at, whole_step) first, and visits the stretches of the
-  // step only if that returns false. All lanes of the warp must call this function together.
+  // Bit k of `wanted` tells whether tile k is wanted. A tile that is not wanted is neither read nor visited.
+  // Where bit k of `whole` is set, calls visit_whole(at, whole_tile) first, and visits the halves of the
+  // tile only if that returns false. All lanes of the warp must call this function together.
   template <class Visit, class VisitWhole>
-  __device__ __forceinline__ void for_stretches(int64_t first, int64_t last, unsigned wanted, Visit visit,
-                                                unsigned whole, VisitWhole visit_whole) const {
+  __device__ __forceinline__ void for_tiles(int64_t first, int64_t last, unsigned wanted, Visit visit,
+                                            unsigned whole, VisitWhole visit_whole) const {
     int length = static_cast<int>(last - first);
     if (in_bulk_) {
       first = same_in_warp(first);
@@ -238,22 +238,22 @@ class Feed {
     }
 #pragma unroll 1
     for (int stage = 0; stage < stages_; ++stage)
-      fetch(first, stage * kSpanStep, length, stage, (wanted >> stage & 1) != 0);
+      fetch(first, stage * kFeedTile, length, stage, (wanted >> stage & 1) != 0);
     int stage = 0;
-    for (int step = 0; step < length; step += kSpanStep) {
+    for (int tile = 0; tile < length; tile += kFeedTile) {
       const bool is_wanted = (wanted & 1) != 0;
       wait_for_stage(stage, is_wanted);
       const char* const here = room_ + stage * stage_bytes_;
-      if (is_wanted && ((whole & 1) == 0 || !visit_whole(step, WholeStep(*this, here)))) {
+      if (is_wanted && ((whole & 1) == 0 || !visit_whole(tile, WholeTile(*this, here)))) {
 #pragma unroll 1
-        for (int half = 0; half < kSpanStep / kStretch; ++half) {
-          const int at = step + half * kStretch;
+        for (int half = 0; half < kFeedTile / kTile; ++half) {
+          const int at = tile + half * kTile;
           if (at >= length) break;
           visit(at, Here(*this, here, half));
         }
       }
       __syncwarp();  // no lane may still read the stage that is filled next
-      fetch(first, step + stages_ * kSpanStep, length, stage, (wanted >> stages_ & 1) != 0);
+      fetch(first, tile + stages_ * kFeedTile, length, stage, (wanted >> stages_ & 1) != 0);
       stage = stage + 1 == stages_ ? 0 : stage + 1;
       wanted >>= 1;
       whole >>= 1;
@@ -317,16 +317,15 @@ class Feed {
     return kMaskBytes + slots * kColumnBytes;
   }
 
-  // Starts copying the step that begins `step` tokens after `first` into a stage. Tokens from first + length
+  // Starts copying the tile that begins `at` tokens after `first` into a stage. Tokens from first + length
   // on need not be copied. If is_wanted is false, nothing is copied.
-  __device__ __forceinline__ void fetch(int64_t first, int step, int length, int stage,
-                                        bool is_wanted) const {
-    const int tokens = is_wanted ? min(length - step, kSpanStep) : 0;
-    const int64_t token = first + step;
+  __device__ __forceinline__ void fetch(int64_t first, int at, int length, int stage, bool is_wanted) const {
+    const int tokens = is_wanted ? min(length - at, kFeedTile) : 0;
+    const int64_t token = first + at;
     if (!in_bulk_)
       fetch_by_lanes(token, tokens, stage * stage_bytes_);
-    else if (tokens == kSpanStep && narrow_ == 0)
-      fetch_in_bulk<true>(token, kSpanStep, stage);
+    else if (tokens == kFeedTile && narrow_ == 0)
+      fetch_in_bulk<true>(token, kFeedTile, stage);
     else if (tokens > 0)
       fetch_in_bulk<false>(token, tokens, stage);
   }
@@ -378,23 +377,23 @@ class Feed {
   }
 
   // Starts copying `tokens` tokens into the stage that begins at the offset `to`. Every lane takes part, and
-  // commits one group of copies per step, even an empty one, because wait_for_stage() counts groups.
+  // commits one group of copies per tile, even an empty one, because wait_for_stage() counts groups.
   __device__ __forceinline__ void fetch_by_lanes(int64_t token, int tokens, int to) const {
-    if (tokens == kSpanStep) {
-      narrow_ == 0 ? fetch_step<true>(token, to) : fetch_step<false>(token, to);
+    if (tokens == kFeedTile) {
+      narrow_ == 0 ? fetch_tile<true>(token, to) : fetch_tile<false>(token, to);
     } else {
-      fetch_columns<always | others>([&](int c, int place) { copy_part(c, token, tokens, to + place); });
+      fetch_columns<always | others>([&](int c, int place) { copy_tokens(c, token, tokens, to + place); });
     }
     const int at = lane_ * kCopyBytes;
     if (batch_.mask && at < tokens) destination_.copy(to, batch_.mask + token + at);
     __pipeline_commit();
   }
 
-  // Starts copying a whole step into the stage that begins at the offset `to`. With `wide`, all columns have
+  // Starts copying a whole tile into the stage that begins at the offset `to`. With `wide`, all columns have
   // the dtype float32.
   template <bool wide>
-  __device__ __forceinline__ void fetch_step(int64_t token, int to) const {
-    const auto copy = [&](int c, int place) { copy_step<wide>(c, token, to + place); };
+  __device__ __forceinline__ void fetch_tile(int64_t token, int to) const {
+    const auto copy = [&](int c, int place) { copy_tile<wide>(c, token, to + place); };
     fetch_columns<always>(copy);
     if ((per_token_ & ~always) != 0) fetch_columns<others>(copy);
   }
@@ -409,11 +408,11 @@ class Feed {
     }
   }
 
-  // Starts copying a whole step (kSpanStep tokens) of column c, from index `token` on, to the offset `to` in
+  // Starts copying a whole tile (kFeedTile tokens) of column c, from index `token` on, to the offset `to` in
   // the warp's shared memory.
   template <bool wide>
-  __device__ __forceinline__ void copy_step(int c, int64_t token, int to) const {
-    static_assert(kWarpBytes == kSpanStep * 2 && kColumnBytes == kSpanStep * 4);
+  __device__ __forceinline__ void copy_tile(int c, int64_t token, int to) const {
+    static_assert(kWarpBytes == kFeedTile * 2 && kColumnBytes == kFeedTile * 4);
     const bool is_narrow = !wide && (narrow_ >> c & 1) != 0;
     const char* const from =
         static_cast<const char*>(batch_.column[c].data) + (token << (is_narrow ? 1 : 2)) + lane_ * kCopyBytes;
@@ -423,7 +422,7 @@ class Feed {
 
   // Starts copying `tokens` tokens of column c, from index `token` on, to the offset `to` in the warp's
   // shared memory. The column may have any dtype.
-  __device__ __forceinline__ void copy_part(int c, int64_t token, int tokens, int to) const {
+  __device__ __forceinline__ void copy_tokens(int c, int64_t token, int tokens, int to) const {
     const int shift = (narrow_ >> c & 1) != 0 ? 1 : 2;
     const char* const from = static_cast<const char*>(batch_.column[c].data) + (token << shift);
 #pragma unroll

@@ -7,8 +7,8 @@
 #pragma once
 
 #include "advantage/draw.h"
+#include "cuda/chunks.cuh"
 #include "cuda/finite.cuh"
-#include "cuda/spans.cuh"
 #include "cuda/whitening.cuh"
 #include "engine/advantage_registry.h"
 
@@ -29,35 +29,35 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     value_sums_kernel(const AdvantagePass pass) {
   const bool rewards = pass.row_value_column == kTokenLevelRewardsInput;
   const Feed<0> feed(pass, row_value_columns(pass));
-  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
+  for (int64_t chunk = first_warp(); chunk < pass.chunks; chunk += all_warps())
     sum_rows(
-        feed, pass, pass.parts, span,
-        [&](int64_t row, int64_t, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
+        feed, pass, pass.partials, chunk,
+        [&](int64_t row, int64_t, unsigned which, unsigned unmasked, const auto& quads, RowTotals* partial) {
           const unsigned live = unmasked & which;
-          part->tokens += __popc(live);
+          partial->tokens += __popc(live);
           const Quad x = rewards ? quads.template column<kTokenLevelRewardsInput>()
                                  : quads.template column<kOldLogprobInput>();
           if (rewards && (non_finite_bits(x) & which) != 0)
             report_non_finite(pass, NonFiniteInput::kTokenRewards, row);
           const unsigned summed = rewards ? which : live;
 #pragma unroll
-          for (int j = 0; j < kQuad; ++j) part->sum += summed >> j & 1 ? x[j] : 0.0f;
+          for (int j = 0; j < kQuad; ++j) partial->sum += summed >> j & 1 ? x[j] : 0.0f;
         },
-        [](int64_t, const RowPart&) {});
+        [](int64_t, const RowTotals&) {});
 }
 
 // Computes each row's value, its reward or its mean log-probability, from the sums of value_sums_kernel().
 static __global__ void __launch_bounds__(kThreads) row_value_kernel(const AdvantagePass pass) {
-  for_whole_rows(pass, pass.parts, [&](int64_t row, const RowPart& part) {
-    if (pass.row_tokens) pass.row_tokens[row] = static_cast<double>(part.tokens);
+  for_whole_rows(pass, pass.partials, [&](int64_t row, const RowTotals& totals) {
+    if (pass.row_tokens) pass.row_tokens[row] = static_cast<double>(totals.tokens);
     if (pass.named_rewards)
       pass.row_values[row] = 0;
     else if (pass.row_value_column != kTokenLevelRewardsInput)
-      pass.row_values[row] = mean_logprob(part.sum, part.tokens);
+      pass.row_values[row] = mean_logprob(totals.sum, totals.tokens);
     else if (pass.batch.column[kTokenLevelRewardsInput].data)
-      pass.row_values[row] = part.sum;
+      pass.row_values[row] = totals.sum;
     else  // the row's reward belongs to its last unmasked token
-      pass.row_values[row] = part.tokens > 0 ? pass.rewards[row] : 0.0;
+      pass.row_values[row] = totals.tokens > 0 ? pass.rewards[row] : 0.0;
   });
 }
 
@@ -85,7 +85,7 @@ __device__ __forceinline__ int64_t group_of(const GroupsView& groups, int64_t at
 template <class F>
 __global__ void __launch_bounds__(kThreads) rank_kernel(const AdvantagePass pass, const F f) {
   const GroupsView& groups = pass.groups;
-  for (int64_t at = first_thread(); at < groups.units; at += all_threads()) {
+  for (int64_t at = first_thread(); at < groups.member_count; at += all_threads()) {
     const int64_t group = group_of(groups, at);
     const int64_t first = groups.offsets[group], last = groups.offsets[group + 1];
     const double value = pass.row_values[groups.members[at]];
@@ -103,14 +103,14 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(const AdvantagePass pass
 // Reads the numbers load(0) to load(n − 1) for a whole warp. All lanes must ask for the same number i, and
 // each gets it. Each lane loads only one number out of 32; the lanes then pass the numbers to each other.
 template <class Load>
-class InTurn {
+class SharedLoads {
  public:
-  __device__ __forceinline__ InTurn(int64_t n, Load load) : load_(load), n_(n) {}
+  __device__ __forceinline__ SharedLoads(int64_t n, Load load) : load_(load), n_(n) {}
 
   __device__ __forceinline__ double operator()(int64_t i) {
-    if (i / kWarp != chunk_) {
-      chunk_ = i / kWarp;
-      const int64_t mine = chunk_ * kWarp + threadIdx.x % kWarp;
+    if (i / kWarp != loaded_) {
+      loaded_ = i / kWarp;
+      const int64_t mine = loaded_ * kWarp + threadIdx.x % kWarp;
       x_ = mine < n_ ? load_(mine) : 0.0;
     }
     return __shfl_sync(kAllLanes, x_, static_cast<int>(i % kWarp));
@@ -119,7 +119,7 @@ class InTurn {
  private:
   Load load_;
   int64_t n_;
-  int64_t chunk_ = -1;
+  int64_t loaded_ = -1;
   double x_ = 0;
 };
 
@@ -183,24 +183,24 @@ __device__ __forceinline__ GroupMoments moments_of_group(const AdvantagePass& pa
   if constexpr (F::traits.has_balance) {
     *some_left_out = f.balance && size > 1;
     if (*some_left_out) {
-      const double mean = moments_of(size, InTurn(size, seen)).mean;
+      const double mean = moments_of(size, SharedLoads(size, seen)).mean;
       leave_out_surplus(pass, group, size, mean, reward);
       const auto counts = [&](int64_t i) { return pass.left_out[reward.first + i] != 0 ? 0.0 : 1.0; };
-      InTurn counts_in_turn(size, counts);
+      SharedLoads shared_counts(size, counts);
       moments =
-          moments_of(size, InTurn(size, seen), [=](int64_t i) mutable { return counts_in_turn(i) != 0; });
+          moments_of(size, SharedLoads(size, seen), [=](int64_t i) mutable { return shared_counts(i) != 0; });
     }
   }
-  if (!*some_left_out) moments = moments_of(size, InTurn(size, seen));
+  if (!*some_left_out) moments = moments_of(size, SharedLoads(size, seen));
   moments.batch_std = pass.groups.batch_std;
   if constexpr (F::traits.has_soft_baseline) {
-    if (f.soft) moments.log_mean_exp = log_mean_exp(size, InTurn(size, seen), f.tau);
+    if (f.soft) moments.log_mean_exp = log_mean_exp(size, SharedLoads(size, seen), f.tau);
   }
   if constexpr (F::traits.has_token_mean) {
     const auto tokens = [&](int64_t i) { return pass.row_tokens[pass.groups.members[reward.first + i]]; };
-    moments.token_mean = weighted_mean(size, InTurn(size, seen), InTurn(size, tokens));
+    moments.token_mean = weighted_mean(size, SharedLoads(size, seen), SharedLoads(size, tokens));
   }
-  if constexpr (F::traits.has_second) moments.second = second_largest(size, InTurn(size, seen));
+  if constexpr (F::traits.has_second) moments.second = second_largest(size, SharedLoads(size, seen));
   if constexpr (F::traits.has_rewarded)
     moments.batch_rewarded = at_least(static_cast<double>(pass.state->rewarded), 1.0) /
                              static_cast<double>(pass.batch.layout.rows);
@@ -218,7 +218,7 @@ __device__ __forceinline__ void score_named_rewards(const AdvantagePass& pass, c
   for (int64_t k = 0; k < pass.named; ++k) {
     const double* const rewards = pass.named_rewards + k * pass.batch.layout.rows;
     const auto reward = [&](int64_t i) { return rewards[members[i]]; };
-    const GroupRule rule = f.rule(moments_of(size, InTurn(size, reward)));
+    const GroupRule rule = f.rule(moments_of(size, SharedLoads(size, reward)));
     PL_NO_UNROLL
     for (int64_t i = lane; i < size; i += kWarp) {
       double* const score = pass.unwhitened + members[i];
@@ -241,7 +241,7 @@ static __global__ void __launch_bounds__(kThreads) whiten_scores_kernel(const Ad
     pass.scores[row] = static_cast<float>(pass.state->whitening.whiten(pass.unwhitened[row]));
 }
 
-// Computes the score of every unit, and how often the unit counts. A unit is a row or a run of rows
+// Computes the score of every member, and how often the member counts. A member is a row or a run of rows
 // (engine/groups.h). One warp computes one group.
 template <class F>
 __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pass, const F f) {
@@ -263,16 +263,16 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
     int64_t rows = 0;
     PL_NO_UNROLL
     for (int64_t i = lane; i < size; i += kWarp) {
-      const int64_t unit = groups.members[first + i];
-      rows += groups.unit_rows[unit];
+      const int64_t member = groups.members[first + i];
+      rows += groups.member_rows[member];
       double score = rule.score(reward(i));
       if constexpr (F::traits.by_runs) {
-        if (f.step_norm) score /= static_cast<double>(groups.unit_rows[unit]);
+        if (f.step_norm) score /= static_cast<double>(groups.member_rows[member]);
       }
       const bool counts = rule.kept && !(some_left_out && pass.left_out[first + i] != 0);
-      pass.unit_scores[unit] = counts ? static_cast<float>(score) : 0.0f;
-      pass.unit_repeats[unit] = rule.kept ? 1 : 0;
-      if constexpr (F::traits.whitened) pass.unwhitened[unit] = score;
+      pass.member_scores[member] = counts ? static_cast<float>(score) : 0.0f;
+      pass.member_repeats[member] = rule.kept ? 1 : 0;
+      if constexpr (F::traits.whitened) pass.unwhitened[member] = score;
     }
     rows = warp_sum(rows);
     if (lane == 0) {
@@ -288,9 +288,9 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
 // Copies the score of each run, and the number of times that the run counts, to the rows of the run.
 static __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePass pass) {
   for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
-    const int64_t unit = pass.groups.unit_of_row[row];
-    pass.scores[row] = pass.unit_scores[unit];
-    pass.repeats[row] = pass.unit_repeats[unit];
+    const int64_t member = pass.groups.member_of_row[row];
+    pass.scores[row] = pass.member_scores[member];
+    pass.repeats[row] = pass.member_repeats[member];
   }
 }
 
@@ -325,13 +325,13 @@ static __global__ void __launch_bounds__(kThreads) repeat_drawn_kernel(const Adv
 // Writes each row's score to its unmasked tokens, and 0 to the masked ones.
 static __global__ void __launch_bounds__(kThreads) broadcast_kernel(const AdvantagePass pass) {
   const int lane = threadIdx.x % kWarp;
-  for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) {
-    SpanRows rows(pass, span);
-    rows.stretch(
+  for (int64_t chunk = first_warp(); chunk < pass.chunks; chunk += all_warps()) {
+    ChunkRows rows(pass, chunk);
+    rows.visit(
         0, rows.length(),
         [&](int64_t row, bool, int from, int to) {
           const float score = pass.scores[row];
-          for (int at = from / kQuad * kQuad + lane * kQuad; at < to; at += kStretch) {
+          for (int at = from / kQuad * kQuad + lane * kQuad; at < to; at += kTile) {
             const int64_t i = rows.first() + at;
             const unsigned live = load_mask<Reuse::kNever>(pass.batch.mask, i);
             float value[kQuad];

@@ -63,7 +63,7 @@ bool looks_under_mask(int loss);
 // Returns the size in bytes of the largest RowState (pass.h). The size depends on the loss.
 int64_t row_state_bytes();
 // Launch the kernel of one pass. `object` is the loss object; its type is the one at index `loss` in Losses.
-void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_span, int64_t last_span,
+void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_chunk, int64_t last_chunk,
                  const Grid& grid);
 void launch_weights(int loss, const void* object, const Pass& pass, const Grid& grid);
 void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid);

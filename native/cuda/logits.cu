@@ -1,4 +1,4 @@
-// Computes from logits on a device, a chunk of rows at a time.
+// Computes from logits on a device, a slice of rows at a time.
 #include "cuda/logits.cuh"
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 namespace policy_loss::cuda {
 namespace {
 
-// The memory that a chunk takes on the device, in bytes, unless it has only one row. It is large enough that
-// copying a chunk takes much longer than starting its kernels.
-constexpr int64_t kChunkBytes = 32 << 20;
+// The memory that a slice takes on the device, in bytes, unless it has only one row. It is large enough that
+// copying a slice takes much longer than starting its kernels.
+constexpr int64_t kSliceBytes = 32 << 20;
 
-// Collects the arrays of a chunk that are copied, and copies them together.
+// Collects the arrays of a slice that are copied, and copies them together.
 template <class Copy>
 class Batcher {
  public:
@@ -37,9 +37,9 @@ class Batcher {
 };
 
 // One call.
-class LogitsRun {
+class LogitsEvaluation {
  public:
-  LogitsRun(Context& context, int device, const DeviceLogits& logits)
+  LogitsEvaluation(Context& context, int device, const DeviceLogits& logits)
       : context_(context), host_(logits.call), logits_(logits), opened_(context), pass_{} {
     LogitsCall& call = pass_.call = logits.call;
     if (logits.data_there)
@@ -47,8 +47,8 @@ class LogitsRun {
     if (logits.out_there)
       host_.out = call.out =
           find_memory("out", call.out, logits.out_handle, call.out_dtype, call.out_stride, device);
-    pass_.segments =
-        host_.token_ids ? 1 : static_cast<unsigned>((host_.vocabulary + kLogitsSegment - 1) / kLogitsSegment);
+    pass_.chunks =
+        host_.token_ids ? 1 : static_cast<unsigned>((host_.vocabulary + kLogitsChunk - 1) / kLogitsChunk);
     send(host_.targets, &call.targets, &targets_);
     send(host_.temperatures, &call.temperatures, &temperatures_);
     send(host_.grad_logprob, &call.grad_logprob, &grad_logprob_);
@@ -70,7 +70,7 @@ class LogitsRun {
     if (logits_.kernels_ms) context_.mark_passes_begin();
     for (int64_t first = 0; first < host_.rows;) {
       check_abort(logits_.abort);
-      const int64_t last = end_of_chunk(first);
+      const int64_t last = end_of_slice(first);
       compute(first, last);
       first = last;
     }
@@ -128,17 +128,17 @@ class LogitsRun {
     return !logits_.data_there && !logits_.out_there && host_.dtype == host_.out_dtype;
   }
 
-  // Returns the end of the chunk of rows that begins with row `first`.
-  int64_t end_of_chunk(int64_t first) const {
+  // Returns the end of the slice of rows that begins with row `first`.
+  int64_t end_of_slice(int64_t first) const {
     int64_t bytes_per_row =
-        pass_.parts_per_row() * int64_t{sizeof(SoftmaxSums)} + int64_t{sizeof(RowGradient)};
+        pass_.partials_per_row() * int64_t{sizeof(SoftmaxSums)} + int64_t{sizeof(RowGradient)};
     if (!logits_.data_there) bytes_per_row += host_.vocabulary * size_of(host_.dtype);
     if (host_.out && !logits_.out_there && !replaces_copy())
       bytes_per_row += host_.vocabulary * size_of(host_.out_dtype);
     constexpr int64_t kBytesPerId = sizeof(int32_t) + sizeof(float);
     int64_t last = first + 1;
     while (last < host_.rows &&
-           (last + 1 - first) * bytes_per_row + ids_between(first, last + 1) * kBytesPerId <= kChunkBytes)
+           (last + 1 - first) * bytes_per_row + ids_between(first, last + 1) * kBytesPerId <= kSliceBytes)
       ++last;
     return last;
   }
@@ -147,10 +147,10 @@ class LogitsRun {
     LogitsPass pass = pass_;
     LogitsCall& call = pass.call;
     call.rows = last - first;
-    const Buffer parts = context_.allocate(
-        pass.needs_sums ? call.rows * pass.parts_per_row() * int64_t{sizeof(SoftmaxSums)} : 0);
+    const Buffer partials = context_.allocate(
+        pass.needs_sums ? call.rows * pass.partials_per_row() * int64_t{sizeof(SoftmaxSums)} : 0);
     const Buffer gradients = context_.allocate(host_.out ? call.rows * int64_t{sizeof(RowGradient)} : 0);
-    pass.parts = parts.as<SoftmaxSums>();
+    pass.partials = partials.as<SoftmaxSums>();
     pass.gradients = gradients.as<RowGradient>();
     Buffer data, out, ids, grad_of_ids;
     const int64_t size = call.rows * call.vocabulary;
@@ -204,7 +204,7 @@ class LogitsRun {
   }
 
   void launch(const LogitsPass& pass) {
-    // With one block per segment, the device balances the load.
+    // With one block per chunk, the device balances the load.
     const Grid grid{std::max(pass.count(), 1u), context_.compute()};
     if (pass.needs_sums) cuda::launch("logits_sums_kernel", logits_sums_kernel, grid, pass);
     cuda::launch("logits_rows_kernel", logits_rows_kernel,
@@ -212,7 +212,7 @@ class LogitsRun {
     if (host_.out) cuda::launch("logits_gradient_kernel", logits_gradient_kernel, grid, pass);
   }
 
-  // Sends the rows of a chunk, without those that are ignored. Rows that lie one after another are sent
+  // Sends the rows of a slice, without those that are ignored. Rows that lie one after another are sent
   // together.
   void send_rows(char* to, int64_t first, int64_t last) {
     Batcher batcher([&](const Transfer* transfers, int count) { context_.send(transfers, count); });
@@ -260,7 +260,7 @@ Status logits(int device, const DeviceLogits& logits, Problem* problem) {
     context.run([&] {
       check_abort(logits.abort);
       const Fence fence(context, device, logits.stream);
-      LogitsRun(context, device, logits).compute();
+      LogitsEvaluation(context, device, logits).compute();
     });
   });
 }

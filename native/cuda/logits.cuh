@@ -1,4 +1,4 @@
-// The kernels that compute from logits. A block computes one segment of a row at a time.
+// The kernels that compute from logits. A block computes one chunk of a row at a time.
 //
 // The terms of a sum are divided among the threads by their place in the row, and not by their address. So
 // the bits of a row's results do not depend on where the row lies in memory, on the other rows, or on the
@@ -13,9 +13,9 @@ namespace policy_loss::cuda {
 
 // The logits that a thread computes together, and those that a block computes together.
 constexpr int kLogitsGroup = 16;
-constexpr int kLogitsStep = kThreads * kLogitsGroup;
-// The length of a segment. Rows of usual length have enough segments for few rows to occupy a GPU.
-constexpr int64_t kLogitsSegment = 8 * kLogitsStep;
+constexpr int kLogitsTile = kThreads * kLogitsGroup;
+// The length of a chunk. Rows of usual length have enough chunks for few rows to occupy a GPU.
+constexpr int64_t kLogitsChunk = 8 * kLogitsTile;
 // The blocks of a kernel that a multiprocessor runs at once. With more of them, registers would be spilled.
 constexpr int kLogitsBlocks = 7;
 // A word is the 16 bytes of neighbouring logits that a thread loads at once. A group of float32 numbers has
@@ -30,27 +30,27 @@ struct RowGradient {
   float of_target;  // the gradient itself
 };
 
-// The arguments of the kernels, for a chunk of the rows of a call. Arrays are in the memory of the device.
+// The arguments of the kernels, for a slice of the rows of a call. Arrays are in the memory of the device.
 struct LogitsPass {
   LogitsCall call;   // call.token_ids begins with the first id of row 0
   int64_t first_id;  // call.offsets[0]
-  // Per row. A chunk has fewer than 2^31 segments.
-  unsigned segments;
+  // Per row. A slice has fewer than 2^31 chunks.
+  unsigned chunks;
   bool needs_sums;
-  // Per row, segment and warp of a block: the sums, not yet divided by the temperature.
-  SoftmaxSums* parts;
+  // Per row, chunk and warp of a block: the sums, not yet divided by the temperature.
+  SoftmaxSums* partials;
   RowGradient* gradients;  // per row
   float* grad_of_ids;      // per token id of the support
 
-  // Returns the number of segments of all rows.
+  // Returns the number of chunks of all rows.
   __host__ __device__ __forceinline__ unsigned count() const {
-    return static_cast<unsigned>(call.rows) * segments;
+    return static_cast<unsigned>(call.rows) * chunks;
   }
-  __host__ __device__ __forceinline__ unsigned parts_per_row() const { return segments * kWarps; }
+  __host__ __device__ __forceinline__ unsigned partials_per_row() const { return chunks * kWarps; }
   // Returns how many lanes of a warp compute the results of a row together: a power of two.
   __host__ __device__ __forceinline__ unsigned lanes() const {
     unsigned lanes = 1;
-    while (needs_sums && lanes < parts_per_row() && lanes < kWarp) lanes *= 2;
+    while (needs_sums && lanes < partials_per_row() && lanes < kWarp) lanes *= 2;
     return lanes;
   }
 };
@@ -101,12 +101,12 @@ __device__ __forceinline__ double temperature_of(const LogitsPass& pass, int64_t
 }
 
 // Replaces each number by f(number, its index). The loop is not unrolled, because f is long or rarely needed.
-// So that the array stays in registers, its numbers move by one place in each turn.
+// So that the array stays in registers, its numbers move by one place in each round.
 template <class F>
 __device__ __forceinline__ void replace_each(float (&x)[kLogitsGroup], F f) {
   PL_NO_UNROLL
-  for (int turn = 0; turn < kLogitsGroup; ++turn) {
-    const float last = f(x[0], turn);
+  for (int round = 0; round < kLogitsGroup; ++round) {
+    const float last = f(x[0], round);
 #pragma unroll
     for (int j = 0; j + 1 < kLogitsGroup; ++j) x[j] = x[j + 1];
     x[kLogitsGroup - 1] = last;
@@ -114,7 +114,7 @@ __device__ __forceinline__ void replace_each(float (&x)[kLogitsGroup], F f) {
 }
 
 // Returns x. nvcc does not know that, so it does not compute what depends on x before a loop, or for its
-// later turns in advance, for which it would need many registers.
+// later rounds in advance, for which it would need many registers.
 __device__ __forceinline__ int computed_anew(int x) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+r"(x));
@@ -122,28 +122,28 @@ __device__ __forceinline__ int computed_anew(int x) {
   return x;
 }
 
-// This thread's logits of one step: those of each kThreads-th word. Places count from the step's first logit.
+// This thread's logits of one tile: those of each kThreads-th word. Places count from the tile's first logit.
 struct Group {
-  int64_t first;   // the index of the step's first logit, which may lie before the row
-  int word;        // the number of logits of a word, which is 4 or 8
-  int low, high;   // the places of the logits that the row has: [low, high)
-  unsigned whole;  // bit w: word w is loaded and stored at once
-  unsigned parts;  // bit w: only single logits of word w are loaded and stored
+  int64_t first;     // the index of the tile's first logit, which may lie before the row
+  int word;          // the number of logits of a word, which is 4 or 8
+  int low, high;     // the places of the logits that the row has: [low, high)
+  unsigned whole;    // bit w: word w is loaded and stored at once
+  unsigned singles;  // bit w: only single logits of word w are loaded and stored
 
-  // All logits of a step that are whole words.
+  // All logits of a tile that are whole words.
   __device__ __forceinline__ Group(DType dtype, int64_t first)
       : first(first),
         word(dtype == DType::kFloat32 ? 4 : 8),
         low(0),
-        high(kLogitsStep),
+        high(kLogitsTile),
         whole((1u << kLogitsGroup / word) - 1),
-        parts(0) {}
+        singles(0) {}
   // `margin` is the number of logits before and after a word that are loaded with it.
   __device__ __forceinline__ Group(const DeviceRow& row, int64_t first, int64_t begin, int64_t end,
                                    int margin)
-      : first(first), word(computed_anew(row.dtype == DType::kFloat32 ? 4 : 8)), whole(0), parts(0) {
+      : first(first), word(computed_anew(row.dtype == DType::kFloat32 ? 4 : 8)), whole(0), singles(0) {
     const auto place = [first](int64_t index) {
-      return static_cast<int>(min(max(index - first, int64_t{0}), int64_t{kLogitsStep}));
+      return static_cast<int>(min(max(index - first, int64_t{0}), int64_t{kLogitsTile}));
     };
     low = place(begin);
     high = place(end);
@@ -155,12 +155,12 @@ struct Group {
       const bool is_whole = (place >= whole_low) & (place + word <= whole_high);
       const bool is_present = (place + word > low) & (place < high);
       whole |= static_cast<unsigned>(is_whole) << w;
-      parts |= static_cast<unsigned>(is_present & !is_whole) << w;
+      singles |= static_cast<unsigned>(is_present & !is_whole) << w;
     }
   }
 
   __device__ __forceinline__ bool is_empty() const {
-    return (whole | parts) == 0;
+    return (whole | singles) == 0;
   }
   __device__ __forceinline__ int place_of_word(int w) const {
     return (w * kThreads + static_cast<int>(threadIdx.x)) * word;
@@ -222,10 +222,10 @@ __device__ __forceinline__ void widen(DType dtype, const Words& words, float (&x
   }
 }
 
-// Calls f(dtype, group, its logits) for each of some steps, whose words are whole and aligned. Loads the next
-// step's words while f computes.
+// Calls f(dtype, group, its logits) for each of some tiles, whose words are whole and aligned. Loads the next
+// tile's words while f computes.
 template <DType dtype, class F>
-__device__ __forceinline__ void for_whole_steps_of(const DeviceRow& row, int64_t first, int steps, F f) {
+__device__ __forceinline__ void for_whole_tiles_of(const DeviceRow& row, int64_t first, int tiles, F f) {
   const uint4* from = reinterpret_cast<const uint4*>(row.data + first * size_of(dtype)) + threadIdx.x;
   Words words;
   const auto load = [&] {
@@ -235,27 +235,27 @@ __device__ __forceinline__ void for_whole_steps_of(const DeviceRow& row, int64_t
   };
   load();
   PL_NO_UNROLL
-  for (int step = 0; step < steps; ++step) {
+  for (int tile = 0; tile < tiles; ++tile) {
     float x[kLogitsGroup];
     widen(dtype, words, x);
-    from += kLogitsStep * size_of(dtype) / kWordBytes;
-    if (step + 1 < steps) load();
+    from += kLogitsTile * size_of(dtype) / kWordBytes;
+    if (tile + 1 < tiles) load();
     f(dtype, Group(dtype, first), x);
-    first += kLogitsStep;
+    first += kLogitsTile;
   }
 }
 template <class F>
-__device__ __forceinline__ void for_whole_steps(const DeviceRow& row, int64_t first, int steps, F f) {
-  if (steps == 0) return;
+__device__ __forceinline__ void for_whole_tiles(const DeviceRow& row, int64_t first, int tiles, F f) {
+  if (tiles == 0) return;
   if (row.dtype == DType::kFloat32)
-    for_whole_steps_of<DType::kFloat32>(row, first, steps, f);
+    for_whole_tiles_of<DType::kFloat32>(row, first, tiles, f);
   else if (row.dtype == DType::kFloat16)
-    for_whole_steps_of<DType::kFloat16>(row, first, steps, f);
+    for_whole_tiles_of<DType::kFloat16>(row, first, tiles, f);
   else
-    for_whole_steps_of<DType::kBFloat16>(row, first, steps, f);
+    for_whole_tiles_of<DType::kBFloat16>(row, first, tiles, f);
 }
 
-// Loads a group of logits. Those that the row does not have become −Infinity. If the first logit of each step
+// Loads a group of logits. Those that the row does not have become −Infinity. If the first logit of each tile
 // is aligned, so are the words.
 template <bool aligned>
 __device__ __forceinline__ void load_group(const DeviceRow& row, const Group& group,
@@ -278,9 +278,9 @@ __device__ __forceinline__ void load_group(const DeviceRow& row, const Group& gr
       if (group.whole >> w & 1) words[w] = join_words(words[w], __ldcs(from + w * kThreads + 1), shift);
   }
   widen(row.dtype, words, x);
-  if (group.parts != 0)
+  if (group.singles != 0)
     replace_each(x, [&](float each, int j) {
-      return group.has(group.parts, j) ? row.at(row.index(group.first + group.place_of(j))) : each;
+      return group.has(group.singles, j) ? row.at(row.index(group.first + group.place_of(j))) : each;
     });
 }
 
@@ -289,7 +289,7 @@ __device__ __forceinline__ void cap_logits(const Group& group, float softcap, fl
   if (softcap == 0.0f) return;
   const float inverse = 1.0f / softcap;
   replace_each(x, [&](float each, int j) {
-    return group.has(group.whole | group.parts, j) ? softcapped(each, softcap, inverse) : each;
+    return group.has(group.whole | group.singles, j) ? softcapped(each, softcap, inverse) : each;
   });
 }
 
@@ -301,30 +301,30 @@ __device__ __forceinline__ float warp_max(float x) {
   return same_in_warp(x);
 }
 
-// Computes the sums over each segment of each row.
+// Computes the sums over each chunk of each row.
 __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_sums_kernel(LogitsPass pass) {
-  // The rows' last segments come last. They may be short, so the blocks end at nearly the same time.
+  // The rows' last chunks come last. They may be short, so the blocks end at nearly the same time.
   const unsigned rows = static_cast<unsigned>(pass.call.rows);
-  for (unsigned unit = blockIdx.x; unit < pass.count(); unit += gridDim.x) {
-    const unsigned segment = unit / rows;
-    const unsigned index = unit - segment * rows;
+  for (unsigned number = blockIdx.x; number < pass.count(); number += gridDim.x) {
+    const unsigned chunk = number / rows;
+    const unsigned index = number - chunk * rows;
     if (is_ignored(pass, index)) continue;
     const DeviceRow row(pass, index);
-    const int64_t first = segment * kLogitsSegment;
-    const int64_t last = row.token_ids ? row.length : min(first + kLogitsSegment, row.length);
+    const int64_t first = chunk * kLogitsChunk;
+    const int64_t last = row.token_ids ? row.length : min(first + kLogitsChunk, row.length);
     const float softcap = static_cast<float>(pass.call.softcap);
     const float log2_factor = static_cast<float>(kLog2E) / static_cast<float>(temperature_of(pass, index));
     // A logit whose address is not aligned is loaded with the one before or after its word.
     const int margin =
         bytes_after_word(row.data) == 0 ? 0 : kWordBytes / static_cast<int>(size_of(row.dtype));
     const bool plain = margin == 0 && softcap == 0.0f && !row.token_ids;
-    const int whole = plain ? static_cast<int>((last - first) / kLogitsStep) : 0;
+    const int whole = plain ? static_cast<int>((last - first) / kLogitsTile) : 0;
     OnlineSums sums;
-    for_whole_steps(row, first, whole,
+    for_whole_tiles(row, first, whole,
                     [&](DType, const Group&, float(&z)[kLogitsGroup]) { add_logits(z, log2_factor, &sums); });
     PL_NO_UNROLL
-    for (int step = whole; first + int64_t{step} * kLogitsStep < last; ++step) {
-      const int64_t at = first + int64_t{computed_anew(step)} * kLogitsStep;
+    for (int tile = whole; first + int64_t{tile} * kLogitsTile < last; ++tile) {
+      const int64_t at = first + int64_t{computed_anew(tile)} * kLogitsTile;
       const Group group(row, at, 0, row.length, margin);
       if (group.is_empty()) continue;
       float z[kLogitsGroup];
@@ -339,23 +339,23 @@ __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_sums_kernel(Lo
     const double rest = warp_sum(static_cast<double>(sums.rest)) + (__popc(maxima) - 1);
     const double weighted = warp_sum(static_cast<double>(sums.weighted));
     if (threadIdx.x % kWarp == 0)
-      pass.parts[int64_t{index} * pass.parts_per_row() + segment * kWarps + threadIdx.x / kWarp] = {max, rest,
-                                                                                                    weighted};
+      pass.partials[int64_t{index} * pass.partials_per_row() + chunk * kWarps + threadIdx.x / kWarp] = {
+          max, rest, weighted};
   }
 }
 
 // Returns the sums over a row to the first of pass.lanes() neighbouring lanes, of which each adds up some
-// parts. `lane` is this lane's number among them. All lanes of a warp must call it together. A lane whose
+// partials. `lane` is this lane's number among them. All lanes of a warp must call it together. A lane whose
 // row is ignored reads nothing.
 __device__ __forceinline__ SoftmaxSums sums_of_row(const LogitsPass& pass, int64_t row, bool ignored,
                                                    unsigned lane, double inverse_temperature) {
   const unsigned lanes = pass.lanes();
-  const unsigned per_lane = (pass.parts_per_row() + lanes - 1) / lanes;
-  const unsigned last = ignored ? 0 : min((lane + 1) * per_lane, pass.parts_per_row());
+  const unsigned per_lane = (pass.partials_per_row() + lanes - 1) / lanes;
+  const unsigned last = ignored ? 0 : min((lane + 1) * per_lane, pass.partials_per_row());
   SoftmaxSums sums;
   PL_NO_UNROLL
-  for (unsigned part = lane * per_lane; part < last; ++part) {
-    SoftmaxSums more = pass.parts[row * pass.parts_per_row() + part];
+  for (unsigned partial = lane * per_lane; partial < last; ++partial) {
+    SoftmaxSums more = pass.partials[row * pass.partials_per_row() + partial];
     more.weighted *= inverse_temperature;
     add_sums(more, inverse_temperature, &sums);
   }
@@ -430,7 +430,7 @@ __device__ __forceinline__ void store_one(char* out, DType dtype, int64_t index,
 }
 
 // Stores the numbers of those words of a group whose bits are set in `whole`. `begin` is the address for the
-// step's first logit.
+// tile's first logit.
 __device__ __forceinline__ void store_words(char* begin, DType dtype, const Group& group, unsigned whole,
                                             const float (&x)[kLogitsGroup]) {
   if (dtype == DType::kFloat32) {
@@ -462,10 +462,10 @@ __device__ __forceinline__ void store_group(char* out, DType dtype, const Group&
   char* const begin = out + group.first * size_of(dtype);
   const unsigned whole = bytes_after_word(begin) == 0 ? group.whole : 0;
   store_words(begin, dtype, group, whole, x);
-  const unsigned parts = (group.whole | group.parts) & ~whole;
-  if (parts != 0)
+  const unsigned singles = (group.whole | group.singles) & ~whole;
+  if (singles != 0)
     replace_each(x, [&](float each, int j) {
-      if (group.has(parts, j)) store_one(out, dtype, group.first + group.place_of(j), each);
+      if (group.has(singles, j)) store_one(out, dtype, group.first + group.place_of(j), each);
       return each;
     });
 }
@@ -488,56 +488,56 @@ __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_gradient_kerne
   const LogitsCall& call = pass.call;
   const DType out_dtype = call.out_dtype;
   const unsigned rows = static_cast<unsigned>(call.rows);
-  for (unsigned unit = blockIdx.x; unit < pass.count(); unit += gridDim.x) {
-    const unsigned segment = unit / rows;
-    const unsigned index = unit - segment * rows;
-    const int64_t first = segment * kLogitsSegment;
+  for (unsigned number = blockIdx.x; number < pass.count(); number += gridDim.x) {
+    const unsigned chunk = number / rows;
+    const unsigned index = number - chunk * rows;
+    const int64_t first = chunk * kLogitsChunk;
     char* const out = static_cast<char*>(call.out) + index * call.out_stride * size_of(out_dtype);
     const DeviceRow row(pass, index);
     // The end in the row, and among the logits that take part.
-    const int64_t end = call.token_ids ? call.vocabulary : min(first + kLogitsSegment, call.vocabulary);
+    const int64_t end = call.token_ids ? call.vocabulary : min(first + kLogitsChunk, call.vocabulary);
     const int64_t last = call.token_ids ? row.length : end;
     const bool ignored = is_ignored(pass, index);
     const SoftmaxGradient gradient = ignored ? SoftmaxGradient{} : pass.gradients[index].of_others;
     const float softcap = static_cast<float>(call.softcap);
-    // The gradient of a support may replace the logits, so it is kept until all of them are read.
-    float* const kept = call.token_ids ? pass.grad_of_ids + (row.token_ids - call.token_ids) : nullptr;
-    char* const to = kept ? reinterpret_cast<char*>(kept) : out;
-    // Steps begin with a whole word. So a thread writes only words that it has read itself, because the
+    // The gradient of a support may replace the logits, so it is saved until all of them are read.
+    float* const saved = call.token_ids ? pass.grad_of_ids + (row.token_ids - call.token_ids) : nullptr;
+    char* const to = saved ? reinterpret_cast<char*>(saved) : out;
+    // Tiles begin with a whole word. So a thread writes only words that it has read itself, because the
     // gradient may replace the logits.
     const int64_t before =
-        kept ? 0 : bytes_after_word(row.data + first * size_of(row.dtype)) / size_of(row.dtype);
+        saved ? 0 : bytes_after_word(row.data + first * size_of(row.dtype)) / size_of(row.dtype);
     const int64_t begin = first - before;
-    const bool plain = softcap == 0.0f && !kept && bytes_after_word(out + begin * size_of(out_dtype)) == 0;
+    const bool plain = softcap == 0.0f && !saved && bytes_after_word(out + begin * size_of(out_dtype)) == 0;
     PL_NO_UNROLL
     for (int64_t at = ignored ? last : begin; at < last;) {
-      const int whole = plain && first <= at ? static_cast<int>((last - at) / kLogitsStep) : 0;
+      const int whole = plain && first <= at ? static_cast<int>((last - at) / kLogitsTile) : 0;
       if (whole > 0) {
-        for_whole_steps(row, at, whole, [&](DType dtype, const Group& group, float(&x)[kLogitsGroup]) {
+        for_whole_tiles(row, at, whole, [&](DType dtype, const Group& group, float(&x)[kLogitsGroup]) {
           differentiate(gradient, 0.0f, x);
           // The compiler knows the dtype of the logits, which the gradient has too unless it is float32.
           const DType stored = out_dtype == DType::kFloat32 ? DType::kFloat32 : dtype;
           store_words(out + group.first * size_of(stored), stored, group, group.whole, x);
         });
-        at += int64_t{whole} * kLogitsStep;
+        at += int64_t{whole} * kLogitsTile;
         continue;
       }
       const Group group(row, at, first, last, 0);
-      at += kLogitsStep;
+      at += kLogitsTile;
       if (group.is_empty()) continue;
       float x[kLogitsGroup];
       load_group<true>(row, group, x);
       differentiate(gradient, softcap, x);
-      store_group(to, kept ? DType::kFloat32 : out_dtype, group, x);
+      store_group(to, saved ? DType::kFloat32 : out_dtype, group, x);
     }
     __syncthreads();
-    if (ignored || kept) write_zeros(out + first * size_of(out_dtype), (end - first) * size_of(out_dtype));
+    if (ignored || saved) write_zeros(out + first * size_of(out_dtype), (end - first) * size_of(out_dtype));
     if (ignored) continue;
-    if (kept) {
+    if (saved) {
       __syncthreads();
       PL_NO_UNROLL
       for (int64_t i = threadIdx.x; i < row.length; i += kThreads)
-        store_one(out, out_dtype, row.index(i), kept[i]);
+        store_one(out, out_dtype, row.index(i), saved[i]);
       __syncthreads();
     }
     const int64_t target = target_of(pass, index);

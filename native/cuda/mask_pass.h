@@ -1,6 +1,6 @@
-// The row pass of losses without row sums. It computes the numbers of unmasked tokens, and the steps of each
-// span that the token pass skips. All of it follows from the mask and the layout of a batch. So the upload of
-// a resident batch computes it, and calls on the batch launch no row pass.
+// The row pass of losses without row sums. It computes the numbers of unmasked tokens, and the tiles of each
+// chunk that the token pass skips. All of it follows from the mask and the layout of a batch. So the upload
+// of a resident batch computes it, and calls on the batch launch no row pass.
 #pragma once
 
 #include "cuda/context.h"
@@ -18,14 +18,14 @@ class MaskPass {
     pass.tokens = batch.tokens;
     context.cut(context.most_fed_blocks(), &pass);
     totals_ = channel.allocate_zeros(sizeof(Totals));
-    rows_ = channel.allocate(batch.view.layout.rows * static_cast<int64_t>(sizeof(RowPart)));
-    heads_ = channel.allocate(pass.spans * static_cast<int64_t>(sizeof(RowPart)));
-    tails_ = channel.allocate(pass.spans * static_cast<int64_t>(sizeof(RowPart)));
-    span_states_ = channel.allocate(pass.spans * static_cast<int64_t>(sizeof(SpanState)));
+    rows_ = channel.allocate(batch.view.layout.rows * static_cast<int64_t>(sizeof(RowTotals)));
+    heads_ = channel.allocate(pass.chunks * static_cast<int64_t>(sizeof(RowTotals)));
+    tails_ = channel.allocate(pass.chunks * static_cast<int64_t>(sizeof(RowTotals)));
+    chunk_states_ = channel.allocate(pass.chunks * static_cast<int64_t>(sizeof(ChunkState)));
     pass.totals = totals_.as<Totals>();
     share_with(&pass);
-    launch_rows(kNone, nullptr, pass, 0, pass.spans,
-                {context.grid_of_warps(pass.spans).blocks, channel.compute()});
+    launch_rows(kNone, nullptr, pass, 0, pass.chunks,
+                {context.grid_of_warps(pass.chunks).blocks, channel.compute()});
   }
 
   // Returns whether the pass was launched. It is not for a batch without a mask.
@@ -34,18 +34,18 @@ class MaskPass {
   // Makes a call read what this pass has computed.
   void share_with(Pass* pass) const {
     pass->known = totals_.as<Totals>();
-    pass->parts = {rows_.as<RowPart>(), heads_.as<RowPart>(), tails_.as<RowPart>()};
-    pass->span_states = span_states_.as<SpanState>();
+    pass->partials = {rows_.as<RowTotals>(), heads_.as<RowTotals>(), tails_.as<RowTotals>()};
+    pass->chunk_states = chunk_states_.as<ChunkState>();
   }
 
   // Makes the channel of `memory` free the arrays, in the order of its own work.
   void hand_over(Memory& memory) {
-    for (Buffer* const buffer : {&totals_, &rows_, &heads_, &tails_, &span_states_})
+    for (Buffer* const buffer : {&totals_, &rows_, &heads_, &tails_, &chunk_states_})
       buffer->hand_over(memory);
   }
 
  private:
-  Buffer totals_, rows_, heads_, tails_, span_states_;
+  Buffer totals_, rows_, heads_, tails_, chunk_states_;
 };
 
 }  // namespace policy_loss::cuda

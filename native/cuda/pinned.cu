@@ -3,32 +3,32 @@
 
 namespace policy_loss::cuda {
 
-struct PinnedBlock {
+struct PinnedRegion {
   int device;
   PinnedMemory memory;
 };
 
-Status make_pinned(int device, int64_t bytes, PinnedBlock** block, Problem* problem) {
+Status make_pinned(int device, int64_t bytes, PinnedRegion** region, Problem* problem) {
   return guarded(problem, [&] {
     Context& context = context_of(device);
-    PinnedBlock* const made = new PinnedBlock{device, {}};
+    PinnedRegion* const made = new PinnedRegion{device, {}};
     try {
       context.uploads().run([&] { made->memory.create(static_cast<size_t>(bytes)); });
     } catch (...) {
       delete made;
       throw;
     }
-    *block = made;
+    *region = made;
   });
 }
 
-void* pinned_data(const PinnedBlock* block) {
-  return block->memory.as();
+void* pinned_data(const PinnedRegion* region) {
+  return region->memory.as();
 }
 
-void release(PinnedBlock* block) {
+void release(PinnedRegion* region) {
   Problem problem;
-  guarded(&problem, [&] { context_of(block->device).uploads().run_always([&] { delete block; }); });
+  guarded(&problem, [&] { context_of(region->device).uploads().run_always([&] { delete region; }); });
 }
 
 }  // namespace policy_loss::cuda

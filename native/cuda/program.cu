@@ -16,7 +16,7 @@ static_assert(kMostSlotBytes + OutputSums::bytes(kMaxMetrics) + 1024 <= kMostSha
               "the kernel also has up to 1024 bytes of static shared memory");
 
 // If a row is longer than this, and so long that computing each row with one warp would leave most of the GPU
-// idle for most of the time, all warps compute pieces of it.
+// idle for most of the time, all warps compute tiles of it.
 constexpr int64_t kSharedRow = 4 * kSumTokens;
 constexpr int64_t kSharesOfGrid = 4;
 
@@ -25,7 +25,7 @@ bool shares_rows(const Context& context, const DeviceBatch& batch) {
   return longest > kSharedRow && longest * context.most_blocks() * kWarps > kSharesOfGrid * batch.tokens;
 }
 
-// Returns the number of reductions over a row and scans in the token segment of a stage that has the most of
+// Returns the number of reductions over a row and scans in the token segment of a range that has the most of
 // them.
 int most_reductions(const program::ProgramView& program, int first, int last) {
   int most = 0;
@@ -52,7 +52,7 @@ int tokens_memory(int registers, const program::ProgramView& program, unsigned c
 
 }  // namespace
 
-ProgramRun::ProgramRun(Context& context, const Request& request, const DeviceBatch& batch)
+ProgramEvaluation::ProgramEvaluation(Context& context, const Request& request, const DeviceBatch& batch)
     : context_(context),
       host_(request.program),
       other_(request.other_program),
@@ -68,78 +68,80 @@ ProgramRun::ProgramRun(Context& context, const Request& request, const DeviceBat
       context.allocate(batch.view.layout.rows * host_.row_values * static_cast<int64_t>(sizeof(double)));
   batch_values_ = context.allocate(host_.batch_values * static_cast<int64_t>(sizeof(double)));
   if (shares_rows(context, batch))
-    pieces_ = context.allocate(most_reductions(host_, 0, host_.segment_count) *
-                               (batch.tokens / kSumTokens + batch.view.layout.rows) *
-                               static_cast<int64_t>(sizeof(RowPartial)));
+    tiles_ = context.allocate(most_reductions(host_, 0, host_.segment_count) *
+                              (batch.tokens / kSumTokens + batch.view.layout.rows) *
+                              static_cast<int64_t>(sizeof(Partial)));
   scanned_ = context.allocate(batch.tokens * host_.scanned * static_cast<int64_t>(sizeof(float)));
-  if (host_.kept == 0) return;
-  kept_ = context.allocate(host_.kept * batch.tokens * static_cast<int64_t>(sizeof(float)));
+  if (host_.gathered == 0) return;
+  gathered_ = context.allocate(host_.gathered * batch.tokens * static_cast<int64_t>(sizeof(float)));
   ties_ = context.allocate(batch.view.layout.rows * static_cast<int64_t>(sizeof(unsigned)));
   selection_ = context.allocate(sizeof(Selection));
   CUDA_CHECK(cudaMemsetAsync(selection_.as<void>(), 0, sizeof(Selection), context.compute()));
 }
 
-int ProgramRun::memory() const {
+int ProgramEvaluation::memory() const {
   const auto memory_of = [](const program::ProgramView& program) {
     return tokens_memory(registers_of_outputs(program), program, program.columns);
   };
   return std::max(memory_of(host_), memory_of(other_));
 }
 
-Stage ProgramRun::stage_of(int first, int last) const {
+SegmentRange ProgramEvaluation::range_of(int first, int last) const {
   return {first, last, host_.token_columns(first, last)};
 }
 
-int ProgramRun::reducer_memory(const Stage& stage) const {
-  return TokenInterpreter::bytes(host_.registers, stage.columns) +
-         RowReducer::bytes(most_reductions(host_, stage.first, stage.last));
+int ProgramEvaluation::reducer_memory(const SegmentRange& range) const {
+  return TokenInterpreter::bytes(host_.registers, range.columns) +
+         RowReducer::bytes(most_reductions(host_, range.first, range.last));
 }
 
-void ProgramRun::launch_rows(const ProgramPass& pass, int first, int last) const {
+void ProgramEvaluation::launch_rows(const ProgramPass& pass, int first, int last) const {
   if (first == last) return;
-  if (pass.pieces) return launch_shared_rows(pass, first, last);
-  launch_stage(pass, stage_of(first, last), pass.batch.layout.rows);
+  if (pass.tiles) return launch_shared_rows(pass, first, last);
+  launch_range(pass, range_of(first, last), pass.batch.layout.rows);
 }
 
-void ProgramRun::launch_stage(const ProgramPass& pass, const Stage& stage, int64_t warps) const {
+void ProgramEvaluation::launch_range(const ProgramPass& pass, const SegmentRange& range,
+                                     int64_t warps) const {
   Grid grid = context_.grid_of_warps(warps);
-  if (stage.work != Stage::kJoin) grid.memory = reducer_memory(stage);
-  launch("program_rows_kernel", program_rows_kernel, grid, pass, stage);
+  if (range.work != SegmentRange::kJoin) grid.memory = reducer_memory(range);
+  launch("program_rows_kernel", program_rows_kernel, grid, pass, range);
 }
 
-void ProgramRun::launch_shared_rows(const ProgramPass& pass, int first, int last) const {
+void ProgramEvaluation::launch_shared_rows(const ProgramPass& pass, int first, int last) const {
   const auto is_of_tokens = [&](int at) { return host_.segments[at].kind == Op::k_tokens; };
   while (first < last) {
     if (is_of_tokens(first)) {
-      Stage stage = stage_of(first, first + 1);
-      stage.work = Stage::kPieces;
-      launch_stage(pass, stage, pass.piece_count);
+      SegmentRange range = range_of(first, first + 1);
+      range.work = SegmentRange::kTiles;
+      launch_range(pass, range, pass.tile_count);
     }
     int next = first + 1;
     while (next < last && !is_of_tokens(next)) ++next;
-    launch_stage(pass, {first, next, 0, Stage::kJoin}, pass.batch.layout.rows);
+    launch_range(pass, {first, next, 0, SegmentRange::kJoin}, pass.batch.layout.rows);
     first = next;
   }
 }
 
-void ProgramRun::run(const Pass& pass, Result* host_result) const {
+void ProgramEvaluation::run(const Pass& pass, Result* host_result) const {
   ProgramPass whole{pass,
                     view_,
                     row_values_.as<double>(),
                     batch_values_.as<double>(),
                     scanned_.as<float>(),
-                    kept_.as<float>(),
+                    gathered_.as<float>(),
                     selection_.as<Selection>(),
                     ties_.as<unsigned>(),
-                    pieces_.as<RowPartial>(),
-                    count_stretches<kSumTokens>(pass)};
+                    tiles_.as<Partial>(),
+                    count_tiles<kSumTokens>(pass)};
   const int outputs = host_.output_segment;
   int first = 0;
   for (int at = 0; at < outputs; ++at) {
     if (host_.segments[at].kind != Op::k_batch) continue;
     launch_rows(whole, first, at);
     launch_selections(whole, first, at);
-    launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole, Stage{first, at + 1});
+    launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole,
+           SegmentRange{first, at + 1});
     first = at + 1;
   }
   launch_rows(whole, first, outputs);
@@ -154,10 +156,10 @@ void ProgramRun::run(const Pass& pass, Result* host_result) const {
   if (batch_metrics_) launch_selections(whole, first, end_of_rows);
   whole.host_result = host_result;
   launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole,
-         batch_metrics_ ? Stage{first, end} : Stage{outputs + 1, end_of_rows});
+         batch_metrics_ ? SegmentRange{first, end} : SegmentRange{outputs + 1, end_of_rows});
 }
 
-void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last) const {
+void ProgramEvaluation::launch_selections(const ProgramPass& pass, int first, int last) const {
   Grid grid = context_.grid_of_warps(pass.batch.layout.rows);
   for (int at = first; at < last; ++at)
     for (int i = host_.segments[at].first; i < host_.segments[at].last; ++i) {
@@ -171,14 +173,14 @@ void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last)
     }
 }
 
-void ProgramRun::launch_outputs(const ProgramPass& pass) const {
-  const Stage stage = stage_of(host_.output_segment, host_.output_segment + 1);
+void ProgramEvaluation::launch_outputs(const ProgramPass& pass) const {
+  const SegmentRange range = range_of(host_.output_segment, host_.output_segment + 1);
   ProgramPass cut = pass;
   cut.program.registers = registers_of_outputs(host_);
   context_.cut(pass.fed_blocks, &cut);
-  Grid grid = context_.grid_of_spans(cut, cut.spans);
-  grid.memory = tokens_memory(cut.program.registers, host_, stage.columns);
-  launch("program_tokens_kernel", program_tokens_kernel, grid, cut, stage);
+  Grid grid = context_.grid_of_chunks(cut, cut.chunks);
+  grid.memory = tokens_memory(cut.program.registers, host_, range.columns);
+  launch("program_tokens_kernel", program_tokens_kernel, grid, cut, range);
 }
 
 }  // namespace policy_loss::cuda

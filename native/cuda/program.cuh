@@ -2,8 +2,8 @@
 // segments with reductions and for its row segments are in program_rows.cuh.
 #pragma once
 
+#include "cuda/chunks.cuh"
 #include "cuda/program_rows.cuh"
-#include "cuda/spans.cuh"
 #include "program/groups.h"
 
 namespace policy_loss::cuda {
@@ -74,11 +74,11 @@ __device__ __forceinline__ void run_batch(const ProgramPass& pass, const Segment
   }
 }
 
-// Computes the reductions over rows in a stage, and adds the outputs of its rows to the sums of the tokens.
-// If the stage ends with a batch segment, then runs that. Must be launched with one block.
+// Computes the reductions over rows in a range, and adds the outputs of its rows to the sums of the tokens.
+// If the range ends with a batch segment, then runs that. Must be launched with one block.
 static __global__ void __launch_bounds__(kThreads)
-    program_batch_kernel(const ProgramPass pass, const Stage stage) {
-  for (int at = stage.first; at < stage.last; ++at) {
+    program_batch_kernel(const ProgramPass pass, const SegmentRange range) {
+  for (int at = range.first; at < range.last; ++at) {
     const Segment segment = pass.program.segments[at];
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction x = load_instruction(pass.program, i);
@@ -101,9 +101,9 @@ static __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  const Segment last = pass.program.segments[stage.last - 1];
+  const Segment last = pass.program.segments[range.last - 1];
   if (last.kind == Op::k_batch && threadIdx.x == 0) {
-    if (stage.last > pass.program.output_segment) {
+    if (range.last > pass.program.output_segment) {
       pass.result->has_batch_metrics = true;
       for (int k = 0; k < pass.program.batch_metrics; ++k) pass.result->batch_metrics[k] = 0;
     }
@@ -201,12 +201,12 @@ PL_FN int number_of_sum(const Instruction& x) {
 
 // Runs the segment of a program with the outputs. Sums its losses and metrics, and writes the gradients.
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
-    program_tokens_kernel(const ProgramPass pass, const Stage stage) {
-  const TokenInterpreter interpreter(pass, stage.columns);
+    program_tokens_kernel(const ProgramPass pass, const SegmentRange range) {
+  const TokenInterpreter interpreter(pass, range.columns);
   const OutputSums sums(interpreter.end_of_slots(), pass.program.metrics);
-  const Segment segment = pass.program.segments[stage.first];
-  for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) {
-    SpanRows rows(pass, span);
+  const Segment segment = pass.program.segments[range.first];
+  for (int64_t chunk = first_warp(); chunk < pass.chunks; chunk += all_warps()) {
+    ChunkRows rows(pass, chunk);
     const auto visit = [&](int64_t row, bool, int from, int to) {
       const RowState<NoRow>& state = state_of_row(pass, row);
       const int64_t begin = pass.batch.layout.begin(row);
@@ -252,7 +252,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         sums.end_row(number_of_sum(x), weight * RowOperands{pass, row}(x.operand[1]));
       }
     };
-    rows.stretch(0, rows.length(), visit, [](int64_t) {});
+    rows.visit(0, rows.length(), visit, [](int64_t) {});
   }
 
   double total[kProgramSums];

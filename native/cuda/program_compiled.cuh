@@ -7,8 +7,8 @@
 
 namespace policy_loss::cuda {
 
-// A lane's part of a reduction over a row, or the part of a piece of the row.
-union RowPartial {
+// The partial result of a reduction over a row: a lane's, or that of a tile of the row.
+union Partial {
   double sum;
   float single;  // of the lanes of row_sum_single
   Extreme<float> extreme;
@@ -54,8 +54,8 @@ struct OutputTaker : TokenReader {
 struct ReductionTaker : TokenReader {
   double* sums;
   float* singles;
-  RowPartial* results;  // the lane's results of reduction n are at results[n * kThreads]
-  int kept;             // on lane n, the index of what reduction n keeps
+  Partial* results;  // the lane's results of reduction n are at results[n * kThreads]
+  int gathered;      // on lane n, the index of what reduction n gathers
 
   __device__ __forceinline__ void loss(float) const {}
   __device__ __forceinline__ void metric(int, float) const {}
@@ -63,14 +63,14 @@ struct ReductionTaker : TokenReader {
   __device__ __forceinline__ void grad(float, float) const {}
   __device__ __forceinline__ void row_sum(int n, float x) const { sums[n] += live(x); }
   __device__ __forceinline__ void row_sum_single(int n, float x) const { singles[n] += live(x); }
-  // Adds x to a lane's smallest or largest value, or stores and counts what row_keep keeps.
+  // Adds x to a lane's smallest or largest value, or stores and counts what row_gather stores.
   __device__ __forceinline__ void row_operand(Op op, int n, float x) const {
-    RowPartial& to = results[n * kThreads];
+    Partial& to = results[n * kThreads];
     const int64_t position = in.tokens.position(j);
-    if (op == Op::k_row_keep) {
-      const int index = __shfl_sync(kAllLanes, kept, n);
+    if (op == Op::k_row_gather) {
+      const int index = __shfl_sync(kAllLanes, gathered, n);
       if (!in.is_live(j)) return;
-      in.kept[index * in.stride + position] = x;
+      in.gathered[index * in.stride + position] = x;
       to.sum += 1;
     } else if (in.is_live(j)) {
       Extreme<float> extreme = to.extreme;
@@ -104,8 +104,8 @@ __device__ __forceinline__ void compute_outputs(int index, const CompiledTokens&
 }
 
 // Computes the reductions of a compiled segment, and stores the operands of its scans.
-__device__ __forceinline__ void compute_reductions(int index, const CompiledTokens& in, RowPartial* results,
-                                                   int kept) {
+__device__ __forceinline__ void compute_reductions(int index, const CompiledTokens& in, Partial* results,
+                                                   int gathered) {
   program::with_segment(index, [&]<int at>(program::Index<at> segment) {
     constexpr unsigned sums = program::kShape<at>.sums, singles = program::kShape<at>.singles;
     constexpr int reductions = 32 - __builtin_clz((sums | singles) << 1 | 1);
@@ -117,7 +117,7 @@ __device__ __forceinline__ void compute_reductions(int index, const CompiledToke
     }
     PL_NO_UNROLL
     for (int j = 0; j < kQuad; ++j) {
-      ReductionTaker io{{in, j}, sum, single, results, kept};
+      ReductionTaker io{{in, j}, sum, single, results, gathered};
       compute_segment(segment, io);
     }
     for (int n = 0; n < reductions; ++n) {

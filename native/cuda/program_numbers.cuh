@@ -164,8 +164,8 @@ __device__ __forceinline__ float* scanned_of_row(const ProgramPass& pass, int in
   return pass.scanned + index * pass.tokens + pass.batch.layout.begin(row);
 }
 // Returns the values that a row's tokens keep for selections.
-__device__ __forceinline__ float* kept_of_row(const ProgramPass& pass, int index, int64_t row) {
-  return pass.kept + index * pass.tokens + pass.batch.layout.begin(row);
+__device__ __forceinline__ float* gathered_of_row(const ProgramPass& pass, int index, int64_t row) {
+  return pass.gathered + index * pass.tokens + pass.batch.layout.begin(row);
 }
 template <class Number>
 __device__ __forceinline__ double result_of(Op op, const Extreme<Number>& extreme) {

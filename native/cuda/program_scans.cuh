@@ -1,5 +1,5 @@
-// Computes the scans of a program along a row (program/program.h), with one warp per row. The steps are those
-// of the CPU engine, so the sums have the same bits.
+// Computes the scans of a program along a row (program/program.h), with one warp per row. The rounds are
+// those of the CPU engine, so the sums have the same bits.
 #pragma once
 
 #include "cuda/program_numbers.cuh"
@@ -48,21 +48,21 @@ __device__ __forceinline__ unsigned first_of(unsigned lanes) {
 
 // Replaces the values with their running sums.
 __device__ __forceinline__ void running_sum(const ScannedRow& row, double decay, bool forwards) {
-  constexpr int kSteps = program::kWindowSteps;
-  constexpr unsigned kWindow = 1u << kSteps;
+  constexpr int kRounds = program::kWindowRounds;
+  constexpr unsigned kWindow = 1u << kRounds;
   static_assert(kWarp % kWindow == 0);
   const unsigned lane = threadIdx.x % kWarp;
-  double before[kSteps] = {};  // the number that each step got for the lane's token in the group before
+  double before[kRounds] = {};  // the number that each round got for the lane's token in the group before
   double sum = 0;
   replace_tokens(row, forwards, [&](float value, int64_t) {
     double x = static_cast<double>(value);
     double power = decay;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const unsigned distance = 1u << step;
+    for (int round = 0; round < kRounds; ++round) {
+      const unsigned distance = 1u << round;
       // The last lanes pass on numbers of the group before, to the first lanes.
-      const double passed = lane >= kWarp - distance ? before[step] : x;
-      before[step] = x;
+      const double passed = lane >= kWarp - distance ? before[round] : x;
+      before[round] = x;
       x += power * __shfl_sync(kAllLanes, passed, (lane - distance) % kWarp);
       power *= power;
     }
@@ -75,11 +75,11 @@ __device__ __forceinline__ void running_sum(const ScannedRow& row, double decay,
   });
 }
 
-// Replaces the value of each unmasked token with the sum over the contiguous run of unmasked tokens around
+// Replaces the value of each unmasked token with the sum over its turn: the contiguous unmasked tokens around
 // it.
-__device__ __forceinline__ void sum_runs(const ScannedRow& row) {
+__device__ __forceinline__ void sum_turns(const ScannedRow& row) {
   const unsigned lane = threadIdx.x % kWarp;
-  // Gives the last token of each run the run's sum.
+  // Gives the last token of each turn the turn's sum.
   double partial = 0;
   replace_tokens(row, true, [&](float value, int64_t token) {
     const bool live = row.is_live(token);
@@ -89,32 +89,32 @@ __device__ __forceinline__ void sum_runs(const ScannedRow& row) {
     while (ends != 0) {
       const unsigned end = first_of(ends);
       const double sum = warp_sum(partial);  // of lane 0
-      const double of_run = __shfl_sync(kAllLanes, sum, 0);
-      if (lane == end) own = of_run;
+      const double of_turn = __shfl_sync(kAllLanes, sum, 0);
+      if (lane == end) own = of_turn;
       ends &= ends - 1;
       partial = live && lane > end && lane <= first_of(ends) ? static_cast<double>(value) : 0.0;
     }
     return static_cast<float>(own);
   });
-  // Backwards, passes it on to the other tokens of the run.
+  // Backwards, passes it on to the other tokens of the turn.
   float total = 0;
-  bool in_run = false;
+  bool in_turn = false;
   replace_tokens(row, false, [&](float value, int64_t token) {
     const unsigned all = __ballot_sync(kAllLanes, row.is_live(token));
     const unsigned masked_before = ~all & ((1u << lane) - 1);
-    const int last = masked_before != 0 ? kWarp - __clz(masked_before) : 0;  // of the run, in this group
-    float of_run = __shfl_sync(kAllLanes, value, last);
-    if (last == 0 && in_run) of_run = total;
-    const float own = row.is_live(token) ? of_run : 0.0f;
+    const int last = masked_before != 0 ? kWarp - __clz(masked_before) : 0;  // of the turn, in this group
+    float of_turn = __shfl_sync(kAllLanes, value, last);
+    if (last == 0 && in_turn) of_turn = total;
+    const float own = row.is_live(token) ? of_turn : 0.0f;
     total = __shfl_sync(kAllLanes, own, kWarp - 1);
-    in_run = all >> (kWarp - 1) != 0;
+    in_turn = all >> (kWarp - 1) != 0;
     return own;
   });
 }
 
 __device__ __forceinline__ void scan(Op op, double decay, const ScannedRow& row) {
-  if (op == Op::k_run_sum)
-    sum_runs(row);
+  if (op == Op::k_turn_sum)
+    sum_turns(row);
   else
     running_sum(row, decay, op == Op::k_prefix_sum);
 }

@@ -20,31 +20,33 @@ struct Selection {
 // Returns how many bytes of dynamic shared memory the kernel for a digit needs.
 constexpr int kSelectBytes = kMaxBins * static_cast<int>(sizeof(Bin));
 
-// Visits the values that a row keeps. All lanes of a warp call visit(is_kept, position, key) at the same
+// Visits the gathered values of a row. All lanes of a warp call visit(is_gathered, position, key) at the same
 // time; a lane visits the positions that equal its number modulo 32. Several values are loaded at once.
 template <int at_once, class Visit>
-__device__ __forceinline__ void for_kept(const ProgramPass& pass, int kept, int64_t row, Visit visit) {
+__device__ __forceinline__ void for_gathered(const ProgramPass& pass, int gathered, int64_t row,
+                                             Visit visit) {
   const int64_t begin = pass.batch.layout.begin(row), length = pass.batch.layout.length(row);
-  const float* const values = kept_of_row(pass, kept, row);
+  const float* const values = gathered_of_row(pass, gathered, row);
   if (!(state_of_row(pass, row).tokens > 0)) return;
   for (int64_t from = 0; from < length; from += at_once * kWarp) {
     const int64_t first = from + threadIdx.x % kWarp;
-    bool is_kept[at_once];
+    bool is_gathered[at_once];
     float value[at_once];
 #pragma unroll
     for (int k = 0; k < at_once; ++k) {
       const int64_t at = first + k * kWarp;
-      is_kept[k] = at < length && __ldcg(pass.batch.mask + begin + at) != 0;
+      is_gathered[k] = at < length && __ldcg(pass.batch.mask + begin + at) != 0;
       value[k] = at < length ? __ldcg(values + at) : 0.0f;
     }
 #pragma unroll
-    for (int k = 0; k < at_once; ++k) visit(is_kept[k], first + k * kWarp, key_of(value[k]));
+    for (int k = 0; k < at_once; ++k) visit(is_gathered[k], first + k * kWarp, key_of(value[k]));
   }
 }
 
 // Returns the value with a rank among those that a row keeps. All lanes of a warp must call this, with the
 // same arguments. It finds one bit of the key after another.
-__device__ __forceinline__ double rank_in_row(const ProgramPass& pass, int kept, int64_t row, double rank) {
+__device__ __forceinline__ double rank_in_row(const ProgramPass& pass, int gathered, int64_t row,
+                                              double rank) {
   const double n = state_of_row(pass, row).tokens;
   if (!(n > 0)) return 0;
   double left = rank >= 0 ? round_down(rank) : 0.0;
@@ -52,8 +54,8 @@ __device__ __forceinline__ double rank_in_row(const ProgramPass& pass, int kept,
   uint32_t key = 0;
   for (int bit = 31; bit >= 0; --bit) {
     unsigned below = 0;
-    for_kept<8>(pass, kept, row, [&](bool is_kept, int64_t, uint32_t other) {
-      below += is_kept && other >> bit == key >> bit ? 1 : 0;
+    for_gathered<8>(pass, gathered, row, [&](bool is_gathered, int64_t, uint32_t other) {
+      below += is_gathered && other >> bit == key >> bit ? 1 : 0;
     });
     below = __reduce_add_sync(kAllLanes, below);
     if (left < below) continue;
@@ -78,9 +80,9 @@ __device__ __forceinline__ void add_to_bin(Bin* bin, uint64_t count, uint64_t si
 
 // Counts the values of a warp's lanes in the bins of a block. The lanes with the same bin add to it together,
 // because many values of a batch have the same first digit. All lanes of a warp must call this.
-__device__ __forceinline__ void count_values(const Digit& digit, bool is_kept, uint32_t key, uint64_t repeats,
-                                             Bin* bins) {
-  const bool counts = is_kept && digit.includes(key);
+__device__ __forceinline__ void count_values(const Digit& digit, bool is_gathered, uint32_t key,
+                                             uint64_t repeats, Bin* bins) {
+  const bool counts = is_gathered && digit.includes(key);
   const unsigned bin = counts ? digit.bin_of(key) : ~0u;
   const unsigned significand = counts ? significand_of(key) : 0;
   unsigned left = __ballot_sync(kAllLanes, counts);
@@ -109,8 +111,8 @@ static __global__ void __launch_bounds__(kThreads)
   for (int64_t row = first_warp(); row < pass.batch.layout.rows; row += all_warps()) {
     const uint64_t repeats = state_of_row(pass, row).repeats;
     if (repeats == 0) continue;
-    for_kept<4>(pass, x.operand[0].index, row, [&](bool is_kept, int64_t, uint32_t key) {
-      count_values(wanted, is_kept, key, repeats, bins);
+    for_gathered<4>(pass, x.operand[0].index, row, [&](bool is_gathered, int64_t, uint32_t key) {
+      count_values(wanted, is_gathered, key, repeats, bins);
     });
   }
   __syncthreads();
@@ -131,7 +133,7 @@ static __global__ void __launch_bounds__(kThreads)
 
 // Returns the place of the token with the rank that was searched, or −1 if there are no tokens. All lanes of
 // a warp must call this. pass.ties must hold how many tokens of each row have the value with the rank.
-__device__ __forceinline__ double place_of(const ProgramPass& pass, int kept, const Search& search) {
+__device__ __forceinline__ double place_of(const ProgramPass& pass, int gathered, const Search& search) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   double left = search.rank_among_ties();
   if (left < 0) return -1;
@@ -155,7 +157,7 @@ __device__ __forceinline__ double place_of(const ProgramPass& pass, int kept, co
     const double repeats = __shfl_sync(kAllLanes, repeats_of_lane, found_lane);
     left -= __shfl_sync(kAllLanes, up_to - count, found_lane);
     const int64_t begin = pass.batch.layout.begin(row), length = pass.batch.layout.length(row);
-    const float* const values = kept_of_row(pass, kept, row);
+    const float* const values = gathered_of_row(pass, gathered, row);
     for (int64_t first = 0; first < length; first += kWarp) {
       const int64_t at = first + lane;
       const bool is_tie =
@@ -176,16 +178,17 @@ __device__ __forceinline__ double place_of(const ProgramPass& pass, int kept, co
 static __global__ void __launch_bounds__(kThreads) program_place_kernel(const ProgramPass pass, int at) {
   const Instruction x = load_instruction(pass.program, at);
   const Search search = pass.selection->search;
-  const int kept = x.operand[0].index;
+  const int gathered = x.operand[0].index;
   for (int64_t row = first_warp(); row < pass.batch.layout.rows; row += all_warps()) {
     unsigned ties = 0;
-    for_kept<8>(pass, kept, row,
-                [&](bool is_kept, int64_t, uint32_t key) { ties += is_kept && key == search.key() ? 1 : 0; });
+    for_gathered<8>(pass, gathered, row, [&](bool is_gathered, int64_t, uint32_t key) {
+      ties += is_gathered && key == search.key() ? 1 : 0;
+    });
     ties = __reduce_add_sync(kAllLanes, ties);
     if (threadIdx.x % kWarp == 0) pass.ties[row] = ties;
   }
   if (!is_last_block(&pass.totals->token_ticket) || threadIdx.x >= kWarp) return;
-  const double place = place_of(pass, kept, search);
+  const double place = place_of(pass, gathered, search);
   if (threadIdx.x == 0) pass.batch_values[x.out] = place;
 }
 

@@ -78,8 +78,8 @@ struct CompiledTokens {
   LaneTokens tokens;
   int64_t row;
   const Uniform* uniforms;
-  float* scanned;  // number k for the row's token i: scanned[k * stride + i]
-  float* kept;     // likewise
+  float* scanned;   // number k for the row's token i: scanned[k * stride + i]
+  float* gathered;  // likewise
   int64_t stride;
 
   __device__ __forceinline__ bool is_live(int j) const { return (tokens.live >> j & 1) != 0; }
@@ -120,7 +120,7 @@ class TokenInterpreter {
     const RowOperands of_row{pass_, row};
     const int64_t begin = pass_.batch.layout.begin(row);
     const bool counts = state_of_row(pass_, row).tokens > 0;
-    for (int64_t at = from; at < to; at += kStretch) {
+    for (int64_t at = from; at < to; at += kTile) {
       const int64_t first = at + threadIdx.x % kWarp;
       const MaskOfTokens mask(pass_.batch.mask + begin, first, to);
       const LaneTokens tokens(first, to, counts ? mask.live() : 0);
@@ -137,26 +137,27 @@ class TokenInterpreter {
                                                Compute compute, End end) const {
     const Uniform* const uniforms = load_uniforms(segment, row);
     float* const scanned = scanned_of_row(pass_, 0, row);
-    float* const kept = kept_of_row(pass_, 0, row);
+    float* const gathered = gathered_of_row(pass_, 0, row);
     const int64_t stride = pass_.tokens;
     const int64_t begin = pass_.batch.layout.begin(row);
     const uint8_t* const mask = pass_.batch.mask + begin;
     const bool counts = state_of_row(pass_, row).tokens > 0;
     const int64_t first = from + threadIdx.x % kWarp;
-    const MaskOfTokens first_mask(mask, first, to), second_mask(mask, first + kStretch, to);
+    const MaskOfTokens first_mask(mask, first, to), second_mask(mask, first + kTile, to);
     unsigned live = counts ? first_mask.live() : 0;
     unsigned next_live = counts ? second_mask.live() : 0;
     start_columns(begin, row, {first, to, live}, split_columns(0));
     __pipeline_commit();
     int half = 0;
-    for (int64_t at = first; at - first < to - from; at += kStretch) {
-      const MaskOfTokens later_mask(mask, at + 2 * kStretch, to);
-      start_columns(begin, row, {at + kStretch, to, next_live}, split_columns(1 - half));
+    for (int64_t at = first; at - first < to - from; at += kTile) {
+      const MaskOfTokens later_mask(mask, at + 2 * kTile, to);
+      start_columns(begin, row, {at + kTile, to, next_live}, split_columns(1 - half));
       __pipeline_commit();
       __pipeline_wait_prior(1);
       const LaneTokens tokens(at, to, live);
       if (__reduce_or_sync(kAllLanes, live) != 0)
-        compute(CompiledTokens{split_columns(half), columns_, tokens, row, uniforms, scanned, kept, stride});
+        compute(
+            CompiledTokens{split_columns(half), columns_, tokens, row, uniforms, scanned, gathered, stride});
       end(tokens);
       half = 1 - half;
       live = next_live;
@@ -166,7 +167,7 @@ class TokenInterpreter {
 
  private:
   // Compiled segments need room for a number per token, for uniform numbers, and for the columns of two
-  // stretches.
+  // tiles.
   static constexpr int kNumbers = 0, kUniforms = 1, kSplitColumns = 2;
 
   // Returns how many Values a thread needs. Interpreted and compiled segments use the same memory.
@@ -217,7 +218,7 @@ class TokenInterpreter {
     const unsigned thread = threadIdx.x;
     return reinterpret_cast<float*>(slots_ + slot * kThreads + thread / kWarp * kWarp) + thread % kWarp;
   }
-  // Returns the first of the slots with the columns of a stretch.
+  // Returns the first of the slots with the columns of a tile.
   __device__ __forceinline__ float* split_columns(int half) const {
     return numbers_in(kSplitColumns + half * __popc(columns_));
   }

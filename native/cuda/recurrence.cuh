@@ -1,38 +1,38 @@
 // The kernels of recurrences (advantage/recurrence.h), which compute x_t = term_t + decay·x_{t+1}. They go
 // through each row from its end, in float64.
 //
-// A warp computes a stretch of 128 tokens at once. The x at the start of a stretch is the discounted sum of
-// the stretch's own terms, plus a power of decay times the x after the stretch. The stretches of a row are
+// A warp computes a tile of 128 tokens at once. The x at the start of a tile is the discounted sum of
+// the tile's own terms, plus a power of decay times the x after the tile. The tiles of a row are
 // combined from the last to the first, so the results have the same bits on every run and on every device.
 //
 // The kernel in this file lets a team of warps compute one row at a time. If rows are too few and too long
-// for that, the kernels of long_rows.cuh compute their stretches at once, with the same operations.
+// for that, the kernels of long_rows.cuh compute their tiles at once, with the same operations.
 //
 // A function that skips masked tokens has the decay 1 and the term 0 there. Its team is always one warp.
 #pragma once
 
 #include "cuda/finite.cuh"
-#include "cuda/stretches.cuh"
+#include "cuda/tiles.cuh"
 #include "cuda/whitening.cuh"
 #include "engine/advantage_registry.h"
 
 namespace policy_loss::cuda {
 
 // The number of blocks of these kernels that run on a multiprocessor at once. With this many, each block has
-// the registers for a stretch and the one that it loads meanwhile.
+// the registers for a tile and the one that it loads meanwhile.
 constexpr int kRecurrenceBlocks = 5;
 
-// The products of the decays of several tokens that a lane needs to compute a stretch.
+// The products of the decays of several tokens that a lane needs to compute a tile.
 struct DecayPowers {
   double of_lanes[5];  // of the quads of 1, 2, 4, 8 and 16 lanes, of which this lane is the first
-  double to_end;       // of the tokens between this lane's quad and the stretch's end
-  double of_warp;      // of all tokens of the stretch
+  double to_end;       // of the tokens between this lane's quad and the tile's end
+  double of_warp;      // of all tokens of the tile
 
   __device__ __forceinline__ DecayPowers(double decay, int lane) {
     double power = decay * decay;
     power *= power;
     to_end = 1;
-    // After this lane's quad (its four tokens), 31 − lane quads follow in the stretch. The bits of 31 − lane
+    // After this lane's quad (its four tokens), 31 − lane quads follow in the tile. The bits of 31 − lane
     // select the powers whose product is to_end.
 #pragma unroll
     for (int k = 0; k < 5; ++k) {
@@ -93,7 +93,7 @@ struct Measure {
 };
 
 // What a lane loads for the four tokens that it computes together. The numbers are as they are in memory, so
-// that a warp can load the tokens of a later step without waiting for them.
+// that a warp can load the tokens of a later tile without waiting for them.
 struct LoadedQuad {
   uint32_t mask = 0;
   Quad rewards{}, values{};
@@ -139,7 +139,7 @@ struct RecurrenceQuad {
   }
 };
 
-// Reads what load_recurrence_quad() loaded. `at` is the first token of the warp's stretch. If `checks` is
+// Reads what load_recurrence_quad() loaded. `at` is the first token of the warp's tile. If `checks` is
 // set, reports inputs that are not finite.
 template <class F, bool checks>
 __device__ __forceinline__ RecurrenceQuad read_quad(const AdvantagePass& pass, const RowRange& row,
@@ -154,7 +154,7 @@ __device__ __forceinline__ RecurrenceQuad read_quad(const AdvantagePass& pass, c
     widen(values.dtype, &loaded.values);
     widen(values.dtype, &loaded.after);
   }
-  if (!row.contains(at, at + kStretch)) {
+  if (!row.contains(at, at + kTile)) {
     quad.which = quad.first < row.end ? bits_within(quad.first, row.begin, row.end) : 0;
 #pragma unroll
     for (int j = 0; j < kQuad; ++j) {
@@ -269,7 +269,7 @@ __device__ __forceinline__ double x_after_lane(double suffix, const DecayPowers&
 }
 
 // Returns x at the token after this warp's tokens. `suffix` is the result of scan_warp(). *carried is x at
-// the token after the team's stretch; it is replaced with x at the stretch's first token. of_warps is shared
+// the token after the team's tile; it is replaced with x at the tile's first token. of_warps is shared
 // memory through which the team's warps communicate.
 template <int warps>
 __device__ __forceinline__ double carry(double suffix, const DecayPowers& powers, int lane, int warp,
@@ -340,24 +340,24 @@ class RecurrenceOutput {
 };
 
 // Computes advantages and returns. A team of `warps` warps goes through each row from its end. While it
-// computes a stretch, it loads the next one.
+// computes a tile, it loads the next one.
 //
 // If `measured` is set, the kernel only computes how to whiten the advantages. A second launch then computes
 // the advantages again, because storing them in between would cost memory in float64 and digits in float32.
 template <class F, int warps, bool measured>
 __global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
     recurrence_kernel(const AdvantagePass pass, const F f) {
-  constexpr int64_t stretch = static_cast<int64_t>(warps) * kStretch;
+  constexpr int64_t tile = static_cast<int64_t>(warps) * kTile;
   constexpr Reuse reuse = measured ? Reuse::kLater : Reuse::kNever;
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp % warps;
   const DecayPowers uniform(f.decay, lane);
-  // Each of these arrays has two sets of values, which are used in turn. No value is then overwritten before
-  // all of the team's warps have read it.
+  // Each of these arrays has two sets of values, which are used alternately. No value is then overwritten
+  // before all of the team's warps have read it.
   __shared__ double suffixes[2][kWarps];
   __shared__ int any_unmasked[2][kWarps];
-  int turn = 0;
+  int set = 0;
   RecurrenceOutput<F, measured> output(pass, f);
 
   const int64_t team = static_cast<int64_t>(blockIdx.x) * (kWarps / warps) + threadIdx.x / kWarp / warps;
@@ -370,20 +370,20 @@ __global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
     bool reward_waits = !pass.batch.column[kTokenLevelRewardsInput].data;
     double carried = 0;
     float carried_value = 0;
-    const auto load_stretch = [&](int64_t at) {
+    const auto load_tile = [&](int64_t at) {
       return load_recurrence_quad<F, (warps > 1), reuse>(pass, row,
                                                          at + threadIdx.x % (warps * kWarp) * kQuad);
     };
-    int64_t at = row.last(stretch);
+    int64_t at = row.last(tile);
     LoadedQuad next;
-    if (at >= row.aligned) next = load_stretch(at);
-    for (; at >= row.aligned; at -= stretch) {
+    if (at >= row.aligned) next = load_tile(at);
+    for (; at >= row.aligned; at -= tile) {
       const LoadedQuad loaded = next;
-      if (at - stretch >= row.aligned) next = load_stretch(at - stretch);
+      if (at - tile >= row.aligned) next = load_tile(at - tile);
       RecurrenceQuad quad = read_quad < F,
-                     measured || !F::traits.whitened > (pass, row, at + warp * kStretch, loaded);
+                     measured || !F::traits.whitened > (pass, row, at + warp * kTile, loaded);
       if (reward_waits)
-        quad.reward(last_unmasked_of_team<warps>(quad.live, lane, warp, any_unmasked[turn], &reward_waits),
+        quad.reward(last_unmasked_of_team<warps>(quad.live, lane, warp, any_unmasked[set], &reward_waits),
                     pass.rewards[index]);
       float next_value = 0;
       if constexpr (F::traits.skips_masked) {
@@ -396,8 +396,8 @@ __global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
       const DecayPowers powers =
           F::traits.skips_masked ? DecayPowers::skipping(terms.of_quad, lane) : uniform;
       const double suffix = scan_warp(terms.suffix, powers, lane);
-      const double after = carry<warps>(suffix, powers, lane, warp, suffixes[turn], &carried);
-      if constexpr (warps > 1) turn ^= 1;
+      const double after = carry<warps>(suffix, powers, lane, warp, suffixes[set], &carried);
+      if constexpr (warps > 1) set ^= 1;
       output.leave(quad, terms, x_after_lane(suffix, powers, lane, after), baseline);
     }
   }

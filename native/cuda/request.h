@@ -73,15 +73,15 @@ class FoundInputs {
     *found = find_groups(batch.tokens.layout.rows, batch.groups, runs);
     GroupsView view;
     view.size = found->size();
-    view.units = found->units();
+    view.member_count = found->member_count();
     view.offsets = found->offsets.data();
     view.members = found->members.data();
     view.last_row = found->last_row.data();
-    view.unit_rows = found->unit_rows.data();
-    view.unit_of_row = runs ? found->unit_of_row.data() : nullptr;
+    view.member_rows = found->member_rows.data();
+    view.member_of_row = runs ? found->member_of_row.data() : nullptr;
     if (batch.rewards)
-      view.batch_std = moments_of(view.units, [&](int64_t unit) {
-                         return batch.rewards[found->last_row[unit]];
+      view.batch_std = moments_of(view.member_count, [&](int64_t member) {
+                         return batch.rewards[found->last_row[member]];
                        }).sample_std();
     return view;
   }

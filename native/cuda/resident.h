@@ -115,8 +115,8 @@ inline void hand_over(DeviceInputs* inputs, Memory& memory) {
        {&inputs->rewards, &inputs->baselines, &inputs->named_rewards, &inputs->reward_weights})
     buffer->hand_over(memory);
   for (DeviceGroups* const groups : {&inputs->groups, &inputs->runs})
-    for (Buffer* const buffer :
-         {&groups->offsets, &groups->members, &groups->last_row, &groups->unit_rows, &groups->unit_of_row})
+    for (Buffer* const buffer : {&groups->offsets, &groups->members, &groups->last_row, &groups->member_rows,
+                                 &groups->member_of_row})
       buffer->hand_over(memory);
 }
 

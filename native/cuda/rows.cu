@@ -19,16 +19,16 @@ bool sums_rows(const void* object) {
 }
 
 template <class L>
-void rows(const void* object, const Pass& pass, int64_t first_span, int64_t last_span, const Grid& grid) {
+void rows(const void* object, const Pass& pass, int64_t first_chunk, int64_t last_chunk, const Grid& grid) {
   if constexpr (has_row_sums<L>) {
     if (sums_rows<L>(object)) {
       const L& loss = *static_cast<const L*>(object);
       Grid fed = grid;
       fed.memory = Feed<row_sum_columns<L>>::memory(row_sum_columns<L>).bytes(pass.feed_stages);
-      return launch("row_kernel", row_kernel<L>, fed, pass, loss, first_span, last_span);
+      return launch("row_kernel", row_kernel<L>, fed, pass, loss, first_chunk, last_chunk);
     }
   }
-  launch("row_kernel", row_kernel<NoLoss>, grid, pass, NoLoss{}, first_span, last_span);
+  launch("row_kernel", row_kernel<NoLoss>, grid, pass, NoLoss{}, first_chunk, last_chunk);
 }
 
 template <class L>
@@ -101,9 +101,9 @@ int64_t row_state_bytes() {
   return Table<Losses>::state_bytes();
 }
 
-void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_span, int64_t last_span,
+void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_chunk, int64_t last_chunk,
                  const Grid& grid) {
-  launches_of(loss).rows(object, pass, first_span, last_span, grid);
+  launches_of(loss).rows(object, pass, first_chunk, last_chunk, grid);
 }
 
 void launch_weights(int loss, const void* object, const Pass& pass, const Grid& grid) {

@@ -1,13 +1,14 @@
 // The row pass. It counts the unmasked tokens of each row and, if the loss has row sums, sums row_term() over
 // the row in float64. It reads the mask, and the columns from which the row sums are computed.
 //
-// A warp goes through the rows of a span (pass.h) one by one. All lanes compute a row together, and their
-// sums are added up over the warp. If only a part of a row lies in the span, the sums over the part are
-// stored as the span's head or tail (see Parts in pass.h). The weights pass adds up the parts of a row.
+// A warp goes through the rows of a chunk (pass.h) one by one. All lanes compute a row together, and their
+// sums are added up over the warp. If a row lies in several chunks, the sums over its tokens in this one are
+// stored as the chunk's head or tail (see Partials in pass.h). The weights pass adds up the partials of a
+// row.
 #pragma once
 
-#include "cuda/shares.cuh"
-#include "cuda/spans.cuh"
+#include "cuda/chunks.cuh"
+#include "cuda/live_tiles.cuh"
 
 namespace policy_loss::cuda {
 
@@ -46,19 +47,19 @@ __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind&
   if (expert_rows != 0) atomicAdd(&pass.totals->rows[1], expert_rows);
 }
 
-// Which steps of a span contain an unmasked token, and which contain a masked one. The token pass does not
-// read steps without unmasked tokens, and computes those without masked tokens in a shorter way.
-class LiveSteps {
+// Which tiles of a chunk contain an unmasked token, and which contain a masked one. The token pass does not
+// read tiles without unmasked tokens, and computes those without masked tokens in a shorter way.
+class LiveTiles {
  public:
-  // Records a lane's n tokens, which are in one step. `at` is the index of the first of them in the span.
+  // Records a lane's n tokens, which are in one tile. `at` is the index of the first of them in the chunk.
   // `live` has one bit for each of them that is unmasked.
   template <int n>
   __device__ __forceinline__ void add(int at, unsigned live) {
-    const unsigned step = 1u << at / kSpanStep;
-    if (live != 0) live_ |= step;
-    if (live != (1u << n) - 1u) masked_ |= step;
+    const unsigned tile = 1u << at / kFeedTile;
+    if (live != 0) live_ |= tile;
+    if (live != (1u << n) - 1u) masked_ |= tile;
   }
-  // Return the steps with an unmasked token, and those whose tokens are all unmasked: bit k is set for step
+  // Return the tiles with an unmasked token, and those whose tokens are all unmasked: bit k is set for tile
   // k.
   __device__ __forceinline__ unsigned live() const { return __reduce_or_sync(kAllLanes, live_); }
   __device__ __forceinline__ unsigned whole() const { return live() & ~__reduce_or_sync(kAllLanes, masked_); }
@@ -67,27 +68,27 @@ class LiveSteps {
   unsigned live_ = 0, masked_ = 0;
 };
 
-// Stores what the token pass needs to know about a span.
-__device__ __forceinline__ void leave_span(const Pass& pass, int64_t span, int64_t first_row,
-                                           const LiveSteps& steps) {
-  const SpanState state{first_row, 0, steps.live(), steps.whole()};
-  if (threadIdx.x % kWarp == 0) pass.span_states[span] = state;
+// Stores what the token pass needs to know about a chunk.
+__device__ __forceinline__ void leave_chunk(const Pass& pass, int64_t chunk, int64_t first_row,
+                                            const LiveTiles& tiles) {
+  const ChunkState state{first_row, 0, tiles.live(), tiles.whole()};
+  if (threadIdx.x % kWarp == 0) pass.chunk_states[chunk] = state;
 }
 
-// Counts the unmasked tokens of each row in a span. It reads the mask in windows that ignore where rows begin
+// Counts the unmasked tokens of each row in a chunk. It reads the mask without regard to where rows begin
 // and end, so that each lane has four loads in flight at once. For each row, one lane stores the count and
-// calls leave(row, part).
+// calls leave(row, partial).
 template <class Leave>
-__device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave leave) {
+__device__ __forceinline__ void count_rows(const Pass& pass, int64_t chunk, Leave leave) {
   constexpr int of_warp = kWarp * kGranule;
   constexpr int loads = 4;
   const int lane = threadIdx.x % kWarp;
-  SpanRows rows(pass, span);
+  ChunkRows rows(pass, chunk);
   const int64_t first_row = rows.row();
-  LiveSteps steps;
+  LiveTiles tiles;
   unsigned mine = 0;
-  for (int window = 0; window < rows.length(); window += loads * of_warp) {
-    const int mine_at = window + lane * kGranule;
+  for (int first = 0; first < rows.length(); first += loads * of_warp) {
+    const int mine_at = first + lane * kGranule;
     uint4 bytes[loads];
 #pragma unroll
     for (int k = 0; k < loads; ++k) {
@@ -102,47 +103,47 @@ __device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave
       const int at = mine_at + k * of_warp;
       unmasked[k] = mask_bits(bytes[k].x) | mask_bits(bytes[k].y) << 4 | mask_bits(bytes[k].z) << 8 |
                     mask_bits(bytes[k].w) << 12;
-      steps.add<kGranule>(at, unmasked[k] & bits_within<kGranule>(at, 0, rows.length()));
+      tiles.add<kGranule>(at, unmasked[k] & bits_within<kGranule>(at, 0, rows.length()));
     }
-    rows.stretch(
-        window, min(window + loads * of_warp, rows.length()),
+    rows.visit(
+        first, min(first + loads * of_warp, rows.length()),
         [&](int64_t, bool, int from, int to) {
 #pragma unroll
           for (int k = 0; k < loads; ++k)
             mine += __popc(unmasked[k] & bits_within<kGranule>(mine_at + k * of_warp, from, to));
         },
         [&](int64_t row) {
-          RowPart part;
-          part.tokens = warp_count(mine);
+          RowTotals partial;
+          partial.tokens = warp_count(mine);
           mine = 0;
           if (lane != 0) return;
-          *place_of(pass, pass.parts, span, row) = part;
-          leave(row, part);
+          *place_of(pass, pass.partials, chunk, row) = partial;
+          leave(row, partial);
         });
   }
-  leave_span(pass, span, first_row, steps);
+  leave_chunk(pass, chunk, first_row, tiles);
 }
 
-// Runs the row pass over the spans [first_span, last_span). A batch that is sent from host memory arrives in
-// chunks, and each chunk gets its own launch.
+// Runs the row pass over the chunks [first_chunk, last_chunk). A batch that is sent from host memory arrives
+// in slices, and each slice gets its own launch.
 template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
-    row_kernel(const Pass pass, const L loss, int64_t first_span, int64_t last_span) {
+    row_kernel(const Pass pass, const L loss, int64_t first_chunk, int64_t last_chunk) {
   TokensOfKind tokens;
-  const auto count = [&](int64_t row, const RowPart& part) {
-    tokens.add(pass.batch.kind(row), part.tokens * pass.batch.repeats_of(row));
+  const auto count = [&](int64_t row, const RowTotals& partial) {
+    tokens.add(pass.batch.kind(row), partial.tokens * pass.batch.repeats_of(row));
   };
   if constexpr (has_row_sums<L>) {
     const Feed<row_sum_columns<L>> feed(pass, row_sum_columns<L>);
-    for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps()) {
-      const int64_t base = span * pass.span;
-      LiveSteps steps;
+    for (int64_t chunk = first_chunk + first_warp(); chunk < last_chunk; chunk += all_warps()) {
+      const int64_t base = chunk * pass.chunk_tokens;
+      LiveTiles tiles;
       const int64_t first_row = sum_rows(
-          feed, pass, pass.parts, span,
-          [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
+          feed, pass, pass.partials, chunk,
+          [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, RowTotals* partial) {
             const unsigned live = unmasked & which;
-            steps.add<kQuad>(static_cast<int>(i - base), live);
-            part->tokens += __popc(live);
+            tiles.add<kQuad>(static_cast<int>(i - base), live);
+            partial->tokens += __popc(live);
             const Quad logprob = quads.template column<kLogprob>();
             const Quad old_logprob = quads.template column<kOldLogprob>();
             const Quad ref_logprob = quads.template column<kRefLogprob>();
@@ -150,21 +151,21 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
 #pragma unroll
             for (int j = 0; j < kQuad; ++j) {
               const double term = loss.row_term({logprob[j], old_logprob[j], ref_logprob[j], 0.0f});
-              part->sum += live >> j & 1 ? term : 0.0;
+              partial->sum += live >> j & 1 ? term : 0.0;
               if constexpr (L::traits.counts_negatives)
-                part->negatives += (which >> j & 1) != 0 && advantages[j] < 0.0f ? 1 : 0;
+                partial->negatives += (which >> j & 1) != 0 && advantages[j] < 0.0f ? 1 : 0;
             }
           },
           count);
-      leave_span(pass, span, first_row, steps);
+      leave_chunk(pass, chunk, first_row, tiles);
     }
   } else {
-    for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps())
-      count_rows(pass, span, count);
+    for (int64_t chunk = first_chunk + first_warp(); chunk < last_chunk; chunk += all_warps())
+      count_rows(pass, chunk, count);
   }
-  add_totals(pass, tokens, first_span == 0);
-  if (last_span == pass.spans && is_last_block(&pass.totals->span_ticket))
-    number_live_steps(pass.span_states, pass.spans);
+  add_totals(pass, tokens, first_chunk == 0);
+  if (last_chunk == pass.chunks && is_last_block(&pass.totals->chunk_ticket))
+    number_live_tiles(pass.chunk_states, pass.chunks);
 }
 
 template <class K>
@@ -190,25 +191,25 @@ template <class Estimators>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     kl_kernel(const Pass pass, const KlOutput output) {
   const Feed<kColumnsOfEveryKl> feed(pass, pass.columns);
-  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
+  for (int64_t chunk = first_warp(); chunk < pass.chunks; chunk += all_warps())
     sum_rows(
-        feed, pass, pass.parts, span,
-        [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
+        feed, pass, pass.partials, chunk,
+        [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, RowTotals* partial) {
           const unsigned live = unmasked & which;
           float value[kQuad] = {};
           kl_quad_of(pass.terms.kl, quads.template column<kLogprob>(), quads.template column<kRefLogprob>(),
                      quads.template column<kOldLogprob>(), value, Estimators{});
           const Quad base = quads.template column<kAdvantages>();
-          part->tokens += __popc(live);
+          partial->tokens += __popc(live);
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) {
             const bool counts = (live >> j & 1) != 0;
-            part->sum += counts ? value[j] : 0.0f;
+            partial->sum += counts ? value[j] : 0.0f;
             if (output.has_base) value[j] = counts ? base[j] - output.scale * value[j] : base[j];
           }
           store_quad(output.out, i, which, value);
         },
-        [](int64_t, const RowPart&) {});
+        [](int64_t, const RowTotals&) {});
 }
 
 }  // namespace policy_loss::cuda

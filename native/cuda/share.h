@@ -5,9 +5,9 @@
 
 namespace policy_loss::cuda {
 
-// Until share_work_by() is called, the calling thread does all pieces itself.
-inline ShareWork sharing = [](int64_t pieces, void (*piece)(void*, int64_t), void* what) {
-  for (int64_t i = 0; i < pieces; ++i) piece(what, i);
+// Until share_work_by() is called, the calling thread does all items itself.
+inline ShareWork sharing = [](int64_t items, void (*item)(void*, int64_t), void* what) {
+  for (int64_t i = 0; i < items; ++i) item(what, i);
 };
 
 inline ShareWork share_work() {

@@ -3,8 +3,8 @@
 // at most a fifth of the speed of the link to the device. Arrays that are page-locked themselves need no
 // stages (direct.h).
 //
-// A copy is cut into pieces of a stage's size. Pieces have consecutive numbers, called tickets. Each piece
-// waits until the previous piece in the same stage is done.
+// A copy is cut into chunks of a stage's size. Chunks have consecutive numbers, called tickets. Each chunk
+// waits until the previous chunk in the same stage is done.
 #pragma once
 
 #include <sched.h>
@@ -17,14 +17,14 @@
 
 namespace policy_loss::cuda {
 
-// A stage is large enough to hide the cost of starting a copy. It is small enough that a chunk of a batch
+// A stage is large enough to hide the cost of starting a copy. It is small enough that a slice of a batch
 // keeps many threads busy. There are enough stages to keep the device's link busy while some threads start or
 // finish.
 constexpr int64_t kStageBytes = 1 << 20;
 constexpr int kStages = 12;
-// If a copy has fewer pieces than this, the calling thread copies them all, because it is done before another
+// If a copy has fewer chunks than this, the calling thread copies them all, because it is done before another
 // thread would have woken up.
-constexpr int64_t kFewPieces = 4;
+constexpr int64_t kFewChunks = 4;
 
 // One array to copy between host and device, in either direction.
 struct Transfer {
@@ -32,11 +32,11 @@ struct Transfer {
   char* host = nullptr;
   int64_t bytes = 0;
 
-  int64_t pieces() const { return (bytes + kStageBytes - 1) / kStageBytes; }
-  // Return the offset of a piece in the array, and the size of the piece, both in bytes.
-  int64_t offset(int64_t piece) const { return piece * kStageBytes; }
-  size_t size(int64_t piece) const {
-    return static_cast<size_t>(std::min(kStageBytes, bytes - offset(piece)));
+  int64_t chunks() const { return (bytes + kStageBytes - 1) / kStageBytes; }
+  // Return the offset of a chunk in the array, and the size of the chunk, both in bytes.
+  int64_t offset(int64_t chunk) const { return chunk * kStageBytes; }
+  size_t size(int64_t chunk) const {
+    return static_cast<size_t>(std::min(kStageBytes, bytes - offset(chunk)));
   }
 };
 
@@ -47,7 +47,7 @@ class Staging {
     device_ = device;
     stream_ = stream;
     direct_.open(stream);
-    for (int k = 0; k < kStages; ++k) stages_[k].turn = k;
+    for (int k = 0; k < kStages; ++k) stages_[k].ticket = k;
   }
 
   // Copies arrays to the device. When this returns, the copies may still be in progress on the stream. The
@@ -57,8 +57,8 @@ class Staging {
     split(
         transfers, count, [&](const Transfer& one) { direct_.send(one.device, one.host, one.bytes); },
         [&](const Transfer* staged, int n) {
-          Run run = begin(staged, n, nullptr);
-          if (run.pieces > 0) finish(run, send_piece);
+          Copy copy = begin(staged, n, nullptr);
+          if (copy.chunks > 0) finish(copy, send_chunk);
         });
   }
   // Waits until the copies from page-locked memory are complete.
@@ -90,37 +90,37 @@ class Staging {
   struct Stage {
     PinnedMemory data;
     Event copied;
-    int64_t turn = 0;  // the ticket of the piece that may use the stage
+    int64_t ticket = 0;  // the ticket of the chunk that may use the stage
   };
 
   // The state of one call of send() or receive(). The threads that share the copying all use it.
-  struct Run {
+  struct Copy {
     Staging* staging;
     const Transfer* transfers;
-    int64_t pieces;
-    int64_t first;  // the first piece's ticket
+    int64_t chunks;
+    int64_t first;  // the first chunk's ticket
     const int32_t* abort;
-    int64_t arrived = 0;                // the first pieces, which are known to have arrived from the device
+    int64_t arrived = 0;                // the first chunks, which are known to have arrived from the device
     cudaError_t error = cudaSuccess;    // the first error
     const char* failed_call = nullptr;  // the function that returned it
     bool aborted = false;
 
-    Stage& stage(int64_t piece) { return staging->stages_[(first + piece) % kStages]; }
-    // Returns the array that a piece belongs to, and sets *piece to the piece's place in the array.
-    const Transfer& transfer(int64_t* piece) const {
+    Stage& stage(int64_t chunk) { return staging->stages_[(first + chunk) % kStages]; }
+    // Returns the array that a chunk belongs to, and sets *chunk to the chunk's place in the array.
+    const Transfer& transfer(int64_t* chunk) const {
       const Transfer* at = transfers;
-      for (; *piece >= at->pieces(); ++at) *piece -= at->pieces();
+      for (; *chunk >= at->chunks(); ++at) *chunk -= at->chunks();
       return *at;
     }
-    // Returns whether the run should continue: false after an abort or an error.
+    // Returns whether the copy should continue: false after an abort or an error.
     bool goes_on() {
       if (is_aborted(abort)) __atomic_store_n(&aborted, true, __ATOMIC_RELAXED);
       return !__atomic_load_n(&aborted, __ATOMIC_RELAXED) &&
              __atomic_load_n(&error, __ATOMIC_RELAXED) == cudaSuccess;
     }
     bool set_device() { return note(cudaSetDevice(staging->device_), "cudaSetDevice"); }
-    // Records `found` if it is the first error of the run. Returns true if `found` is not an error. `call` is
-    // the name of the function that returned it.
+    // Records `found` if it is the first error of the copy. Returns true if `found` is not an error. `call`
+    // is the name of the function that returned it.
     bool note(cudaError_t found, const char* call) {
       if (found == cudaSuccess) return true;
       cudaGetLastError();  // clears the error on this thread
@@ -146,90 +146,90 @@ class Staging {
   }
 
   bool receive_staged(const Transfer* transfers, int count, const int32_t* abort) {
-    Run run = begin(transfers, count, abort);
-    if (run.pieces == 0) return false;
-    for (int64_t early = 0; early < std::min<int64_t>(run.pieces, kStages); ++early) ask_for(run, early);
-    // Waits here until the first piece has arrived. Otherwise all threads that share the copying would have
-    // to wait for the kernels that come before the copy. If the pieces are few, waits once for all of them.
-    run.arrived = run.pieces < kFewPieces ? run.pieces : 1;
-    run.note(wait_for(run.stage(run.arrived - 1).copied), "cudaEventQuery");
-    finish(run, receive_piece);
+    Copy copy = begin(transfers, count, abort);
+    if (copy.chunks == 0) return false;
+    for (int64_t early = 0; early < std::min<int64_t>(copy.chunks, kStages); ++early) ask_for(copy, early);
+    // Waits here until the first chunk has arrived. Otherwise all threads that share the copying would have
+    // to wait for the kernels that come before the copy. If the chunks are few, waits once for all of them.
+    copy.arrived = copy.chunks < kFewChunks ? copy.chunks : 1;
+    copy.note(wait_for(copy.stage(copy.arrived - 1).copied), "cudaEventQuery");
+    finish(copy, receive_chunk);
     return true;
   }
 
-  Run begin(const Transfer* transfers, int count, const int32_t* abort) {
-    Run run{this, transfers, 0, next_ticket_, abort};
-    for (int k = 0; k < count; ++k) run.pieces += transfers[k].pieces();
-    if (run.pieces > 0) make_stages();
-    return run;
+  Copy begin(const Transfer* transfers, int count, const int32_t* abort) {
+    Copy copy{this, transfers, 0, next_ticket_, abort};
+    for (int k = 0; k < count; ++k) copy.chunks += transfers[k].chunks();
+    if (copy.chunks > 0) make_stages();
+    return copy;
   }
 
-  void finish(Run& run, void (*piece)(void*, int64_t)) {
-    if (run.pieces < kFewPieces)
-      for (int64_t at = 0; at < run.pieces; ++at) piece(&run, at);
+  void finish(Copy& copy, void (*chunk)(void*, int64_t)) {
+    if (copy.chunks < kFewChunks)
+      for (int64_t at = 0; at < copy.chunks; ++at) chunk(&copy, at);
     else
-      share_work()(run.pieces, piece, &run);
-    next_ticket_ += run.pieces;  // not reached if share_work() threw; then no piece has begun
-    check(run.error, run.failed_call);
-    if (run.aborted) end_aborted_call();
+      share_work()(copy.chunks, chunk, &copy);
+    next_ticket_ += copy.chunks;  // not reached if share_work() threw; then no chunk has begun
+    check(copy.error, copy.failed_call);
+    if (copy.aborted) end_aborted_call();
   }
 
-  // Copy one piece of a run, on any thread. Pieces begin in order, so the previous piece in the same stage
+  // Copy one chunk, on any thread. Chunks begin in order, so the previous chunk in the same stage
   // has already begun, and waiting for it cannot last forever. Even after an error, these functions pass the
-  // stage on to the next piece.
-  static void send_piece(void* what, int64_t piece) {
-    Run& run = *static_cast<Run*>(what);
-    Stage& stage = run.stage(piece);
-    await_turn(run, stage, piece);
-    int64_t at = piece;
-    const Transfer& transfer = run.transfer(&at);
-    if (run.goes_on() && run.set_device() && run.note(wait_for(stage.copied), "cudaEventQuery")) {
+  // stage on to the next chunk.
+  static void send_chunk(void* what, int64_t chunk) {
+    Copy& copy = *static_cast<Copy*>(what);
+    Stage& stage = copy.stage(chunk);
+    await_stage(copy, stage, chunk);
+    int64_t at = chunk;
+    const Transfer& transfer = copy.transfer(&at);
+    if (copy.goes_on() && copy.set_device() && copy.note(wait_for(stage.copied), "cudaEventQuery")) {
       std::memcpy(stage.data.as(), transfer.host + transfer.offset(at), transfer.size(at));
-      run.note(cudaMemcpyAsync(transfer.device + transfer.offset(at), stage.data.as(), transfer.size(at),
-                               cudaMemcpyHostToDevice, run.staging->stream_),
-               "cudaMemcpyAsync");
-      run.note(cudaEventRecord(stage.copied, run.staging->stream_), "cudaEventRecord");
+      copy.note(cudaMemcpyAsync(transfer.device + transfer.offset(at), stage.data.as(), transfer.size(at),
+                                cudaMemcpyHostToDevice, copy.staging->stream_),
+                "cudaMemcpyAsync");
+      copy.note(cudaEventRecord(stage.copied, copy.staging->stream_), "cudaEventRecord");
     }
-    end_turn(run, stage, piece);
+    pass_on(copy, stage, chunk);
   }
 
-  static void receive_piece(void* what, int64_t piece) {
-    Run& run = *static_cast<Run*>(what);
-    Stage& stage = run.stage(piece);
-    await_turn(run, stage, piece);
+  static void receive_chunk(void* what, int64_t chunk) {
+    Copy& copy = *static_cast<Copy*>(what);
+    Stage& stage = copy.stage(chunk);
+    await_stage(copy, stage, chunk);
     const auto arrives = [&] {
-      return piece < run.arrived || run.note(wait_for(stage.copied), "cudaEventQuery");
+      return chunk < copy.arrived || copy.note(wait_for(stage.copied), "cudaEventQuery");
     };
-    if (run.goes_on() && run.set_device() && arrives()) {
-      int64_t at = piece;
-      const Transfer& transfer = run.transfer(&at);
+    if (copy.goes_on() && copy.set_device() && arrives()) {
+      int64_t at = chunk;
+      const Transfer& transfer = copy.transfer(&at);
       std::memcpy(transfer.host + transfer.offset(at), stage.data.as(), transfer.size(at));
-      if (piece + kStages < run.pieces) ask_for(run, piece + kStages);
+      if (chunk + kStages < copy.chunks) ask_for(copy, chunk + kStages);
     }
-    end_turn(run, stage, piece);
+    pass_on(copy, stage, chunk);
   }
 
-  // Starts the copy of a piece from the device into its stage.
-  static void ask_for(Run& run, int64_t piece) {
-    Stage& stage = run.stage(piece);
-    int64_t at = piece;
-    const Transfer& transfer = run.transfer(&at);
-    run.note(cudaMemcpyAsync(stage.data.as(), transfer.device + transfer.offset(at), transfer.size(at),
-                             cudaMemcpyDeviceToHost, run.staging->stream_),
-             "cudaMemcpyAsync");
-    run.note(cudaEventRecord(stage.copied, run.staging->stream_), "cudaEventRecord");
+  // Starts the copy of a chunk from the device into its stage.
+  static void ask_for(Copy& copy, int64_t chunk) {
+    Stage& stage = copy.stage(chunk);
+    int64_t at = chunk;
+    const Transfer& transfer = copy.transfer(&at);
+    copy.note(cudaMemcpyAsync(stage.data.as(), transfer.device + transfer.offset(at), transfer.size(at),
+                              cudaMemcpyDeviceToHost, copy.staging->stream_),
+              "cudaMemcpyAsync");
+    copy.note(cudaEventRecord(stage.copied, copy.staging->stream_), "cudaEventRecord");
   }
 
-  static void await_turn(const Run& run, const Stage& stage, int64_t piece) {
+  static void await_stage(const Copy& copy, const Stage& stage, int64_t chunk) {
     const long long patience = now() + kPatience;
-    while (__atomic_load_n(&stage.turn, __ATOMIC_ACQUIRE) != run.first + piece)
+    while (__atomic_load_n(&stage.ticket, __ATOMIC_ACQUIRE) != copy.first + chunk)
       if (now() > patience)
         sleep_for(kPatience);
       else
         sched_yield();
   }
-  static void end_turn(const Run& run, Stage& stage, int64_t piece) {
-    __atomic_store_n(&stage.turn, run.first + piece + kStages, __ATOMIC_RELEASE);
+  static void pass_on(const Copy& copy, Stage& stage, int64_t chunk) {
+    __atomic_store_n(&stage.ticket, copy.first + chunk + kStages, __ATOMIC_RELEASE);
   }
 
   void make_stages() {

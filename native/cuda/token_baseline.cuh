@@ -1,6 +1,6 @@
 // The kernels of functions with a baseline per token (advantage/token_baseline.h). Sums along a row are
-// computed stretch by stretch: the first kernel computes the sums over each stretch, the second the sums over
-// the stretches after and before it, and the third the sums of each token. The fourth computes the baselines
+// computed tile by tile: the first kernel computes the sums over each tile, the second the sums over
+// the tiles after and before it, and the third the sums of each token. The fourth computes the baselines
 // of each group, and the last the advantages. All but the second use every warp of the GPU, even for one row.
 #pragma once
 
@@ -62,21 +62,21 @@ __device__ __forceinline__ double find_energies(const AdvantagePass& pass, const
   return sum;
 }
 
-// Computes the sums over each stretch, and the energies of its tokens. Reports inputs that are not finite.
+// Computes the sums over each tile, and the energies of its tokens. Reports inputs that are not finite.
 template <class F>
 __global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
     baseline_sums_kernel(const AdvantagePass pass, const F f) {
   const int lane = threadIdx.x % kWarp;
   const DecayPowers powers(RewardToGo::decay, lane);
-  for_stretches(pass, [&](const RowRange& row, int64_t at, int64_t index) {
-    RecurrenceQuad quad = load_stretch<RewardToGo, true, Reuse::kLater>(pass, row, at);
+  for_tiles(pass, [&](const RowRange& row, int64_t at, int64_t index) {
+    RecurrenceQuad quad = load_tile<RewardToGo, true, Reuse::kLater>(pass, row, at);
     const bool rewarded = look_ahead<RewardToGo>(pass, row, at, quad).rewarded;
     reward_last(pass, row, rewarded, &quad);
     const QuadTerms<RewardToGo> terms({}, quad, 0);
     const double to_go = __shfl_sync(kAllLanes, scan_warp(terms.suffix, powers, lane), 0);
     const double weight = sum_up_to(find_energies(pass, f, quad), lane);
     const int64_t place = sum_up_to(__popc(quad.live), lane);
-    if (lane == kWarp - 1) pass.baseline_stretches[index] = {to_go, weight, place, rewarded};
+    if (lane == kWarp - 1) pass.baseline_tiles[index] = {to_go, weight, place, rewarded};
   });
 }
 
@@ -95,21 +95,21 @@ __device__ __forceinline__ T carry_on(T* mine, T sum, int lane) {
   return sum;
 }
 
-// Replaces the sums over each stretch with those over the stretches after it (to_go) and before it (weight
+// Replaces the sums over each tile with those over the tiles after it (to_go) and before it (weight
 // and place). Finds the number of unmasked tokens of each row. One warp computes one row.
 static __global__ void __launch_bounds__(kThreads) baseline_chain_kernel(const AdvantagePass pass) {
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;
   for (int64_t index = first_warp(); index < layout.rows; index += all_warps()) {
     const RowRange row(layout, index);
-    BaselineStretch* const stretches = pass.baseline_stretches + first_stretch(layout, index);
-    const int64_t n = stretches_of(row);
+    BaselineTile* const tiles = pass.baseline_tiles + first_tile(layout, index);
+    const int64_t n = count_tiles(row);
     double to_go = 0, weight = 0;
     int64_t place = 0;
     for (int64_t i = lane; i - lane < n; i += kWarp) {
-      BaselineStretch* const from_end = i < n ? stretches + (n - 1 - i) : nullptr;
+      BaselineTile* const from_end = i < n ? tiles + (n - 1 - i) : nullptr;
       to_go = carry_on(from_end ? &from_end->to_go : nullptr, to_go, lane);
-      BaselineStretch* const from_begin = i < n ? stretches + i : nullptr;
+      BaselineTile* const from_begin = i < n ? tiles + i : nullptr;
       weight = carry_on(from_begin ? &from_begin->weight : nullptr, weight, lane);
       place = carry_on(from_begin ? &from_begin->place : nullptr, place, lane);
     }
@@ -123,13 +123,13 @@ __global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
     energy_kernel(const AdvantagePass pass, const F) {
   const int lane = threadIdx.x % kWarp;
   const DecayPowers powers(RewardToGo::decay, lane);
-  for_stretches(pass, [&](const RowRange& row, int64_t at, int64_t index) {
-    const BaselineStretch stretch = pass.baseline_stretches[index];
-    RecurrenceQuad quad = load_stretch<RewardToGo, false, Reuse::kNever>(pass, row, at);
-    reward_last(pass, row, stretch.rewarded, &quad);
+  for_tiles(pass, [&](const RowRange& row, int64_t at, int64_t index) {
+    const BaselineTile tile = pass.baseline_tiles[index];
+    RecurrenceQuad quad = load_tile<RewardToGo, false, Reuse::kNever>(pass, row, at);
+    reward_last(pass, row, tile.rewarded, &quad);
     const QuadTerms<RewardToGo> terms({}, quad, 0);
     double to_go[kQuad];
-    double x = x_after_lane(scan_warp(terms.suffix, powers, lane), powers, lane, stretch.to_go);
+    double x = x_after_lane(scan_warp(terms.suffix, powers, lane), powers, lane, tile.to_go);
 #pragma unroll
     for (int j = kQuad - 1; j >= 0; --j) to_go[j] = x += terms.term[j];
 
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
       energies[j] = quad.which >> j & 1 ? pass.to_go[quad.first + j] : 0.0;
       sum += energies[j];
     }
-    double weight = stretch.weight + (sum_up_to(sum, lane) - sum);
-    int64_t place = stretch.place + unmasked_before(quad.live, lane);
+    double weight = tile.weight + (sum_up_to(sum, lane) - sum);
+    int64_t place = tile.place + unmasked_before(quad.live, lane);
 #pragma unroll
     for (int j = 0; j < kQuad; ++j) {
       const bool is_live = (quad.live >> j & 1) != 0;
@@ -155,9 +155,9 @@ __global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
   });
 }
 
-// Returns the number of pieces into which baseline_kernel() divides its work. A piece is 32 places of a
+// Returns the number of chunks into which baseline_kernel() divides its work. A chunk is 32 places of a
 // group.
-PL_FN int64_t baseline_pieces(const AdvantagePass& pass) {
+PL_FN int64_t baseline_chunks(const AdvantagePass& pass) {
   return pass.groups.size * ((pass.batch.layout.row_length + kWarp - 1) / kWarp);
 }
 
@@ -165,10 +165,10 @@ PL_FN int64_t baseline_pieces(const AdvantagePass& pass) {
 template <class F>
 __global__ void __launch_bounds__(kThreads) baseline_kernel(const AdvantagePass pass, const F f) {
   const Layout& layout = pass.batch.layout;
-  const int64_t pieces = baseline_pieces(pass);
-  for (int64_t piece = first_warp(); piece < pieces; piece += all_warps()) {
-    const int64_t group = piece % pass.groups.size;
-    const int64_t place = piece / pass.groups.size * kWarp + threadIdx.x % kWarp;
+  const int64_t chunks = baseline_chunks(pass);
+  for (int64_t chunk = first_warp(); chunk < chunks; chunk += all_warps()) {
+    const int64_t group = chunk % pass.groups.size;
+    const int64_t place = chunk / pass.groups.size * kWarp + threadIdx.x % kWarp;
     const int64_t* const members = pass.groups.members + pass.groups.offsets[group];
     const int64_t size = pass.groups.offsets[group + 1] - pass.groups.offsets[group];
     const auto tokens_of = [&](int64_t row) { return static_cast<int64_t>(pass.row_tokens[row]); };
@@ -199,12 +199,12 @@ __global__ void __launch_bounds__(kThreads) baseline_kernel(const AdvantagePass 
 template <class F>
 __global__ void __launch_bounds__(kThreads) subtract_kernel(const AdvantagePass pass, const F) {
   const int lane = threadIdx.x % kWarp;
-  for_stretches(pass, [&](const RowRange& row, int64_t at, int64_t index) {
+  for_tiles(pass, [&](const RowRange& row, int64_t at, int64_t index) {
     const int64_t i = at + lane * kQuad;
     const unsigned which = i < row.end ? bits_within(i, row.begin, row.end) : 0;
     const unsigned live = which != 0 ? load_mask<Reuse::kNever>(pass.batch.mask, i) & which : 0;
     int64_t place = 0;
-    if (F::traits.skips_masked) place = pass.baseline_stretches[index].place + unmasked_before(live, lane);
+    if (F::traits.skips_masked) place = pass.baseline_tiles[index].place + unmasked_before(live, lane);
     float advantages[kQuad], returns[kQuad];
 #pragma unroll
     for (int j = 0; j < kQuad; ++j) {

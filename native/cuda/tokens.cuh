@@ -3,9 +3,9 @@
 // column is read once and each gradient is written once.
 //
 // The bandwidth of the memory limits the speed of the pass. Columns arrive in shared memory while lanes
-// compute earlier tokens (feed.cuh). Steps in which the row pass found no unmasked token are not read, and
-// all warps compute equally many of the other steps (shares.cuh). The values that all tokens of a row share
-// are loaded once per row.
+// compute earlier tokens (feed.cuh). Tiles in which the row pass found no unmasked token are not read, and
+// all warps compute equally many of the other tiles (live_tiles.cuh). The values that all tokens of a row
+// share are loaded once per row.
 //
 // Only the policy loss is a template parameter. Everything else (dtypes, KL estimator, the call's terms) is
 // the same for the whole grid. Branches on it cost almost nothing, so one kernel per loss is enough.
@@ -13,7 +13,7 @@
 
 #include "cuda/feed.cuh"
 #include "cuda/kernels.h"
-#include "cuda/shares.cuh"
+#include "cuda/live_tiles.cuh"
 
 namespace policy_loss::cuda {
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ void add_kl_of(int estimator, const Quad& logprob, co
    ...);
 }
 
-// Computes one lane's share of the tokens.
+// Computes one lane's tokens.
 template <class L>
 class TokenWalk {
   using Row = typename L::Row;
@@ -69,20 +69,20 @@ class TokenWalk {
     if constexpr (columns_of<L> != 0) plain_dtype_ = others ? kNoDType : feed.shared_dtype();
   }
 
-  // Computes the steps of a span whose bits are set in `steps`, which is not 0.
-  __device__ __forceinline__ void take_steps(int64_t span, unsigned steps) {
-    const int first = __ffs(steps) - 1;
-    const int last = kWarp - __clz(steps);
-    base_ = span * pass_.span + first * kSpanStep;
-    length_ = static_cast<int>(min(static_cast<int64_t>((last - first) * kSpanStep), pass_.tokens - base_));
-    const SpanState& state = pass_.span_states[span];
+  // Computes the tiles of a chunk whose bits are set in `tiles`, which is not 0.
+  __device__ __forceinline__ void take_tiles(int64_t chunk, unsigned tiles) {
+    const int first = __ffs(tiles) - 1;
+    const int last = kWarp - __clz(tiles);
+    base_ = chunk * pass_.chunk_tokens + first * kFeedTile;
+    length_ = static_cast<int>(min(static_cast<int64_t>((last - first) * kFeedTile), pass_.tokens - base_));
+    const ChunkState& state = pass_.chunk_states[chunk];
     sums_ = {};
     row_ = state.first_row;
     end_ = 0;
-    feed_.for_stretches(
-        base_, base_ + length_, steps >> first, [&](int at, const auto& here) { add_stretch(at, here); },
-        plain_dtype_ == kNoDType ? 0u : state.whole_steps >> first,
-        [&](int at, const auto& step) { return add_whole_step(at, step); });
+    feed_.for_tiles(
+        base_, base_ + length_, tiles >> first, [&](int at, const auto& here) { add_half(at, here); },
+        plain_dtype_ == kNoDType ? 0u : state.whole_tiles >> first,
+        [&](int at, const auto& tile) { return add_whole_tile(at, tile); });
     end_row();
   }
 
@@ -124,7 +124,7 @@ class TokenWalk {
   }
 
   template <class Here>
-  __device__ __forceinline__ void add_stretch(int at, const Here& here) {
+  __device__ __forceinline__ void add_half(int at, const Here& here) {
     const int i = at + (threadIdx.x % kWarp) * kQuad;
     const unsigned unmasked = here.unmasked();
     // Each iteration handles one of the rows to which the four tokens belong. Usually they belong to a single
@@ -137,33 +137,33 @@ class TokenWalk {
     }
   }
 
-  // Computes a step without masked tokens, if its tokens belong to one row; otherwise does nothing and
-  // returns false. A call that needs more than the policy loss has no such steps.
-  template <class Step>
-  __device__ __forceinline__ bool add_whole_step(int at, const Step& step) {
+  // Computes a tile without masked tokens, if its tokens belong to one row; otherwise does nothing and
+  // returns false. A call that needs more than the policy loss has no such tiles.
+  template <class Tile>
+  __device__ __forceinline__ bool add_whole_tile(int at, const Tile& tile) {
     if constexpr (columns_of<L> != 0) {
       if (at >= end_) begin_row(at);
-      if (end_ < at + kSpanStep || live_of_row_ == 0) return false;
+      if (end_ < at + kFeedTile || live_of_row_ == 0) return false;
       if (plain_dtype_ == static_cast<int>(DType::kFloat32))
-        add_whole_quads<DType::kFloat32>(at, step);
+        add_whole_quads<DType::kFloat32>(at, tile);
       else if (plain_dtype_ == static_cast<int>(DType::kBFloat16))
-        add_whole_quads<DType::kBFloat16>(at, step);
+        add_whole_quads<DType::kBFloat16>(at, tile);
       else
-        add_whole_quads<DType::kFloat16>(at, step);
+        add_whole_quads<DType::kFloat16>(at, tile);
       return true;
     }
     return false;
   }
 
-  template <DType dtype, class Step>
-  __device__ __forceinline__ void add_whole_quads(int at, const Step& step) {
+  template <DType dtype, class Tile>
+  __device__ __forceinline__ void add_whole_quads(int at, const Tile& tile) {
     const int64_t first = base_ + at + (threadIdx.x % kWarp) * kQuad;
 #pragma unroll
-    for (int half = 0; half < kSpanStep / kStretch; ++half) {
-      const Quad logprob = step.template column<kLogprob, dtype>(half, of_row_);
-      const Quad old_logprob = step.template column<kOldLogprob, dtype>(half, of_row_);
-      const Quad ref_logprob = step.template column<kRefLogprob, dtype>(half, of_row_);
-      const Quad advantages = step.template column<kAdvantages, dtype>(half, of_row_);
+    for (int half = 0; half < kFeedTile / kTile; ++half) {
+      const Quad logprob = tile.template column<kLogprob, dtype>(half, of_row_);
+      const Quad old_logprob = tile.template column<kOldLogprob, dtype>(half, of_row_);
+      const Quad ref_logprob = tile.template column<kRefLogprob, dtype>(half, of_row_);
+      const Quad advantages = tile.template column<kAdvantages, dtype>(half, of_row_);
       float grad[kQuad];
 #pragma unroll
       for (int j = 0; j < kQuad; ++j) {
@@ -173,7 +173,7 @@ class TokenWalk {
         grad[j] = term.derivative * weight_;
         add_metrics(term, true);
       }
-      if (pass_.grad) store_quad(pass_.grad, first + half * kStretch, 0xf, grad);
+      if (pass_.grad) store_quad(pass_.grad, first + half * kTile, 0xf, grad);
     }
   }
 
@@ -184,8 +184,8 @@ class TokenWalk {
     if constexpr (metrics > 3) sums_.metric3 += counts ? term.metric3 : 0.0f;
   }
 
-  // Computes the four tokens that begin at position i of the span. Adds those whose bits are set in `live` to
-  // the sums. Stores the gradient of those whose bits are set in `which`.
+  // Computes the four tokens that begin at position i of the chunk. Adds those whose bits are set in `live`
+  // to the sums. Stores the gradient of those whose bits are set in `which`.
   template <class Here>
   __device__ __forceinline__ void add_quad(int i, unsigned which, unsigned live, const Here& here) {
     float grad[kQuad] = {};
@@ -244,13 +244,13 @@ class TokenWalk {
   const Feed<columns_of<L>>& feed_;
   double (*const totals_)[kThreads];
 
-  // The first token and the length of the part of a span that is being computed. Positions in it fit into 32
-  // bits.
+  // The first token and the length of the range of a chunk that is being computed. Positions in it fit into
+  // 32 bits.
   int64_t base_ = 0;
   int length_ = 0;
   // The row of the tokens that are being computed, and the values that its tokens share.
   int64_t row_ = 0;
-  int end_ = 0;  // the end of the row or of the part, whichever comes first; 0 before the part's first row
+  int end_ = 0;  // the end of the row or of the range, whichever comes first; 0 before the range's first row
   Row statistics_{};
   RowColumns of_row_;
   // The dtype of the columns if the call needs nothing but the policy loss of columns of one dtype; else
@@ -262,15 +262,15 @@ class TokenWalk {
   LaneSums sums_{};
 };
 
-// Stores gradients of 0 for the tokens of the dead steps.
-__device__ __forceinline__ void clear_dead_steps(const Pass& pass) {
+// Stores gradients of 0 for the tokens of the dead tiles.
+__device__ __forceinline__ void clear_dead_tiles(const Pass& pass) {
   if (!pass.grad && !pass.grad_entropy) return;
-  for_share<StepKind::kDead>(pass, pass.span_states, [&](int64_t span, unsigned steps) {
+  for_tiles_of_warp<TileKind::kDead>(pass, pass.chunk_states, [&](int64_t chunk, unsigned tiles) {
     const float zeros[kQuad] = {};
-    for (; steps != 0; steps &= steps - 1) {
-      int64_t i = span * pass.span + (__ffs(steps) - 1) * kSpanStep + threadIdx.x % kWarp * kQuad;
+    for (; tiles != 0; tiles &= tiles - 1) {
+      int64_t i = chunk * pass.chunk_tokens + (__ffs(tiles) - 1) * kFeedTile + threadIdx.x % kWarp * kQuad;
 #pragma unroll
-      for (int half = 0; half < kSpanStep / kStretch; ++half, i += kStretch) {
+      for (int half = 0; half < kFeedTile / kTile; ++half, i += kTile) {
         const unsigned which = bits_within<kQuad, int64_t>(i, 0, pass.tokens);
         if (pass.grad) store_quad(pass.grad, i, which, zeros);
         if (pass.grad_entropy) store_quad(pass.grad_entropy, i, which, zeros);
@@ -283,15 +283,15 @@ __device__ __forceinline__ void clear_dead_steps(const Pass& pass) {
 template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor - (has_row_sums<L> ? 1 : 0))
     token_kernel(const Pass pass, const L loss) {
-  clear_dead_steps(pass);
+  clear_dead_tiles(pass);
   const Feed<columns_of<L>> feed(pass, pass.columns);
   // The sums of each thread. They are in shared memory to save registers, because they change only once per
   // row.
   __shared__ double totals[kTokenSums][kThreads];
   for (int k = 0; k < kTokenSums; ++k) totals[k][threadIdx.x] = 0;
   TokenWalk<L> walk(pass, loss, feed, totals);
-  for_share<StepKind::kLive>(pass, pass.span_states,
-                             [&](int64_t span, unsigned steps) { walk.take_steps(span, steps); });
+  for_tiles_of_warp<TileKind::kLive>(pass, pass.chunk_states,
+                                     [&](int64_t chunk, unsigned tiles) { walk.take_tiles(chunk, tiles); });
 
   double total[kTokenSums];
   for (int k = 0; k < kTokenSums; ++k) total[k] = totals[k][threadIdx.x];

@@ -1,4 +1,4 @@
-// Sends batches to a device: columns of host memory in chunks, and columns that already are in the memory of
+// Sends batches to a device: columns of host memory in slices, and columns that already are in the memory of
 // the device.
 #pragma once
 
@@ -8,16 +8,16 @@
 
 namespace policy_loss::cuda {
 
-// Sends a batch to the device in chunks that consist of whole spans. After it has started the copy of a
-// chunk, it calls after(first, last) for the chunk's tokens [first, last). Kernels that after() launches wait
+// Sends a batch to the device in slices that consist of whole chunks. After it has started the copy of a
+// slice, it calls after(first, last) for the slice's tokens [first, last). Kernels that after() launches wait
 // for the copy.
 template <class After>
-void send_in_chunks(Channel& channel, const BatchView& host, const DeviceBatch& batch, int64_t span,
+void send_in_slices(Channel& channel, const BatchView& host, const DeviceBatch& batch, int64_t chunk,
                     const int32_t* abort, After after) {
-  const int64_t chunk = kTokensAtOnce / span * span;
-  for (int64_t first = 0; first < batch.tokens; first += chunk) {
+  const int64_t slice = kSliceTokens / chunk * chunk;
+  for (int64_t first = 0; first < batch.tokens; first += slice) {
     check_abort(abort);
-    const int64_t last = std::min(batch.tokens, first + chunk);
+    const int64_t last = std::min(batch.tokens, first + slice);
     channel.send_tokens(host, batch, first, last);
     channel.order_kernels_after_copies();
     after(first, last);
@@ -38,7 +38,7 @@ constexpr unsigned kColumnsOfAdvantages =
 inline DeviceBatch send_columns(Channel& channel, const BatchView& host, unsigned columns,
                                 const int32_t* abort) {
   DeviceBatch batch = channel.allocate_columns(host, columns);
-  send_in_chunks(channel, host, batch, kSpanStep, abort, [](int64_t, int64_t) {});
+  send_in_slices(channel, host, batch, kFeedTile, abort, [](int64_t, int64_t) {});
   return batch;
 }
 

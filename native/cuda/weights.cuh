@@ -1,9 +1,9 @@
-// The weights pass. For each row, it adds up the parts of the row that lie in different spans. From these
+// The weights pass. For each row, it adds up the partials of the row (pass.h). From these
 // sums and the batch's counts it computes the row's weights and statistics, so that the token pass need not
 // compute them for every token.
 #pragma once
 
-#include "cuda/spans.cuh"
+#include "cuda/chunks.cuh"
 #include "engine/row_weights.h"
 
 namespace policy_loss::cuda {
@@ -82,10 +82,10 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
   const BatchCounts counts = pass.normalizer.given ? pass.normalizer.counts : own;
   const KindScales scales = kind_scales_of(loss, counts, pass.coefficients.mu);
   double row_sums[kMaxRowMetrics] = {};
-  for_whole_rows(pass, pass.parts, [&](int64_t row, const RowPart& part) {
+  for_whole_rows(pass, pass.partials, [&](int64_t row, const RowTotals& totals) {
     const int kind = pass.batch.kind(row);
     const unsigned repeats = pass.batch.repeats_of(row);
-    const double tokens = static_cast<double>(part.tokens);
+    const double tokens = static_cast<double>(totals.tokens);
     const WeightedRow weighted{kind, static_cast<double>(repeats), tokens};
     RowWeights weights;
     weigh_kl_and_entropy(pass.terms, counts, pass.coefficients, weighted, &weights);
@@ -94,15 +94,15 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
         weigh_loss(pass.terms, L::traits.two_kinds, counts, scales, weighted, &weights);
     RowState<Row> state = state_of<Row>(weights, kind, repeats, tokens);
     if constexpr (has_row_sums<L>) {
-      state.row = loss.row(part.sum, tokens);
+      state.row = loss.row(totals.sum, tokens);
       if constexpr (L::traits.row_metrics > 0) {
         double metric[kMaxRowMetrics] = {};
-        loss.row_metric(state.row, tokens, static_cast<double>(part.negatives), metric);
+        loss.row_metric(state.row, tokens, static_cast<double>(totals.negatives), metric);
         for (int k = 0; k < L::traits.row_metrics; ++k)
           row_sums[k] += repeats > 0 ? repeats * metric[k] : 0.0;
       }
     }
-    if constexpr (L::traits.by_pairs) pass.pair_sums[row] = part.sum;
+    if constexpr (L::traits.by_pairs) pass.pair_sums[row] = totals.sum;
     states[row] = repeats > 0 ? state : RowState<Row>{};
   });
   if constexpr (L::traits.by_pairs) {

@@ -30,8 +30,8 @@ __device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const 
   if (!is_last_block(&pass.state->ticket)) return;
   Spread several;
   for (unsigned block = threadIdx.x; block < gridDim.x; block += kThreads) {
-    const Spread& part = pass.spreads[block];
-    several.add({__ldcg(&part.count), __ldcg(&part.mean), __ldcg(&part.squares)});
+    const Spread& spread = pass.spreads[block];
+    several.add({__ldcg(&spread.count), __ldcg(&spread.mean), __ldcg(&spread.squares)});
   }
   const Spread all = block_spread(several);
   if (threadIdx.x != 0) return;

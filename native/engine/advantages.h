@@ -1,4 +1,4 @@
-// The part of advantage functions that does not depend on the device. The engine of a device takes an
+// What advantage functions do on any device. The engine of a device takes an
 // AdvantageFunction and an AdvantageBatch, and fills in AdvantageOutputs.
 #pragma once
 

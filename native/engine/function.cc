@@ -195,7 +195,7 @@ PreparedFunction::PreparedFunction(Function function)
 bool gradient_is_per_token(const PreparedFunction& function) {
   if (const program::Program* const program = function.program(true)) {
     const program::ProgramView& view = program->view();
-    bool reads_tokens = view.scanned > 0 || view.kept > 0 || view.has_batch_segment;
+    bool reads_tokens = view.scanned > 0 || view.gathered > 0 || view.has_batch_segment;
     for (int s = 0; s < view.output_segment; ++s)
       reads_tokens = reads_tokens || view.segments[s].kind != program::Op::k_row;
     return !reads_tokens;

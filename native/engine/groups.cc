@@ -49,27 +49,27 @@ Groups find_groups(int64_t rows, const int32_t* groups, const int32_t* runs) {
     std::vector<int64_t> run_of_row;
     const int64_t run_count = number_by_appearance(
         rows, [&](int64_t row) { return static_cast<int64_t>(runs[row]); }, &run_of_row);
-    const int64_t units = number_by_appearance(
+    const int64_t members = number_by_appearance(
         rows, [&](int64_t row) { return group_of_row[row] * run_count + run_of_row[row]; },
-        &result.unit_of_row);
-    result.last_row.resize(units);
-    result.unit_rows.resize(units);
+        &result.member_of_row);
+    result.last_row.resize(members);
+    result.member_rows.resize(members);
   } else {
     result.last_row.resize(rows);
-    result.unit_rows.resize(rows);
+    result.member_rows.resize(rows);
   }
   for (int64_t row = 0; row < rows; ++row) {
-    result.last_row[result.unit(row)] = row;
-    ++result.unit_rows[result.unit(row)];
+    result.last_row[result.member(row)] = row;
+    ++result.member_rows[result.member(row)];
   }
 
   result.offsets.assign(count + 1, 0);
   for (const int64_t row : result.last_row) ++result.offsets[group_of_row[row] + 1];
   for (int64_t group = 0; group < count; ++group) result.offsets[group + 1] += result.offsets[group];
-  result.members.resize(result.units());
+  result.members.resize(result.member_count());
   std::vector<int64_t> next(result.offsets.begin(), result.offsets.end() - 1);
-  for (int64_t unit = 0; unit < result.units(); ++unit)
-    result.members[next[group_of_row[result.last_row[unit]]]++] = unit;
+  for (int64_t member = 0; member < result.member_count(); ++member)
+    result.members[next[group_of_row[result.last_row[member]]]++] = member;
   return result;
 }
 

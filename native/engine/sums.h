@@ -15,7 +15,8 @@ namespace policy_loss {
 
 // A sum over tokens consists of this many partial sums. Each token belongs to the partial sum of its position
 // in the row modulo kSumLanes. The order of the additions therefore depends on the positions alone, and not
-// on the loop that computes the sum. A step of a vectorised loop must not compute more tokens than this.
+// on the loop that computes the sum. An iteration of a vectorised loop must not compute more tokens than
+// this.
 constexpr int kSumLanes = 32;
 
 // The number of tokens after which a float32 sum is added to a float64 sum. It counts from the row's start.

@@ -263,7 +263,7 @@ PL_FN constexpr void compute_segment(program::Index<59>, auto& io) {
 // m2po: before the outputs
 PL_FN constexpr void compute_segment(program::Index<60>, auto& io) {
   const auto log_ratio_old_to_prox = io.column(kOldLogprob) - io.column(kProxLogprob);
-  io.row_operand(Op::k_row_keep, 0, log_ratio_old_to_prox * log_ratio_old_to_prox);
+  io.row_operand(Op::k_row_gather, 0, log_ratio_old_to_prox * log_ratio_old_to_prox);
 }
 
 // m2po: before the outputs
@@ -295,7 +295,7 @@ PL_FN constexpr void compute_segment(program::Index<62>, auto& io) {
   const auto are_both = both(advantages < -1e-12f, log_ratio < 0.0f);
   const auto is_either = either(are_both, both(1e-12f < advantages, 0.0f < log_ratio));
   const auto chosen = select(is_either, log_ratio * log_ratio, 0.0f);
-  io.row_operand(Op::k_row_keep, 2, chosen);
+  io.row_operand(Op::k_row_gather, 2, chosen);
   io.row_sum_single(0, is_either);
   io.row_sum_single(1, chosen);
 }
@@ -325,7 +325,7 @@ PL_FN constexpr void compute_segment(program::Index<63>, auto& io) {
 
 // aspo: before the outputs
 PL_FN constexpr void compute_segment(program::Index<64>, auto& io) {
-  io.row_operand(Op::k_row_keep, 0, io.column(kEntropy));
+  io.row_operand(Op::k_row_gather, 0, io.column(kEntropy));
 }
 
 // aspo: before the outputs
@@ -386,8 +386,8 @@ PL_FN constexpr void compute_segment(program::Index<67>, auto& io) {
 
 // segment_ppo: before the outputs
 PL_FN constexpr void compute_segment(program::Index<68>, auto& io) {
-  io.scan(Op::k_run_sum, 0, io.column(kLogprob) - io.column(kOldLogprob));
-  io.scan(Op::k_run_sum, 1, 1.0f);
+  io.scan(Op::k_turn_sum, 0, io.column(kLogprob) - io.column(kOldLogprob));
+  io.scan(Op::k_turn_sum, 1, 1.0f);
 }
 
 // segment_ppo: before the outputs
@@ -399,7 +399,7 @@ PL_FN constexpr void compute_segment(program::Index<69>, auto& io) {
   const auto product = advantages * (quotient * ratio);
   const auto is_at_most = advantages * ratio <= advantages * clipped_ratio;
   const auto neg_value = -select(is_at_most, product, select(clipped_ratio == ratio, product, 0.0f));
-  io.scan(Op::k_run_sum, 2, io.uniform(3) * (neg_value / io.uniform(2)));
+  io.scan(Op::k_turn_sum, 2, io.uniform(3) * (neg_value / io.uniform(2)));
 }
 
 // segment_ppo: before the outputs

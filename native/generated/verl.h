@@ -241,7 +241,7 @@ PL_FN constexpr void compute_segment(program::Index<17>, auto& io) {
   const auto product = (advantages - io.uniform(2)) * (logprob - io.uniform(3));
   const auto is_at_most = advantages * ratio <= advantages * clip(ratio, io.uniform(0), io.uniform(1));
   const auto are_both = both(is_at_most, both(io.uniform(5) < product, product < io.uniform(4)));
-  io.row_operand(Op::k_row_keep, 0, select(are_both, io.draw(0, 6), io.uniform(7)));
+  io.row_operand(Op::k_row_gather, 0, select(are_both, io.draw(0, 6), io.uniform(7)));
 }
 
 // verl/clip_cov: before the outputs
@@ -273,7 +273,7 @@ PL_FN constexpr void compute_segment(program::Index<19>, auto& io) {
   const auto product = (advantages - io.uniform(2)) * (logprob - io.uniform(3));
   const auto is_at_most = advantages * ratio <= advantages * clip(ratio, io.uniform(0), io.uniform(1));
   const auto are_both = both(is_at_most, both(io.uniform(5) < product, product < io.uniform(4)));
-  io.row_operand(Op::k_row_keep, 0, select(are_both, io.column(kClipCovKeys), io.uniform(6)));
+  io.row_operand(Op::k_row_gather, 0, select(are_both, io.column(kClipCovKeys), io.uniform(6)));
 }
 
 // verl/clip_cov: before the outputs
@@ -301,7 +301,7 @@ PL_FN constexpr void compute_segment(program::Index<20>, auto& io) {
 // verl/kl_cov: before the outputs
 PL_FN constexpr void compute_segment(program::Index<21>, auto& io) {
   const auto product = (io.column(kAdvantages) - io.uniform(0)) * (io.column(kLogprob) - io.uniform(1));
-  io.row_operand(Op::k_row_keep, 0, -product);
+  io.row_operand(Op::k_row_gather, 0, -product);
 }
 
 // verl/kl_cov: before the outputs

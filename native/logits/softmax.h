@@ -12,7 +12,7 @@
 
 namespace policy_loss {
 
-// Sums over the logits of a row, or of a part of it, where d = (z − max)/T.
+// Sums over the logits of a row, or of some of its logits, where d = (z − max)/T.
 struct SoftmaxSums {
   // The largest logit, or −Infinity if all are −Infinity.
   double max = -static_cast<double>(__builtin_inff());
@@ -57,7 +57,7 @@ PL_FN float softmax_distance(float z, float max, float least) {
   return bounded_below(z - max, least);
 }
 
-// Adds the sums of the next part of a row. Parts must be added in the order of the row.
+// Adds the sums of the next logits of a row. They must be added in the order of the row.
 PL_FN void add_sums(const SoftmaxSums& more, double inverse_temperature, SoftmaxSums* sums) {
   const double none = -static_cast<double>(kInfinity);
   if (more.max == none || sums->max == none) {

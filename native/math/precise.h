@@ -28,8 +28,8 @@ PL_FN double precise_exp(double x) {
   constexpr double rounding = 0x1.8p52;
   // e^-746 is 0 and e^710 is Infinity. NaN stays NaN.
   const double bounded = x < -746.0 ? -746.0 : x > 710.0 ? 710.0 : x;
-  const double turns = fma(bounded, log2_e, rounding) - rounding;
-  const double r = fma(-turns, ln2_low, fma(-turns, ln2_high, bounded));
+  const double powers = fma(bounded, log2_e, rounding) - rounding;
+  const double r = fma(-powers, ln2_low, fma(-powers, ln2_high, bounded));
   // The series of e^r for |r| <= ln 2 / 2. Its next term is below 2^-57.
   double p = 1.0 / 6227020800.0;
   p = fma(p, r, 1.0 / 479001600.0);
@@ -45,7 +45,7 @@ PL_FN double precise_exp(double x) {
   p = fma(p, r, 0.5);
   p = fma(p * r, r, r) + 1.0;
   // Two factors, because 2^-1075 and 2^1024 are not float64 numbers.
-  const int64_t exponent = turns == turns ? static_cast<int64_t>(turns) : 0;
+  const int64_t exponent = powers == powers ? static_cast<int64_t>(powers) : 0;
   const int64_t half = exponent / 2;
   return p * double_power_of_two(half) * double_power_of_two(exponent - half);
 #endif

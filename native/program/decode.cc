@@ -81,10 +81,10 @@ class Checker {
 
   unsigned columns() const { return columns_; }
   unsigned row_columns() const { return row_columns_; }
-  int kept() const {
-    int kept = 0;
-    for (int k = 0; k < kMaxKept; ++k) kept = is_kept_[k] ? k + 1 : kept;
-    return kept;
+  int gathered() const {
+    int gathered = 0;
+    for (int k = 0; k < kMaxGathered; ++k) gathered = is_gathered_[k] ? k + 1 : gathered;
+    return gathered;
   }
   bool has_outputs() const { return has_outputs_; }
   bool has_grad() const { return has_grad_; }
@@ -166,16 +166,16 @@ class Checker {
 
   void check_selection(const Instruction& x) {
     const Operand& from = x.operand[0];
-    if (from.kind != Kind::kRowValue || from.index >= kMaxKept || !is_kept_[from.index])
-      refuse("a selection has no kept values");
+    if (from.kind != Kind::kRowValue || from.index >= kMaxGathered || !is_gathered_[from.index])
+      refuse("a selection has no gathered values");
   }
 
   void add_reduction(const Instruction& x, std::vector<State>* results, State state) {
     if (outputs_here_) refuse("a reduction is among the outputs");
     if (++reductions_ > kMaxReductions) refuse("a segment has too many reductions");
-    if (x.op == Op::k_row_keep) {
-      if (x.out >= kMaxKept) refuse("too many values of tokens are kept");
-      is_kept_[x.out] = true;
+    if (x.op == Op::k_row_gather) {
+      if (x.out >= kMaxGathered) refuse("too many values are gathered");
+      is_gathered_[x.out] = true;
     }
     write(results, x.out, state);
   }
@@ -211,7 +211,7 @@ class Checker {
   bool is_empty_ = false;        // whether the segment has no instructions yet
   std::vector<bool> registers_;  // which ones the segment has written
   std::vector<State> row_values_, batch_values_, scanned_ = std::vector<State>(kMaxScanned);
-  bool is_kept_[kMaxKept] = {};  // which row values row_keep writes
+  bool is_gathered_[kMaxGathered] = {};  // which row values row_gather writes
   int reductions_ = 0, batch_segments_ = 0;
   bool may_output_ = true, has_outputs_ = false;
   bool has_grad_ = false, has_other_grad_ = false;
@@ -272,7 +272,7 @@ Program::Program(const Encoded& encoded) {
   find_compiled();
   sizes_.columns = checker.columns();
   sizes_.row_columns = checker.row_columns();
-  sizes_.kept = checker.kept();
+  sizes_.gathered = checker.gathered();
   sizes_.has_grad = checker.has_grad();
   sizes_.has_other_grad = checker.has_other_grad();
   sizes_.has_batch_segment = checker.has_batch_segment();

@@ -27,7 +27,7 @@ class RowDraws {
   }
 
  private:
-  // The last steps of SplitMix64 (Steele, Lea, Flood, 2014).
+  // The last lines of SplitMix64 (Steele, Lea, Flood, 2014).
   static PL_FN uint64_t mixed(uint64_t z) {
     z += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -35,7 +35,7 @@ class RowDraws {
     return z ^ (z >> 31);
   }
 
-  // The last steps of MurmurHash3 (Appleby, 2011).
+  // The last lines of MurmurHash3 (Appleby, 2011).
   static PL_FN uint32_t mixed(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x85ebca6bu;
     x = (x ^ (x >> 13)) * 0xc2b2ae35u;

@@ -18,17 +18,18 @@
 // results in the same order, so they compute the same bits. A row that counts 0 times is skipped, and so is a
 // row without unmasked tokens unless the program wants all rows.
 //
-// Selections find order statistics. A token segment keeps the values of the row's unmasked tokens (row_keep),
-// and a row segment selects among those of the row (row_rank), or among those of all rows (rows_rank, …).
-// Each kept value counts as often as its row. −0 counts as 0, and NaN as larger than any other number.
+// Selections find order statistics. A token segment gathers the values of the row's unmasked tokens
+// (row_gather), and a row segment selects among those of the row (row_rank), or among those of all rows
+// (rows_rank, …). Each gathered value counts as often as its row. −0 counts as 0, and NaN as larger than any
+// other number.
 //
 // A scan gives each token of a row a float32 number that depends on other tokens of the row. It is stored,
 // and later token segments read it like a column. Scans add up in float64:
-// - A running sum first takes sums over windows of eight tokens, in three steps. Step k = 0, 1, 2 adds to
+// - A running sum first takes sums over windows of eight tokens, in three rounds. Round k = 0, 1, 2 adds to
 //   each number decay^(2^k) times the number 2^k tokens before. Tokens before the row count as 0. The running
 //   sum of a token is its window's sum plus decay^8 times the running sum eight tokens before. Each power is
 //   the square of the one before. suffix_sum does the same from the row's last token on.
-// - The sum over a run has 32 partial results, as a reduction over a row has.
+// - The sum over a turn has 32 partial results, as a reduction over a row has.
 //
 // A reduction over groups gives all rows of a group the same row value, which can be read after the next
 // batch segment. It adds up in the order of the rows, in float64.
@@ -64,7 +65,7 @@ namespace policy_loss::program {
   X(draw, 1)                                                                                           \
   /* 1 in the row whose index the operand, a batch value, gives; else 0. In row segments. */           \
   X(is_row, 1)                                                                                         \
-  /* The value with the rank in the second operand, from 0 for the smallest, of those that row_keep kept. In row segments. */ \
+  /* The value with the rank in the second operand, from 0 for the smallest, of those that row_gather stored. In row segments. */ \
   X(row_rank, 2)                                                                                       \
   /* Reductions over a row. In token segments; they write a row value. arg_…: the position of the first smallest or largest. */ \
   X(row_sum, 1)                                                                                        \
@@ -73,15 +74,15 @@ namespace policy_loss::program {
   X(row_sum_single, 1)                                                                                 \
   X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \
   /* Keep the values of the row's tokens; the row value is their number, and stands for them in selections. */ \
-  X(row_keep, 1)                                                                                       \
+  X(row_gather, 1)                                                                                       \
   /* Scans, in token segments; they write scanned values. x is the first operand, and 0 for a masked token. The */ \
   /* second one, the decay, is the same for all tokens of a row. */                                    \
   X(prefix_sum, 2) /* x plus decay times the result of the token before */                             \
   X(suffix_sum, 2) /* x plus decay times the result of the token after */                              \
-  X(run_sum, 1)    /* the sum of x over the contiguous run of unmasked tokens that holds the token */  \
+  X(turn_sum, 1)    /* the sum of x over the turn that holds the token */  \
   /* Reductions over all rows. In row segments; they write a batch value. */                           \
   X(rows_sum, 1) X(rows_min, 1) X(rows_max, 1) X(rows_arg_min, 1) X(rows_arg_max, 1)                   \
-  /* Selections over all rows. In row segments; they write a batch value. The first operand is the row value of row_keep; */ \
+  /* Selections over all rows. In row segments; they write a batch value. The first operand is the row value of row_gather; */ \
   /* the second is that of the first row which takes part. The value with a rank; the place of its token, where the first of equal values comes first; */ \
   /* the largest number of smallest values whose mean is less than the operand; the number of values below the level up to */ \
   /* which all values must be cut for their sum to fall to the operand. */                             \
@@ -125,12 +126,12 @@ PL_FN constexpr bool is_arithmetic(Op op) {
   return op >= Op::k_add && op <= Op::k_select_eq;
 }
 PL_FN constexpr bool is_row_reduction(Op op) {
-  return op >= Op::k_row_sum && op <= Op::k_row_keep;
+  return op >= Op::k_row_sum && op <= Op::k_row_gather;
 }
 PL_FN constexpr bool is_rows_reduction(Op op) {
   return op >= Op::k_rows_sum && op <= Op::k_rows_under_fill;
 }
-// Returns whether an operation selects among the kept values of all rows.
+// Returns whether an operation selects among the gathered values of all rows.
 PL_FN constexpr bool is_rows_selection(Op op) {
   return op >= Op::k_rows_rank && op <= Op::k_rows_under_fill;
 }
@@ -139,7 +140,7 @@ PL_FN constexpr bool is_of_position(Op op) {
   return op >= Op::k_is_at && op <= Op::k_draw;
 }
 PL_FN constexpr bool is_scan(Op op) {
-  return op >= Op::k_prefix_sum && op <= Op::k_run_sum;
+  return op >= Op::k_prefix_sum && op <= Op::k_turn_sum;
 }
 PL_FN constexpr bool is_group_reduction(Op op) {
   return op >= Op::k_group_sum && op <= Op::k_pair_sum;
@@ -192,8 +193,8 @@ constexpr int kBatchInputs = 3;
 // A place in the batch is the number of a token: this times the row's index, plus the position in the row.
 constexpr double kPlacesPerRow = 1 << 30;
 
-// The steps in which running sums take sums over windows.
-constexpr int kWindowSteps = 3;
+// The rounds in which running sums take sums over windows.
+constexpr int kWindowRounds = 3;
 
 constexpr int kMaxOperands = 4;
 
@@ -217,7 +218,7 @@ constexpr int kMaxValues = 256;        // of each kind: constants, row values, b
 constexpr int kMaxReductions = 16;     // in one segment, scans among them
 constexpr int kMaxProgramColumns = 9;  // that one program reads
 constexpr int kMaxScanned = 16;
-constexpr int kMaxKept = 4;  // the row values of row_keep have numbers below this
+constexpr int kMaxGathered = 4;  // the row values of row_gather have numbers below this
 constexpr int kMaxBatchMetrics = 48;
 constexpr int kMaxBatchSegments = 61;
 
@@ -251,7 +252,7 @@ struct ProgramView {
   // Whether a batch segment comes before the outputs.
   bool has_several_passes = false;
   int interpreted = 0;          // the instructions of token segments for which no loop is compiled
-  int kept = 0;                 // one more than the largest row value of row_keep
+  int gathered = 0;             // one more than the largest row value of row_gather
   bool has_grad = false;        // whether it outputs gradients with respect to logprob
   bool has_other_grad = false;  // whether it outputs gradients with respect to other columns
   bool all_rows = false;        // whether rows without unmasked tokens take part

@@ -1,4 +1,4 @@
-// How a program selects among kept values (see program/program.h): a radix selection over their bits.
+// How a program selects among gathered values (see program/program.h): a radix selection over their bits.
 //
 // Each value has a key, an integer in the order of the values. The search finds the key's digits, the highest
 // first. For each digit, all values whose keys begin with the digits found so far are counted by their next
@@ -63,15 +63,15 @@ PL_FN uint32_t significand_of(uint32_t key) {
   return (bits >> 23 & 0xff) == 0 ? fraction : fraction | 0x800000;
 }
 
-// Returns the unit of the significands of values with this highest digit of the key.
-PL_FN double unit_of(uint32_t key) {
+// Returns the unit in the last place (ulp) of values with this highest digit of the key.
+PL_FN double ulp_of(uint32_t key) {
   const auto bits = static_cast<uint32_t>(float_bits(value_of(key)));
   const uint32_t exponent = bits >> 23 & 0xff;
   const uint64_t power = (exponent > 0 ? exponent : 1) + 1023 - 150;
-  double unit;
-  const uint64_t of_unit = power << 52 | static_cast<uint64_t>(bits >> 31) << 63;
-  memcpy(&unit, &of_unit, sizeof unit);
-  return unit;
+  double ulp;
+  const uint64_t bits_of_ulp = power << 52 | static_cast<uint64_t>(bits >> 31) << 63;
+  memcpy(&ulp, &bits_of_ulp, sizeof ulp);
+  return ulp;
 }
 
 // Returns the rank among `total` values that is nearest to the given number, or −1 if there are no values.
@@ -95,7 +95,7 @@ class Search {
   PL_FN double below() const { return below_; }
   // Replaces the selection by one of a rank. Returns false, and does nothing, if the value with this rank
   // does not begin with the digits found so far.
-  PL_FN bool turn_to_rank(double by) {
+  PL_FN bool look_for_rank(double by) {
     const double rank = existing_rank(by, total_);
     if (rank < below_ || rank >= below_ + ties_) return false;
     op_ = Op::k_rows_rank;
@@ -116,7 +116,7 @@ class Search {
     for (uint32_t b = 0;; ++b) {
       const double count = below_ + static_cast<double>(bins[b].count);
       const uint32_t key = key_ | b << shift;
-      const double sum = sum_ + static_cast<double>(bins[b].significands) * unit_of(key);
+      const double sum = sum_ + static_cast<double>(bins[b].significands) * ulp_of(key);
       const uint32_t end = key | ((1u << shift) - 1u);
       const bool is_found = is_fulfilled(count, sum, end);
       if (is_found || (b == last && digit_ > 0)) {

@@ -97,9 +97,9 @@ class Writer {
     const bool in_tokens = kind_ == Op::k_tokens;
     const bool may_reduce = may_reduce_ && reductions_ < program::kMaxReductions;
     const int first = static_cast<int>(Op::k_add), last = static_cast<int>(Op::k_select_eq);
-    if (may_reduce && in_tokens && kept_ < program::kMaxKept && in_.below(8) == 0) {
+    if (may_reduce && in_tokens && kept_ < program::kMaxGathered && in_.below(8) == 0) {
       ++reductions_;
-      append(Op::k_row_keep, kept_++, {operand()});
+      append(Op::k_row_gather, kept_++, {operand()});
     } else if (kind_ == Op::k_row && readable_kept_ > 0 && in_.below(4) == 0) {
       write_selection(may_reduce && in_.flag());
     } else if (may_reduce && in_.below(4) == 0) {
@@ -134,7 +134,7 @@ class Writer {
     ++reductions_;
     const Op op = static_cast<Op>(static_cast<int>(Op::k_prefix_sum) + in_.below(3));
     std::vector<int> operands{operand()};
-    if (op != Op::k_run_sum) operands.push_back(operand_of_row());
+    if (op != Op::k_turn_sum) operands.push_back(operand_of_row());
     append(op, scanned_++, operands);
   }
 
@@ -166,8 +166,8 @@ class Writer {
   std::vector<int> written_;  // the registers that the segment has written
   int registers_, metrics_;
   std::vector<int> readable_rows_, pending_rows_, pending_groups_;
-  // The first row values are those of row_keep, which only selections read.
-  int rows_ = program::kMaxKept, kept_ = 0, readable_kept_ = 0, scanned_ = 0, readable_scanned_ = 0;
+  // The first row values are those of row_gather, which only selections read.
+  int rows_ = program::kMaxGathered, kept_ = 0, readable_kept_ = 0, scanned_ = 0, readable_scanned_ = 0;
   int batch_ = 0, readable_batch_ = 0, reductions_ = 0;
 };
 

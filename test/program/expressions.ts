@@ -81,7 +81,7 @@ export function build(graph: Graph, x: Expression): Node {
     case 'reduce':
       return graph.reduce(x.over, x.op, a!);
     case 'scan':
-      return graph.apply(x.op, a!, ...(x.op === 'run_sum' ? [] : [graph.constant(x.decay)]));
+      return graph.apply(x.op, a!, ...(x.op === 'turn_sum' ? [] : [graph.constant(x.decay)]));
     case 'group':
       return x.op === 'pair_sum' ? graph.apply(x.op, a!) : graph.reduceGroups(GROUP_OPS[x.op], a!);
     case 'place':

@@ -122,7 +122,7 @@ class Interpreter {
     const segments = inSegments(decode(this.#program));
     for (const [i, [header, ...instructions]] of segments.entries()) {
       const reducing = instructions.filter(({ op }) =>
-        [isReduction(op), isScan(op), isOfGroups(op), op === 'row_keep', SELECTIONS.includes(op)].includes(
+        [isReduction(op), isScan(op), isOfGroups(op), op === 'row_gather', SELECTIONS.includes(op)].includes(
           true,
         ),
       );
@@ -172,7 +172,7 @@ class Interpreter {
           }),
         );
         const x = values[0]!;
-        if (op === 'row_keep') {
+        if (op === 'row_gather') {
           assert.ok(out < 4);
           this.#kept[b]![out] = x.map(Math.fround);
           written.push(() => this.#writeRow(b, out, x.length));

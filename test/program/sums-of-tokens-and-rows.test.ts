@@ -47,13 +47,13 @@ describe('sums along a row', () => {
   const SUMS = {
     prefixSum: [1, 2.5, 0, 4.625, 10.3125, 0, 0, 0, 3, 0, 5.75, 9.875],
     suffixSum: [3, 4, 0, 8, 8, 0, 0, 0, 5.125, 0, 8.5, 7],
-    runSum: [3, 3, 0, 12, 12, 0, 0, 0, 3, 0, 12, 12],
+    turnSum: [3, 3, 0, 12, 12, 0, 0, 0, 3, 0, 12, 12],
   };
 
   for (const [name, values] of Object.entries(SUMS) as [keyof typeof SUMS, number[]][])
     it(`computes ${name}`, () => {
       const build = (symbols: ProgramSymbols) =>
-        name === 'runSum' ? symbols.runSum(symbols.lp) : symbols[name](symbols.lp, 0.5);
+        name === 'turnSum' ? symbols.turnSum(symbols.lp) : symbols[name](symbols.lp, 0.5);
       assert.deepEqual(valuesOf(build, batch), values);
       assert.deepEqual(valuesOf(build, packed), values.toSpliced(5, 1));
     });
@@ -64,7 +64,7 @@ describe('sums along a row', () => {
     ['prefix_sum', -1],
     ['suffix_sum', 1],
     ['suffix_sum', -1],
-    ['run_sum', 0],
+    ['turn_sum', 0],
   ] as const)
     it(`computes ${op} with decay ${decay} in rows of all lengths and with all kinds of runs`, () => {
       const lengths = [...Array(70).keys(), 511, 512, 513, 1100, 20_000, 4100, 1000, 4033, 20_000, 4096];
@@ -83,8 +83,8 @@ describe('sums along a row', () => {
         logprob: rows.flatMap(({ values, mask }) => values.map((x, t) => (mask[t] ? x : Number.NaN))),
         actionMask: rows.flatMap(({ mask }) => mask.map(Number)),
       };
-      const build = ({ lp, prefixSum, suffixSum, runSum }: ProgramSymbols) =>
-        op === 'run_sum' ? runSum(lp) : (op === 'prefix_sum' ? prefixSum : suffixSum)(lp, decay);
+      const build = ({ lp, prefixSum, suffixSum, turnSum }: ProgramSymbols) =>
+        op === 'turn_sum' ? turnSum(lp) : (op === 'prefix_sum' ? prefixSum : suffixSum)(lp, decay);
       const expected = rows.flatMap(({ values, mask }) => {
         const kept = values.map((x, t) => (mask[t] ? x : 0));
         return scanned(op, kept, mask, decay).map((x, t) => (mask[t] ? x : 0));
@@ -101,7 +101,7 @@ describe('sums along a row', () => {
       Array.from(lossOf((symbols) => ({ loss: build(symbols) })).computeSync(batch, { grad: true }).grad!);
     // The derivative of ½·Σ s² by x is the sum of all s in which x is.
     assert.deepEqual(
-      grad(({ lp, runSum, square }) => square(runSum(lp)).div(2)),
+      grad(({ lp, turnSum, square }) => square(turnSum(lp)).div(2)),
       [6, 6, 0, 24, 24, 0, 0, 0, 3, 0, 24, 24],
     );
     assert.deepEqual(
@@ -116,11 +116,11 @@ describe('sums along a row', () => {
 
   it('can follow one another, and values of the batch', () => {
     assert.deepEqual(
-      valuesOf(({ lp, prefixSum, runSum }) => runSum(prefixSum(lp, 1)), batch),
+      valuesOf(({ lp, prefixSum, turnSum }) => turnSum(prefixSum(lp, 1)), batch),
       [4, 4, 0, 22, 22, 0, 0, 0, 3, 0, 23, 23],
     );
     assert.deepEqual(
-      valuesOf(({ lp, runSum, batchMax }) => runSum(lp.div(batchMax(runSum(lp)))).mul(4), batch),
+      valuesOf(({ lp, turnSum, batchMax }) => turnSum(lp.div(batchMax(turnSum(lp)))).mul(4), batch),
       [1, 1, 0, 4, 4, 0, 0, 0, 1, 0, 4, 4],
     );
   });
@@ -224,10 +224,10 @@ describe('programs with sums along a row and over groups', () => {
   });
 
   it('have at most 16 scanned values, each of which is written once in a token segment', () => {
-    create(['tokens'], ['run_sum', 15, COLUMN], ['tokens'], ['loss', 0, SCANNED + 15, CONSTANT]);
-    refuses(/a value does not exist/, ['tokens'], ['run_sum', 16, COLUMN]);
-    refuses(/a value is written twice/, ['tokens'], ['run_sum', 0, COLUMN], ['run_sum', 0, COLUMN]);
-    refuses(/an operation on tokens is not in a token segment/, ['row'], ['run_sum', 0, CONSTANT]);
+    create(['tokens'], ['turn_sum', 15, COLUMN], ['tokens'], ['loss', 0, SCANNED + 15, CONSTANT]);
+    refuses(/a value does not exist/, ['tokens'], ['turn_sum', 16, COLUMN]);
+    refuses(/a value is written twice/, ['tokens'], ['turn_sum', 0, COLUMN], ['turn_sum', 0, COLUMN]);
+    refuses(/an operation on tokens is not in a token segment/, ['row'], ['turn_sum', 0, CONSTANT]);
     refuses(/a decay differs among tokens/, ['tokens'], ['suffix_sum', 0, COLUMN, COLUMN]);
   });
 

@@ -54,10 +54,10 @@ const UNARY = [
 // The results of these are often NaN, and NaN would soon be everywhere. So they are drawn less often.
 const PARTIAL = ['sqrt', 'log', 'log1p', 'div', 'pow'];
 const SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_fill'];
-// The first row values are those of row_keep.
-const MAX_KEPT = 4;
+// The first row values are those of row_gather.
+const MAX_GATHERED = 4;
 const REDUCTIONS = ['sum', 'sum', 'min', 'max', 'arg_min', 'arg_max'];
-const SCANS = ['prefix_sum', 'suffix_sum', 'run_sum'];
+const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum'];
 const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'];
 /** The indices of 0, 1 and 0.5 in CONSTANTS. */
 const DECAYS = [2, 3, 5];
@@ -93,7 +93,7 @@ class Draw {
   // The results of reductions over groups are pending until a batch segment.
   #pendingGroups: number[] = [];
   #hasGroups = false;
-  #rowValues = MAX_KEPT;
+  #rowValues = MAX_GATHERED;
   #batchValues = 0;
   // Row values that are positions in the row, and batch values that are row indices.
   readonly #positions: number[] = [];
@@ -270,9 +270,9 @@ class Draw {
   }
 
   #reduceRows(count: number): void {
-    if (this.#kept < MAX_KEPT && this.#integer(0, 1) === 0) {
+    if (this.#kept < MAX_GATHERED && this.#integer(0, 1) === 0) {
       const out = this.#kept++;
-      this.#emit('row_keep', out, [this.#token()]);
+      this.#emit('row_gather', out, [this.#token()]);
       this.#pendingRow.push(out);
     }
     for (let i = 0; i < count; i++) {
@@ -289,7 +289,7 @@ class Draw {
     const op = this.#pick(SCANS);
     const out = this.#scanned.length + this.#pendingScanned.length;
     const decay = operand('constant', this.#pick(DECAYS));
-    this.#emit(op, out, [this.#token(), ...(op === 'run_sum' ? [] : [decay])]);
+    this.#emit(op, out, [this.#token(), ...(op === 'turn_sum' ? [] : [decay])]);
     this.#pendingScanned.push(out);
   }
 

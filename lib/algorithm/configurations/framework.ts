@@ -197,11 +197,19 @@ export class Settings {
   // Returns a value, in which an interpolation of OmegaConf is replaced with the value that it names.
   #resolved(path: string, byDefault: unknown): unknown {
     let value: unknown = find(this.#root, path)?.value;
-    for (let steps = 0; typeof value === 'string' && (value.includes('${') || value === '???'); steps++) {
+    for (
+      let references = 0;
+      typeof value === 'string' && (value.includes('${') || value === '???');
+      references++
+    ) {
       const [, other, fallback] = INTERPOLATION.exec(value) ?? [];
       const found = other === undefined ? undefined : find(this.#root, other);
       const isKnown = this.#framework.keys.some((each) => each.path === other);
-      if (other === undefined || steps > MAX_STEPS || (!found && fallback === undefined && !isKnown))
+      if (
+        other === undefined ||
+        references > MAX_REFERENCES ||
+        (!found && fallback === undefined && !isKnown)
+      )
         throw new LossError('ERR_INVALID_OPTION', {
           at: `configuration of ${this.#framework.title}`,
           option: path,
@@ -224,7 +232,7 @@ export class Settings {
 // `${path}` or `${oc.select:path,default}`.
 const INTERPOLATION = /^\$\{(?:oc\.select:\s*)?([A-Za-z_][\w.]*)(?:\s*,\s*([^{}]*))?\}$/;
 // The largest number of interpolations that refer to each other.
-const MAX_STEPS = 16;
+const MAX_REFERENCES = 16;
 
 function isOfType(type: Exclude<KeyType, readonly string[]>, value: unknown): boolean {
   if (type === 'list') return Array.isArray(value);

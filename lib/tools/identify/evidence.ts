@@ -46,8 +46,8 @@ export function readLogged(numbers: LoggedNumbers): Logged[] {
         expected: `a finite number for ${name}`,
         received: String(text),
       });
-    const parts = name.split('/');
-    const names = parts.map((_, i) => parts.slice(i).join('/'));
+    const words = name.split('/');
+    const names = words.map((_, i) => words.slice(i).join('/'));
     return { name, names, value, rounding: Number.isInteger(text) ? 0 : roundingOf(String(text)) };
   });
   if (logged.length === 0)

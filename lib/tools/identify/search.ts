@@ -92,14 +92,14 @@ const ENTROPY_COEFFICIENTS = [1e-4, 1e-3, 1e-2, 1e-1].flatMap((unit) =>
  * @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME`; `ERR_MISSING_INPUT` if the rows have no log-probabilities.
  */
 export async function search(rows: PackedRows, options: IdentifyOptions): Promise<Search> {
-  const run = new Run(rows, options);
-  return run.search();
+  const searcher = new Searcher(rows, options);
+  return searcher.search();
 }
 
 /** A policy loss on all rows, and a text that is the same for all options of the loss. */
 type OfFamily = Base & { readonly family: string };
 
-class Run {
+class Searcher {
   readonly #rows: PackedRows;
   readonly #options: IdentifyOptions;
   readonly #logged: readonly Logged[];
@@ -226,17 +226,17 @@ class Run {
     const key = keyOf(configuration, readsOld ? roles : { ...roles, oldLogprobs: 'logprobs' }, split);
     if (this.#seen.has(key)) return;
     this.#seen.add(key);
-    const parts = this.#partsOf(roles, split);
+    const microBatches = this.#partsOf(roles, split);
     const modes = configuration.lossAggMode
       ? [configuration.lossAggMode]
       : (['token-mean', 'seq-mean-token-mean'] as const);
     const klModes = this.#trainer.klAggMode ? [this.#trainer.klAggMode] : modes;
     const wantsKl = ['loss', 'kl_loss', 'grad_norm'].some((name) => this.#wants.has(name));
-    const kl = wantsKl ? klModes.flatMap((mode) => parts.klTerms(mode)) : [];
-    const base = parts.base(configuration, kl);
+    const kl = wantsKl ? klModes.flatMap((mode) => microBatches.klTerms(mode)) : [];
+    const base = microBatches.base(configuration, kl);
     if (!base) return;
-    const entropy = parts.entropy(modes[0]);
-    const divergence = this.#wants.has('ppo_kl') ? parts.divergence() : undefined;
+    const entropy = microBatches.entropy(modes[0]);
+    const divergence = this.#wants.has('ppo_kl') ? microBatches.divergence() : undefined;
     const known =
       divergence === undefined ? base : { ...base, values: { ppo_kl: divergence, ...base.values } };
     const { name, lossAggMode } = configuration;
@@ -247,14 +247,14 @@ class Run {
 
   #partsOf(roles: Roles, split: Split): MicroBatches {
     const key = JSON.stringify([roles, split]);
-    let parts = this.#microBatches.get(key);
-    if (!parts) {
+    let microBatches = this.#microBatches.get(key);
+    if (!microBatches) {
       // Gradients of KL terms take memory for each of the rows' tokens, so only one split's are kept.
       this.#microBatches.clear();
-      parts = new MicroBatches(this.#rows, roles, split, this.#wants.has('grad_norm'));
-      this.#microBatches.set(key, parts);
+      microBatches = new MicroBatches(this.#rows, roles, split, this.#wants.has('grad_norm'));
+      this.#microBatches.set(key, microBatches);
     }
-    return parts;
+    return microBatches;
   }
 
   #combine(base: OfFamily, kl: readonly KlTerm[], entropy: number | undefined, factor: number): void {

@@ -63,12 +63,12 @@ export async function compareMicroBatches(
   count: number,
   device?: string,
 ): Promise<MicroBatchComparison> {
-  const unit = subject.pairs ? 2 : 1;
-  const units = Math.floor(rows / unit);
-  if (count > units)
+  const setRows = subject.pairs ? 2 : 1;
+  const sets = Math.floor(rows / setRows);
+  if (count > sets)
     throw new LossError('ERR_INVALID_OPTION', {
       option: 'microBatches',
-      expected: `at most ${units}, as many as there are ${subject.pairs ? 'pairs of rows' : 'rows'}`,
+      expected: `at most ${sets}, as many as there are ${subject.pairs ? 'pairs of rows' : 'rows'}`,
       received: String(count),
     });
   const computed = subject.advantages?.appliesTo(batch)
@@ -90,7 +90,7 @@ export async function compareMicroBatches(
   const whole = new Float32Array(size);
   const wholeLoss = await compute(0, rows, whole);
   const starts = Array.from({ length: count + 1 }, (_, i) =>
-    i === count ? rows : Math.floor((i * units) / count) * unit,
+    i === count ? rows : Math.floor((i * sets) / count) * setRows,
   );
   const parts = starts.slice(1).map((end, i): Part => {
     const first = starts[i]!;

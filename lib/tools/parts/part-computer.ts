@@ -2,7 +2,7 @@
 import type { ComputedAdvantages } from '../../call/computed-advantages.js';
 import type { Batch } from '../../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
-import { perToken } from './advantage-step.js';
+import { perToken } from './advantage-method.js';
 import type { EvaluationSettings, OnNonFinite, ShardResult } from './evaluation.js';
 import { PairProducts } from './gradient-products.js';
 import { firstNonFiniteRow } from './non-finite.js';
@@ -154,8 +154,8 @@ export async function checkColumns(
   const batch = withoutRows(part.batch);
   for (const subject of subjects)
     await termsOfFiles(files, subject, part, async () => {
-      const { advantages: step } = subject;
-      const made = step?.appliesTo(batch) ? await step.compute(batch) : undefined;
+      const { advantages: method } = subject;
+      const made = method?.appliesTo(batch) ? await method.compute(batch) : undefined;
       await subject.compute(batch, made?.computed, { grad: new Float32Array(0) });
     });
 }

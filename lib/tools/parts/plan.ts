@@ -1,12 +1,12 @@
 // Plans: which rows each shard has, and how they are read and computed. A plan names functions and files. It has no code.
 
 import { LossError } from '../../base/errors.js';
-import { FILES_AT_ONCE, inTurn } from '../rollouts/in-turn.js';
+import { FILES_AT_ONCE, inOrder } from '../rollouts/in-order.js';
 import {
   cutFile,
   GRADIENT_DTYPES,
   type GradientDtype,
-  type HashedPiece,
+  type HashedRange,
   type PresentColumns,
 } from '../rollouts/index.js';
 import { isRemote } from '../rollouts/remote/index.js';
@@ -61,8 +61,8 @@ export interface Plan {
   configuration: PlannedConfiguration;
   /** The files, with their sizes in bytes. Those on servers have an ETag, if the server gives a strong one. */
   files: { file: string; size: number; etag?: string }[];
-  /** The pieces of files of which each shard consists. */
-  shards: HashedPiece[][];
+  /** The ranges of files of which each shard consists. */
+  shards: HashedRange[][];
   /** The SHA-256 of everything else in the plan. It tells which plan a part belongs to. */
   hash: string;
 }
@@ -86,8 +86,8 @@ export async function cutIntoShards(
   onFile: (files: number) => void,
 ): Promise<Pick<Plan, 'files' | 'shards'>> {
   const sizes: Plan['files'] = [];
-  const shards: HashedPiece[][] = [];
-  let shard: HashedPiece[] = [];
+  const shards: HashedRange[][] = [];
+  let shard: HashedRange[] = [];
   let size = 0;
   let rows = 0;
   const canEnd = (more = 0) => !pairs || (rows + more) % 2 === 0;
@@ -98,16 +98,16 @@ export async function cutIntoShards(
   // Whether pairs are whole depends on the files before.
   const atOnce = !pairs && files.some(isRemote) ? FILES_AT_ONCE : 1;
   let done = 0;
-  for await (const { pieces, ...about } of inTurn(files, atOnce, (name) =>
+  for await (const { ranges, ...about } of inOrder(files, atOnce, (name) =>
     cutFile(name, bytes, pairs, canEnd),
   )) {
     sizes.push(about);
-    for (const piece of pieces) {
-      const more = piece.end - piece.start;
+    for (const range of ranges) {
+      const more = range.end - range.start;
       if (size > 0 && size + more > bytes && canEnd()) end();
-      shard.push(piece);
+      shard.push(range);
       size += more;
-      rows += piece.rows ?? 0;
+      rows += range.rows ?? 0;
       if (size >= bytes && canEnd()) end();
     }
     onFile(++done);
@@ -129,8 +129,8 @@ function fieldsOf({ program, configuration, files, shards }: Omit<Plan, 'hash'>)
     phases: shards.length > 1 ? PHASES : (['compute'] as const),
     configuration,
     files,
-    shards: shards.map((pieces) =>
-      pieces.map(({ file, start, end, sha256, whole, line, groups }) => ({
+    shards: shards.map((ranges) =>
+      ranges.map(({ file, start, end, sha256, whole, line, groups }) => ({
         file: indices.get(file)!,
         start,
         end,
@@ -184,7 +184,7 @@ export async function readPlan(file: string, program: string): Promise<Plan> {
     };
   });
   const shards = fields.list('shards', (item, name) =>
-    item.list(name, (item, name) => pieceOf(item.object(name), files)),
+    item.list(name, (item, name) => rangeOf(item.object(name), files)),
   );
   if (shards.length === 0) throw fields.error('shards', 'at least one shard', 'none');
   return {
@@ -196,7 +196,7 @@ export async function readPlan(file: string, program: string): Promise<Plan> {
   };
 }
 
-function pieceOf(fields: Fields, files: Plan['files']): HashedPiece {
+function rangeOf(fields: Fields, files: Plan['files']): HashedRange {
   const { file, size, etag } = files[fields.count('file', files.length - 1)]!;
   const end = fields.count('end', size);
   const groups = fields.has('groups') && fields.list('groups', (item, name) => item.count(name));

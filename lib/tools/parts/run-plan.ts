@@ -2,7 +2,7 @@
 import { mkdir, readdir, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { LossError } from '../../index.js';
-import { checkPiece, writeGradients } from '../rollouts/index.js';
+import { checkRange, writeGradients } from '../rollouts/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { writing } from '../rollouts/write/staging.js';
 import { type FilesEvaluation, mergeResults } from './evaluate-files.js';
@@ -134,16 +134,16 @@ export class PlanRun {
     return computeShard(sources, this.#subjects, this.#settings, whole, shards[shard]!, watch);
   }
 
-  /** Returns the pieces of a shard, which must not have changed. */
+  /** Returns the ranges of a shard, which must not have changed. */
   async #sourcesOf(shard: number): Promise<{ sources: Sources; checkAgain: () => Promise<void> }> {
-    const pieces = this.#plan.shards[shard]!;
+    const ranges = this.#plan.shards[shard]!;
     const checks: (() => Promise<void>)[] = [];
-    for (const piece of pieces) {
-      const { size, etag } = this.#files.get(piece.file)!;
-      checks.push(await checkPiece(piece, size, etag));
+    for (const range of ranges) {
+      const { size, etag } = this.#files.get(range.file)!;
+      checks.push(await checkRange(range, size, etag));
     }
     return {
-      sources: pieces.map((piece) => (piece.whole ? piece.file : piece)),
+      sources: ranges.map((range) => (range.whole ? range.file : range)),
       async checkAgain() {
         for (const check of checks) await check();
       },

@@ -3,7 +3,7 @@
 import type { RolloutColumn } from '../rollouts/columns.js';
 import { columnOfKey, type Place, type RolloutPart } from '../rollouts/index.js';
 import { errorAt } from '../rollouts/source.js';
-import type { AdvantageStep } from './advantage-step.js';
+import type { AdvantageMethod } from './advantage-method.js';
 import { Growing } from './growing.js';
 import { termsOfFiles } from './row-errors.js';
 import { RowMetrics, type RowValues } from './row-metrics.js';
@@ -51,17 +51,17 @@ export interface ShardCounts {
   /** The groups of the rows; absent unless an advantage function needs them, and so are the runs. */
   groups?: NumberedIds;
   runs?: NumberedIds;
-  /** The inputs of advantages over groups, by the keys of the steps that compute them. */
+  /** The inputs of advantages over groups, by the keys of the methods that compute them. */
   inputs: Readonly<Record<string, GroupInputs>>;
   /**
-   * The spreads of the rows' advantages before they are whitened, by the keys of the steps that compute each row alone:
+   * The spreads of the rows' advantages before they are whitened, by the keys of the methods that compute each row alone:
    * for each row a NativeSpread (see binding.d.ts), whose count is that of the row's unmasked tokens.
    */
   spreads: Readonly<Record<string, Float64Array>>;
 }
 
-/** Returns whether a step's advantages are whitened but otherwise depend on nothing but the row itself. */
-export function whitensRows({ scope, whitens }: AdvantageStep): boolean {
+/** Returns whether a method's advantages are whitened but otherwise depend on nothing but the row itself. */
+export function whitensRows({ scope, whitens }: AdvantageMethod): boolean {
   return scope === 'row' && whitens;
 }
 
@@ -81,7 +81,7 @@ export class ShardCounter {
   readonly #steps = new Growing((length) => new Float64Array(length));
   readonly #groups = new Growing((length) => new Int32Array(length));
   readonly #runs = new Growing((length) => new Int32Array(length));
-  // For each, by the key of a step, the first subject that has the step.
+  // For each, by the key of a method, the first subject that has the method.
   readonly #inputs = new Map<string, { subject: Subject; collector: InputCollector }>();
   readonly #spreads = new Map<string, { subject: Subject; collector: SpreadCollector }>();
   readonly #files: readonly string[];
@@ -154,12 +154,12 @@ export class ShardCounter {
     this.#columns = Object.keys(batch).flatMap((key) => columnOfKey(key) ?? []);
     this.#obstacle = this.#subjects.flatMap((subject) => subject.obstacle(batch) ?? [])[0];
     for (const subject of this.#subjects) {
-      const { advantages: step } = subject;
-      if (!step?.appliesTo(batch)) continue;
-      if (step.scope === 'group' && !this.#inputs.has(step.key))
-        this.#inputs.set(step.key, { subject, collector: new InputCollector(step) });
-      if (whitensRows(step) && !this.#spreads.has(step.key))
-        this.#spreads.set(step.key, { subject, collector: new SpreadCollector(step) });
+      const { advantages: method } = subject;
+      if (!method?.appliesTo(batch)) continue;
+      if (method.scope === 'group' && !this.#inputs.has(method.key))
+        this.#inputs.set(method.key, { subject, collector: new InputCollector(method) });
+      if (whitensRows(method) && !this.#spreads.has(method.key))
+        this.#spreads.set(method.key, { subject, collector: new SpreadCollector(method) });
     }
   }
 }
@@ -170,15 +170,15 @@ function finishAll<T>(collectors: ReadonlyMap<string, { collector: { finish(): T
 
 /** Collects the spreads of the rows of one advantage function that whitens. */
 class SpreadCollector {
-  readonly #step: AdvantageStep;
+  readonly #method: AdvantageMethod;
   readonly #spreads = new Growing((length) => new Float64Array(length));
 
-  constructor(step: AdvantageStep) {
-    this.#step = step;
+  constructor(method: AdvantageMethod) {
+    this.#method = method;
   }
 
   async add({ batch }: RolloutPart): Promise<void> {
-    this.#spreads.append(await this.#step.spreadsOf(batch));
+    this.#spreads.append(await this.#method.spreadsOf(batch));
   }
 
   finish(): Float64Array {
@@ -188,20 +188,20 @@ class SpreadCollector {
 
 /** Collects the inputs of one advantage function over groups. The KL penalty is subtracted from the rewards. */
 class InputCollector {
-  readonly #step: AdvantageStep;
+  readonly #method: AdvantageMethod;
   readonly #rewards = new Growing((length) => new Float64Array(length));
   readonly #meanOldLogprobs = new Growing((length) => new Float64Array(length));
   readonly #penalty = new RowMetrics();
   #areSums = false;
 
-  constructor(step: AdvantageStep) {
-    this.#step = step;
+  constructor(method: AdvantageMethod) {
+    this.#method = method;
   }
 
   async add(part: RolloutPart, unmasked: Uint32Array): Promise<void> {
-    const { readsTokenRewards, readsOldLogprob } = this.#step;
-    const { batch, metrics } = await this.#step.penalise(part.batch);
-    this.#penalty.add(metrics, part, this.#step.penaltyOfRow);
+    const { readsTokenRewards, readsOldLogprob } = this.#method;
+    const { batch, metrics } = await this.#method.penalise(part.batch);
+    this.#penalty.add(metrics, part, this.#method.penaltyOfRow);
     const tokenRewards = readsTokenRewards ? batch.tokenLevelRewards : undefined;
     this.#areSums = tokenRewards !== undefined;
     if (tokenRewards !== undefined) this.#addSums(part, tokenRewards as Float32Array);

@@ -1,7 +1,7 @@
 // Computes shards. A shard is some of the rows of the files. The first phase counts the rows of every shard; with the
 // merged counts, the second phase computes each shard alone. If there is only one shard, it does both.
 import { LossError } from '../../index.js';
-import { type FilePiece, type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
+import { type FileRange, type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
 import { STDIN } from '../rollouts/source.js';
 import type { EvaluationSettings, ShardResult } from './evaluation.js';
 import { checkColumns, PartComputer, type PartWatcher } from './part-computer.js';
@@ -17,8 +17,8 @@ export interface Collector {
   collected(): object;
 }
 
-/** The files of a shard, or pieces of files. */
-export type Sources = readonly (string | FilePiece)[];
+/** The files of a shard, or ranges of files. */
+export type Sources = readonly (string | FileRange)[];
 
 /** Where the rows of a shard are among all rows. */
 export interface ShardRows {

@@ -1,5 +1,5 @@
-// Subjects: the policy losses and algorithms that evaluateFiles() evaluates. Computing advantages and computing the
-// loss are two separate steps, because the advantages of one part of the rows may depend on the rows of all parts.
+// Subjects: the policy losses and algorithms that evaluateFiles() evaluates. Advantages are computed apart from the
+// loss, because those of one part of the rows may depend on the rows of all parts.
 
 import { toCamelCase } from '../../base/options.js';
 import type { ColumnName } from '../../batch/columns.js';
@@ -21,7 +21,7 @@ import {
   type Result,
 } from '../../index.js';
 import { columnOfKey, type RolloutColumn } from '../rollouts/index.js';
-import { type AdvantageStep, grpoStep, objectiveStep, perToken } from './advantage-step.js';
+import { type AdvantageMethod, grpoMethod, objectiveMethod, perToken } from './advantage-method.js';
 
 /** A policy loss or an algorithm that evaluateFiles() evaluates. */
 export interface Subject {
@@ -39,8 +39,8 @@ export interface Subject {
   readonly readsExperts: boolean;
   /** Whether the policy loss compares pairs of rows. The two rows of a pair must stay in the same part. */
   readonly pairs: boolean;
-  /** The step that computes advantages for rows that have none; undefined if the subject has no such step. */
-  readonly advantages?: AdvantageStep;
+  /** The method that computes advantages for rows that have none; undefined if the subject has no such method. */
+  readonly advantages?: AdvantageMethod;
   /** Returns the reason why rows with this batch's columns cannot be computed in parts; undefined if they can. */
   obstacle(batch: Batch): string | undefined;
   /** Why the subject cannot compute advantages, if that is not usual for it, as a text for the error message. */
@@ -106,10 +106,10 @@ export function lossSubject(name: string, args: Readonly<Record<string, unknown>
  */
 export function policyLossSubject(name: string, fn: Subject['policyLossFn']): Subject {
   const columns = columnsOf(fn.backend, fn.selectKeys);
-  const step = columns.includes('advantages') ? grpoStep() : undefined;
+  const method = columns.includes('advantages') ? grpoMethod() : undefined;
   return {
-    ...subjectOf(name, fn, fn.reads.expertMask, step),
-    columns: step ? [...columns, 'reward', 'task_id'] : columns,
+    ...subjectOf(name, fn, fn.reads.expertMask, method),
+    columns: method ? [...columns, 'reward', 'task_id'] : columns,
     substitutes: (column) =>
       column === 'advantages' ? ["both reward and task_id to compute it by GRPO's rule"] : [],
     compute: (batch, advantages, options) =>
@@ -127,12 +127,12 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
   const { algorithm, lossFn: policyLossFn, entropyLossFn } = objective;
   const functions = functionsOf(objective);
   const readsExperts = policyLossFn.reads.expertMask || entropyLossFn.rows === 'usual';
-  const step = hasAdvantages(objective)
-    ? objectiveStep(objective, functions.advantageFn!, functions.klPenaltyFn, seed)
+  const method = hasAdvantages(objective)
+    ? objectiveMethod(objective, functions.advantageFn!, functions.klPenaltyFn, seed)
     : undefined;
   const columnsOfLoss = columnsOf(objective.backend, policyLossFn.selectKeys);
   return {
-    ...subjectOf(algorithm, policyLossFn, readsExperts, step),
+    ...subjectOf(algorithm, policyLossFn, readsExperts, method),
     columns: columnsOf(objective.backend, keysOf(objective, readsExperts)),
     functions,
     ...(objective.advantageObstacle !== undefined && { advantageObstacle: objective.advantageObstacle }),
@@ -174,7 +174,7 @@ function subjectOf(
   name: string,
   policyLossFn: Subject['policyLossFn'],
   readsExperts: boolean,
-  step: AdvantageStep | undefined,
+  method: AdvantageMethod | undefined,
 ) {
   const { columns, optional } = policyLossFn.reads;
   return {
@@ -187,15 +187,15 @@ function subjectOf(
     readsAdvantages: columns.includes('advantages'),
     readsExperts,
     pairs: policyLossFn.readsPairs,
-    ...(step && { advantages: step }),
+    ...(method && { advantages: method }),
     obstacle(batch: Batch) {
       const { nativeOptions } = policyLossFn;
       if (policyLossFn.readsPairs && nativeOptions.pairwise === false)
         return `${name} computes one margin over all rows`;
       if (policyLossFn.correction) return `${name} has a correction or masks`;
       if (policyLossFn.readsWholeBatch) return `${name} reduces over all rows of a batch`;
-      return step?.appliesTo(batch) && step.scope === 'all'
-        ? `${name} computes its advantages (${step.name}) from the tokens or the named rewards of several rows`
+      return method?.appliesTo(batch) && method.scope === 'all'
+        ? `${name} computes its advantages (${method.name}) from the tokens or the named rewards of several rows`
         : undefined;
     },
   } satisfies Partial<Subject>;

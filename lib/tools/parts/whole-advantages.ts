@@ -1,4 +1,4 @@
-// Computes the advantages of rows that are read in parts, by one advantage step. They are equal to the advantages that
+// Computes the advantages of rows that are read in parts, by one advantage method. They are equal to the advantages that
 // all rows would get in one batch.
 
 import { native } from '../../base/native.js';
@@ -6,7 +6,7 @@ import type { ComputedAdvantages } from '../../call/computed-advantages.js';
 import type { Batch, Metrics } from '../../index.js';
 import { SPREAD_LENGTH } from '../../losses/advantage-fn.js';
 import type { RolloutPart } from '../rollouts/index.js';
-import type { AdvantageStep } from './advantage-step.js';
+import type { AdvantageMethod } from './advantage-method.js';
 import { metricsOver, RowMetrics, type RowValues } from './row-metrics.js';
 import type { GroupInputs, ShardCounts } from './shard-counts.js';
 
@@ -29,13 +29,13 @@ export interface WholeAdvantages {
  * row, so it computes one batch in which each row has a single token that stands for all its tokens.
  */
 export async function groupAdvantages(
-  step: AdvantageStep,
+  method: AdvantageMethod,
   { rows, unmasked, groups, runs }: ShardCounts,
   { rewards, areSums, meanOldLogprobs, penalty }: GroupInputs,
 ): Promise<WholeAdvantages> {
   // An advantage function that reads token rewards puts a row's only reward on the row's last unmasked token. A row
   // without unmasked tokens then has no reward, which a mask of 0 expresses here.
-  const onLastToken = step.readsTokenRewards && !areSums;
+  const onLastToken = method.readsTokenRewards && !areSums;
   const batch: Batch = {
     shape: [rows, 1],
     actionMask: Uint8Array.from(unmasked, (n) => (n > 0 || !onLastToken ? 1 : 0)),
@@ -44,7 +44,7 @@ export async function groupAdvantages(
   };
   if (runs) batch.runIds = runs.numbers;
   if (meanOldLogprobs) batch.oldLogprob = ranks(meanOldLogprobs);
-  const { computed, metrics } = await step.computeRows(batch, Float64Array.from(unmasked));
+  const { computed, metrics } = await method.computeRows(batch, Float64Array.from(unmasked));
   const { column, repeats } = computed;
   return {
     repeats,
@@ -61,7 +61,7 @@ export async function groupAdvantages(
  * Computes advantages that depend on nothing but the row itself, part by part.
  * @param spreads the spreads of all rows, if the advantages are then whitened over all rows; see ShardCounts.
  */
-export function rowAdvantages(step: AdvantageStep, spreads?: Float64Array): WholeAdvantages {
+export function rowAdvantages(method: AdvantageMethod, spreads?: Float64Array): WholeAdvantages {
   const spread = spreads && new Float64Array(SPREAD_LENGTH);
   if (spreads) native.addSpreads(spreads, spread!);
   let all = new RowMetrics();
@@ -70,8 +70,8 @@ export function rowAdvantages(step: AdvantageStep, spreads?: Float64Array): Whol
       all = new RowMetrics();
     },
     async of(part) {
-      const { computed, metrics } = await step.compute(part.batch, spread);
-      all.add(metrics, part, step.metricsOfRow);
+      const { computed, metrics } = await method.compute(part.batch, spread);
+      all.add(metrics, part, method.metricsOfRow);
       return computed;
     },
     get rowValues() {
@@ -81,11 +81,11 @@ export function rowAdvantages(step: AdvantageStep, spreads?: Float64Array): Whol
 }
 
 /** Computes the advantages of the only part, which has all rows. */
-export function onlyAdvantages(step: AdvantageStep): WholeAdvantages {
+export function onlyAdvantages(method: AdvantageMethod): WholeAdvantages {
   let all: Metrics = {};
   return {
     async of({ batch }) {
-      const { computed, metrics } = await step.compute(batch);
+      const { computed, metrics } = await method.compute(batch);
       all = metrics;
       return computed;
     },

@@ -18,7 +18,7 @@ export class Whole {
   readonly #counts: ShardCounts;
   readonly #isOnePart: boolean;
   readonly #advantages = new Map<string, WholeAdvantages>();
-  // The advantages of the part that was asked for last, so that subjects with equal steps compute them once.
+  // The advantages of the part that was asked for last, so that subjects with equal methods compute them once.
   #part: RolloutPart | undefined;
   readonly #ofPart = new Map<string, ComputedAdvantages>();
   readonly #normalizers = new Map<string, Counts>();
@@ -46,16 +46,16 @@ export class Whole {
   ): Promise<Whole> {
     const whole = new Whole(counts, only !== undefined);
     if (!only) checkPartable(subjects, counts, batchTokens);
-    for (const { advantages: step } of subjects) {
-      if (!step || whole.#advantages.has(step.key)) continue;
-      const inputs = counts.inputs[step.key];
-      const spreads = counts.spreads[step.key];
-      if (inputs) whole.#advantages.set(step.key, await groupAdvantages(step, counts, inputs));
-      else if (spreads) whole.#advantages.set(step.key, rowAdvantages(step, spreads));
-      // Without inputs and spreads, the rows have advantages, so that the step is not needed.
-      else if (step.scope === 'group' || whitensRows(step)) continue;
-      else if (step.scope === 'row') whole.#advantages.set(step.key, rowAdvantages(step));
-      else whole.#advantages.set(step.key, onlyAdvantages(step));
+    for (const { advantages: method } of subjects) {
+      if (!method || whole.#advantages.has(method.key)) continue;
+      const inputs = counts.inputs[method.key];
+      const spreads = counts.spreads[method.key];
+      if (inputs) whole.#advantages.set(method.key, await groupAdvantages(method, counts, inputs));
+      else if (spreads) whole.#advantages.set(method.key, rowAdvantages(method, spreads));
+      // Without inputs and spreads, the rows have advantages, so that the method is not needed.
+      else if (method.scope === 'group' || whitensRows(method)) continue;
+      else if (method.scope === 'row') whole.#advantages.set(method.key, rowAdvantages(method));
+      else whole.#advantages.set(method.key, onlyAdvantages(method));
     }
     return whole;
   }
@@ -65,27 +65,27 @@ export class Whole {
    * have them.
    */
   async advantagesOf(
-    { advantages: step }: Subject,
+    { advantages: method }: Subject,
     part: RolloutPart,
   ): Promise<ComputedAdvantages | undefined> {
-    if (!step?.appliesTo(part.batch)) return undefined;
+    if (!method?.appliesTo(part.batch)) return undefined;
     if (this.#part !== part) this.#ofPart.clear();
     this.#part = part;
-    const advantages = this.#advantages.get(step.key);
+    const advantages = this.#advantages.get(method.key);
     if (!advantages)
       throw new LossError('ERR_INVALID_INPUT', {
         at: describePlace(part.places[0]!),
         expected: 'rows with the same columns as when they were counted',
         received: 'rows without advantages',
       });
-    const computed = this.#ofPart.get(step.key) ?? (await advantages.of(part));
-    this.#ofPart.set(step.key, computed);
+    const computed = this.#ofPart.get(method.key) ?? (await advantages.of(part));
+    this.#ofPart.set(method.key, computed);
     return computed;
   }
 
   /** Returns the advantage function's metrics over all rows. */
-  metricsOf({ advantages: step }: Subject): Metrics {
-    return (step && this.#advantages.get(step.key)?.metrics) ?? {};
+  metricsOf({ advantages: method }: Subject): Metrics {
+    return (method && this.#advantages.get(method.key)?.metrics) ?? {};
   }
 
   /** Begins a shard. Must be called before its first part. */
@@ -94,15 +94,15 @@ export class Whole {
   }
 
   /** Returns the numbers of each row of the shard, in the parts so far, from which further metrics are computed. */
-  rowValuesOf({ advantages: step }: Subject): RowValues {
-    return (step && this.#advantages.get(step.key)?.rowValues) ?? {};
+  rowValuesOf({ advantages: method }: Subject): RowValues {
+    return (method && this.#advantages.get(method.key)?.rowValues) ?? {};
   }
 
   /** Returns the counts over all rows, to pass as normalizer; undefined if all rows are in one part. */
-  normalizer({ advantages: step, readsExperts }: Subject): Counts | undefined {
+  normalizer({ advantages: method, readsExperts }: Subject): Counts | undefined {
     if (this.#isOnePart) return undefined;
-    const repeats = step && this.#advantages.get(step.key)?.repeats;
-    const key = `${readsExperts} ${repeats && step.key}`;
+    const repeats = method && this.#advantages.get(method.key)?.repeats;
+    const key = `${readsExperts} ${repeats && method.key}`;
     const known = this.#normalizers.get(key);
     if (known) return known;
     const counts = this.#count(repeats, readsExperts);

@@ -67,7 +67,7 @@ const HEAD_BYTES = 256;
 export const readAnyFormat: ReadRows = async function* (name, names, onBytes, settings) {
   const read = await readerOf(name);
   const isStreamed = read === readJsonLines || read === readCsv;
-  const copy = isStreamed ? undefined : await copyOf(splitTable(name).file, settings.piece);
+  const copy = isStreamed ? undefined : await copyOf(splitTable(name).file, settings.range);
   try {
     yield* read(name, names, onBytes, { ...settings, copy: copy?.path });
   } finally {

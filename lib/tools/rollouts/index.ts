@@ -1,12 +1,12 @@
 // Reads any number of rollout files, of any supported format and size, into packed batches. Also writes files with each
 // row's gradient next to the row's ids.
 export { COLUMNS, columnOfKey, type RolloutColumn } from './columns.js';
+export { type CutFile, checkRange, cutFile, type HashedRange } from './cut.js';
 export { expandFiles } from './expand.js';
 export { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 export type { PresentColumns, RolloutPart, Rollouts } from './part-builder.js';
-export { type CutFile, checkPiece, cutFile, type HashedPiece } from './pieces.js';
 export { type PackedRows, rowsFrom } from './rows-from.js';
-export { describePlace, type FilePiece, type Place } from './source.js';
+export { describePlace, type FileRange, type Place } from './source.js';
 export {
   type ReadOptions,
   type ReadProgress,

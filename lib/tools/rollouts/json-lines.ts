@@ -24,7 +24,7 @@ import { type LineLayout, layoutOf } from './trainers/lines.js';
  */
 export const readJsonLines: ReadRows = async function* (file, names, onBytes, settings) {
   const reader = new RowReader(names, settings);
-  for await (const records of readRecords(file, 'line', onBytes, settings, settings.piece))
+  for await (const records of readRecords(file, 'line', onBytes, settings, settings.range))
     yield rowsOf(records, reader);
 };
 
@@ -59,8 +59,8 @@ class RowReader {
   constructor(names: ColumnNames, settings: ReadSettings) {
     this.#names = names;
     this.#settings = settings;
-    // Only a file of plain lines is read in pieces.
-    this.#isRecognised = settings.piece !== undefined;
+    // Only a file of plain lines is read in ranges.
+    this.#isRecognised = settings.range !== undefined;
   }
 
   /**

@@ -76,14 +76,14 @@ export interface PresentColumns {
 
 /** The limits on parts and their rows. */
 export interface PartLimits extends RowLimits {
-  /** The capacity of a part, in tokens. A unit that exceeds it becomes a part of its own. */
+  /** The capacity of a part, in tokens. A set that exceeds it becomes a part of its own. */
   maxTokens: number;
   /** The maximum number of rows in all parts, and of skipped rows. */
   maxRows: number;
 }
 
 /**
- * Builds parts from rows. Rows are added in units: a unit is one row, or a pair of rows that must be in the same part.
+ * Builds parts from rows. Rows are added in sets: a set is one row, or a pair of rows that must be in the same part.
  */
 export class PartBuilder {
   /** The number of rows in all parts so far, including the part that is being built. */
@@ -108,11 +108,11 @@ export class PartBuilder {
   #end = 0;
   #kept: Record<string, unknown>[] = [];
   #places: Place[] = [];
-  // The memory cost of the part's finished units, the cost of the unit that is not finished, both in tokens, and the
-  // index of the first row of the unfinished unit.
+  // The memory cost of the part's finished sets, the cost of the set that is not finished, both in tokens, and the
+  // index of the first row of the unfinished set.
   #cost = 0;
   #openCost = 0;
-  #unitStart = 0;
+  #setStart = 0;
 
   /** @param given the columns that the rows have; undefined if the first row decides. */
   constructor(names: ColumnNames, limits: PartLimits, given?: PresentColumns) {
@@ -131,7 +131,7 @@ export class PartBuilder {
   }
 
   /**
-   * Adds a row to the current unit. If this throws, the row is not added.
+   * Adds a row to the current set. If this throws, the row is not added.
    * @throws LossError if the row is invalid or too large for the part. The message names the row's place, the column,
    * what was expected and what was given.
    */
@@ -182,27 +182,27 @@ export class PartBuilder {
   }
 
   /**
-   * Ends the current unit. If the unit does not fit into the current part, returns the rows before it as a complete
-   * part, and the unit begins the next part.
+   * Ends the current set. If the set does not fit into the current part, returns the rows before it as a complete
+   * part, and the set begins the next part.
    */
-  endUnit(): RolloutPart | undefined {
-    const full = this.#unitStart > 0 && this.#cost + this.#openCost > this.#limits.maxTokens;
-    const part = full ? this.#take(this.#unitStart) : undefined;
+  endSet(): RolloutPart | undefined {
+    const full = this.#setStart > 0 && this.#cost + this.#openCost > this.#limits.maxTokens;
+    const part = full ? this.#take(this.#setStart) : undefined;
     this.#cost += this.#openCost;
     this.#openCost = 0;
-    this.#unitStart = this.#places.length;
+    this.#setStart = this.#places.length;
     return part;
   }
 
-  /** Removes the rows of the current unit, which was not ended. */
-  dropUnit(): void {
-    const dropped = this.#places.length - this.#unitStart;
-    const end = this.#starts[this.#unitStart] ?? this.#end;
+  /** Removes the rows of the current set, which was not ended. */
+  dropSet(): void {
+    const dropped = this.#places.length - this.#setStart;
+    const end = this.#starts[this.#setStart] ?? this.#end;
     this.rows -= dropped;
     this.skipped += dropped;
     this.tokens -= this.#end - end;
     this.#end = end;
-    for (const list of [this.#starts, this.#places, this.#kept]) list.length = this.#unitStart;
+    for (const list of [this.#starts, this.#places, this.#kept]) list.length = this.#setStart;
     this.#openCost = 0;
     // Unless it is given, the first row decides which columns are present. If no row is left, the next row becomes the
     // first.

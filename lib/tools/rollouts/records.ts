@@ -12,7 +12,7 @@ import {
   cannotRead,
   type DetailsAtPlace,
   errorAt,
-  type FilePiece,
+  type FileRange,
   type Place,
   type RowLimits,
   STDIN,
@@ -37,7 +37,7 @@ export type RecordEnd = 'line' | 'line outside of quotes';
  * @param file the name of a file, or '-' for standard input.
  * @param onBytes is called after each chunk, with the number of bytes just read from the file. For a compressed file
  * these are compressed bytes.
- * @param piece the lines to read, if not all. The file must not be compressed.
+ * @param range the lines to read, if not all. The file must not be compressed.
  * @throws LossError if the file cannot be read, or if a quote is not closed.
  */
 export async function* readRecords(
@@ -45,11 +45,11 @@ export async function* readRecords(
   end: RecordEnd,
   onBytes: (bytes: number) => void,
   limits: RowLimits,
-  piece?: FilePiece,
+  range?: FileRange,
 ): AsyncGenerator<Iterable<TextRecord>> {
-  const splitter = new Splitter(file, end === 'line outside of quotes', maxRowBytes(limits), piece?.line);
+  const splitter = new Splitter(file, end === 'line outside of quotes', maxRowBytes(limits), range?.line);
   try {
-    for await (const chunk of chunksOf(file, onBytes, piece)) yield splitter.push(chunk);
+    for await (const chunk of chunksOf(file, onBytes, range)) yield splitter.push(chunk);
   } catch (error) {
     throw cannotRead(file, error);
   }
@@ -59,9 +59,9 @@ export async function* readRecords(
 async function* chunksOf(
   file: string,
   onBytes: (bytes: number) => void,
-  piece: FilePiece | undefined,
+  range: FileRange | undefined,
 ): AsyncGenerator<Buffer> {
-  const source = file === STDIN ? openStdin() : openBytes(file, CHUNK_BYTES, piece);
+  const source = file === STDIN ? openStdin() : openBytes(file, CHUNK_BYTES, range);
   // pipeline() needs a callback, but it can be empty: an error also destroys the last stream, and then the loop below
   // throws the error.
   const chunks: Readable = file.endsWith('.gz')
@@ -92,9 +92,9 @@ class Splitter {
   readonly #file: string;
   readonly #quotes: boolean;
   readonly #maxBytes: number;
-  // The current record: its pieces from earlier chunks, their total length in bytes, and the number of its first line.
-  // A record that is too long has no pieces; #isReported tells whether it was already yielded as an error.
-  #pieces: Buffer[] = [];
+  // The current record: its fragments from earlier chunks, their total length in bytes, and the number of its first line.
+  // A record that is too long has no fragments; #isReported tells whether it was already yielded as an error.
+  #fragments: Buffer[] = [];
   #length = 0;
   #begin: number;
   #line: number;
@@ -168,17 +168,17 @@ class Splitter {
       this.#open = !this.#open;
   }
 
-  #add(piece: Buffer): void {
-    if (piece.length === 0) return;
-    this.#length += piece.length;
-    if (this.#length <= this.#maxBytes) this.#pieces.push(piece);
-    else this.#pieces = [];
+  #add(fragment: Buffer): void {
+    if (fragment.length === 0) return;
+    this.#length += fragment.length;
+    if (this.#length <= this.#maxBytes) this.#fragments.push(fragment);
+    else this.#fragments = [];
   }
 
   /** Returns the current record, unless it is blank, and begins the next one. */
   #take(): TextRecord | undefined {
     const record = this.#length > this.#maxBytes ? this.#tooLong() : this.#whole();
-    this.#pieces = [];
+    this.#fragments = [];
     this.#length = 0;
     this.#isReported = false;
     this.#begin = this.#line;
@@ -186,9 +186,9 @@ class Splitter {
   }
 
   #whole(): TextRecord | undefined {
-    const [piece] = this.#pieces;
-    if (!piece) return undefined;
-    const bytes = trimmed(this.#pieces.length === 1 ? piece : Buffer.concat(this.#pieces));
+    const [fragment] = this.#fragments;
+    if (!fragment) return undefined;
+    const bytes = trimmed(this.#fragments.length === 1 ? fragment : Buffer.concat(this.#fragments));
     return isBlankRecord(bytes) ? undefined : { place: this.#place(), bytes: () => bytes };
   }
 

@@ -9,11 +9,11 @@ export type PackedRows = BatchWith<string> & { cuSeqlens: Int32Array; actionMask
 export function rowsFrom(batch: PackedRows, first: number, end: number): PackedRows {
   const { cuSeqlens } = batch;
   const [from, to] = [cuSeqlens[first]!, cuSeqlens[end]!];
-  const part = Object.entries(batch).map(([key, values]) => {
+  const cut = Object.entries(batch).map(([key, values]) => {
     if (key === 'cuSeqlens') return [key, cuSeqlens.slice(first, end + 1).map((offset) => offset - from)];
     const column = columnOfKey(key);
     const array = values as Float32Array;
     return [key, column && isPerRow(column) ? array.subarray(first, end) : array.subarray(from, to)];
   });
-  return Object.fromEntries(part);
+  return Object.fromEntries(cut);
 }

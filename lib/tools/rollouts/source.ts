@@ -51,7 +51,7 @@ export function emptyRow(): RowValues {
 }
 
 /** Some consecutive rows of a file: those in the bytes from `start` to before `end`. */
-export interface FilePiece {
+export interface FileRange {
   file: string;
   start: number;
   end: number;
@@ -71,8 +71,8 @@ export interface RowLimits {
 export interface ReadSettings extends RowLimits {
   /** The maximum number of rows in all files. */
   maxRows: number;
-  /** The rows to read, if not all. Only JSON lines without compression and Parquet files can be read in pieces. */
-  piece?: FilePiece | undefined;
+  /** The rows to read, if not all. Only JSON lines without compression and Parquet files can be read in ranges. */
+  range?: FileRange | undefined;
   /** The path of a copy to read instead, for a binary file on a server. Messages and places have the file's own name. */
   copy?: string | undefined;
   /**

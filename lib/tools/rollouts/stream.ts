@@ -5,12 +5,12 @@ import { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 import { splitTable } from './file-name.js';
 import { readAnyFormat } from './format.js';
-import { FILES_AT_ONCE, inTurn } from './in-turn.js';
+import { FILES_AT_ONCE, inOrder } from './in-order.js';
 import { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 import { PartBuilder, type PresentColumns, type RolloutPart, type Rollouts } from './part-builder.js';
 import { remoteFile } from './remote/index.js';
-import { badFile, errorAt, type FilePiece, type ReadSettings } from './source.js';
-import { type OnBadRow, Units } from './units.js';
+import { type OnBadRow, RowSets } from './row-sets.js';
+import { badFile, errorAt, type FileRange, type ReadSettings } from './source.js';
 
 /** Options of {@link readRollouts}. */
 export interface ReadOptions {
@@ -108,7 +108,7 @@ export interface StreamOptions extends ReadOptions {
  * of the files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice. A
  * maxRowTokens of more than 9 million raises this limit.
  *
- * @param files the names of the files. A piece of a file, as cutFile() returns it, stands for some of its rows.
+ * @param files the names of the files. A range of a file, as cutFile() returns it, stands for some of its rows.
  * @throws LossError if the rollouts cannot be read. For a bad value, the message names the file, the line or row, the
  * column, what was expected and what was given. The codes:
  * - `ERR_INVALID_INPUT`: a file is unreadable or empty, a row is malformed, or a value has the wrong type.
@@ -118,7 +118,7 @@ export interface StreamOptions extends ReadOptions {
  * - `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME`: an option is invalid.
  */
 export async function* streamRollouts(
-  files: readonly (string | FilePiece)[],
+  files: readonly (string | FileRange)[],
   {
     columns,
     rename,
@@ -142,7 +142,7 @@ export async function* streamRollouts(
   checkLimit('maxRows', maxRows);
   const names = new ColumnNames(columns, rename, backend, keep, logprobs === 'required');
   const builder = new PartBuilder(names, { maxTokens, maxRowTokens, maxRows }, present);
-  const units = new Units(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
+  const sets = new RowSets(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
   const totalBytes = onProgress ? await totalSize(files) : 0;
   let bytes = 0;
   const onBytes = (more: number) => {
@@ -150,29 +150,29 @@ export async function* streamRollouts(
     onProgress?.({ bytes, totalBytes, rows: builder.rows, tokens: builder.tokens });
   };
   for (const source of files) {
-    const piece = typeof source === 'string' ? undefined : source;
-    const file = piece?.file ?? (source as string);
-    let empty = piece === undefined;
+    const range = typeof source === 'string' ? undefined : source;
+    const file = range?.file ?? (source as string);
+    let empty = range === undefined;
     const warn = strict ? raise : once(onWarning);
-    const settings: ReadSettings = { maxRowTokens, maxRows, warn, piece };
+    const settings: ReadSettings = { maxRowTokens, maxRows, warn, range };
     for await (const block of readAnyFormat(file, names, onBytes, settings))
       for (const row of block) {
         empty = false;
-        const part = units.add(row);
+        const part = sets.add(row);
         if (part) yield part;
       }
     if (empty) throw badFile(file, { expected: 'rollouts', received: 'an empty file' });
   }
-  const part = units.end();
+  const part = sets.end();
   if (part) yield part;
-  if (units.firstBad && builder.rows === 0 && !mayLackRows)
+  if (sets.firstBad && builder.rows === 0 && !mayLackRows)
     throw new LossError(
       'ERR_INVALID_INPUT',
       {
         expected: 'at least one good row',
-        received: `${units.bad} bad ones, the first for this reason: ${units.firstBad.message}`,
+        received: `${sets.bad} bad ones, the first for this reason: ${sets.firstBad.message}`,
       },
-      { cause: units.firstBad },
+      { cause: sets.firstBad },
     );
   yield builder.finish();
 }
@@ -211,13 +211,13 @@ function checkLimit(option: string, value: unknown): void {
     });
 }
 
-async function totalSize(files: readonly (string | FilePiece)[]): Promise<number> {
+async function totalSize(files: readonly (string | FileRange)[]): Promise<number> {
   let sum = 0;
-  for await (const size of inTurn(files, FILES_AT_ONCE, sizeOf)) sum += size;
+  for await (const size of inOrder(files, FILES_AT_ONCE, sizeOf)) sum += size;
   return sum;
 }
 
-async function sizeOf(file: string | FilePiece): Promise<number> {
+async function sizeOf(file: string | FileRange): Promise<number> {
   if (typeof file !== 'string') return file.end - file.start;
   const path = splitTable(file).file;
   return (remoteFile(path)?.about() ?? stat(path)).then(

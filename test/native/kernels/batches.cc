@@ -41,11 +41,11 @@ std::string name_of(DType dtype) {
 
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> all = {
-      {"rows longer than a span", 2, 20011, {}},
-      {"rows of very many spans", 2, 5003, {}},
-      {"packed rows of very many spans", 2, 6001, {6001, 4002}},
+      {"rows longer than a chunk", 2, 20011, {}},
+      {"rows of very many chunks", 2, 5003, {}},
+      {"packed rows of very many chunks", 2, 6001, {6001, 4002}},
       {"packed", 8, 3001, {0, 5, 1, 700, 0, 33, 3001, 2}},
-      {"rows of whole spans", 4, 512, {}},
+      {"rows of whole chunks", 4, 512, {}},
       {"rows of a length not divisible by 4", 6, 37, {}},
       {"tiny rows", 30, 3, {}},
       {"one token", 2, 1, {}},
@@ -79,7 +79,7 @@ std::unique_ptr<Batch> draw_batch(const Shape& shape, DType dtype, bool per_row_
   }
   const int64_t tokens = batch->tokens = layout.tokens();
   for (int64_t i = 0; i < tokens; ++i) batch->mask.push_back(random() % 4 != 0 ? 1 + random() % 255 : 0);
-  // Masks a sixth of the batch in one piece, so that some rows, or some stretches (native/cuda/pass.h), have
+  // Masks a sixth of the batch in one piece, so that some rows, or some tiles (native/cuda/pass.h), have
   // no unmasked token.
   for (int64_t i = tokens / 3; i < tokens / 2; ++i) batch->mask[i] = 0;
   for (int64_t row = 0; row < shape.rows; ++row) batch->expert.push_back(random() % 3 == 0 ? 1 : 0);

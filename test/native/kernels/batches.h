@@ -1,5 +1,5 @@
 // Makes batches in host memory for the tests of the kernels. Their row lengths are difficult cases for the
-// units into which native/cuda/pass.h cuts a batch: spans, steps and quads.
+// units into which native/cuda/pass.h cuts a batch: chunks, steps and quads.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ struct NamedCall {
 
 const Batch& small_batch() {
   static const Batch& batch =
-      *draw_batch(shape_named("rows of whole spans"), DType::kFloat32, false, 3).release();
+      *draw_batch(shape_named("rows of whole chunks"), DType::kFloat32, false, 3).release();
   return batch;
 }
 

@@ -20,7 +20,7 @@ namespace kernels_test {
 namespace {
 
 const Shape& long_rows() {
-  return shape_named("rows longer than a span");
+  return shape_named("rows longer than a chunk");
 }
 
 Function ppo(bool entropy) {
@@ -248,7 +248,7 @@ std::vector<Piece> fault_pieces() {
                                {"errors of advantages", test_advantage_errors},
                                {"calls at once", test_calls_at_once},
                                {"broken kernels", test_broken_kernels}};
-  for (const char* shape : {"packed", "rows of whole spans", "rows of very many spans"})
+  for (const char* shape : {"packed", "rows of whole chunks", "rows of very many chunks"})
     pieces.push_back({std::string("interleaved blocks, ") + shape,
                       [=] { test_interleaved_blocks(shape_named(shape)); }, true});
   return pieces;

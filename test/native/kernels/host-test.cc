@@ -31,7 +31,7 @@ Counted counted_on(const cuda::Resident* resident, const Function& function, con
 }
 
 std::unique_ptr<Batch> small_batch(unsigned seed) {
-  return draw_batch(shape_named("rows of whole spans"), DType::kFloat32, false, seed);
+  return draw_batch(shape_named("rows of whole chunks"), DType::kFloat32, false, seed);
 }
 
 Function ppo() {
@@ -195,7 +195,7 @@ void test_without_mapped_memory() {
 // Tests that trim() gives back all memory that is not in use, and nothing else, whatever fails.
 void test_trim() {
   const auto batch = small_batch(14);
-  const auto large = draw_batch(shape_named("rows longer than a span"), DType::kFloat32, false, 14);
+  const auto large = draw_batch(shape_named("rows longer than a chunk"), DType::kFloat32, false, 14);
   const Outcome expected = on_cpu(ppo(), *batch, kHostCoefficients);
   cuda::Problem problem;
   expect(cuda::trim(0, &problem) == cuda::Status::kOk && emulation::runtime_calls() == 0,

@@ -113,7 +113,7 @@ describe('policy-loss list', () => {
     const titles = stdout.split('\n').filter((line) => line.startsWith('Policy losses'));
     assert.deepEqual(
       titles.map((title) => title.replace(' (--loss, --policy-loss-fn)', '')),
-      ['', ' of verl', ' of TRL', ' of other frameworks and papers'].map((of) => `Policy losses${of}`),
+      ['', ' of verl', ' of TRL', ' of papers'].map((of) => `Policy losses${of}`),
     );
     assert.match(stdout, /^trl\/gmpo .*\nor gmpo /m);
     assert.match(stdout, /^verl\/gspo .*\n +differs from gspo: another default clip range/m);

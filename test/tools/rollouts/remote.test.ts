@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { copyFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
+import { checkRange, cutFile } from '../../../lib/tools/rollouts/cut.js';
 import { expandFiles, readRollouts, streamRollouts } from '../../../lib/tools/rollouts/index.js';
-import { checkPiece, cutFile } from '../../../lib/tools/rollouts/pieces.js';
 import { RETRIES } from '../../../lib/tools/rollouts/remote/remote.js';
 import { runAlone } from '../../support/alone.js';
 import { setEnvironment } from '../../support/environment.js';
@@ -165,8 +165,8 @@ describe('files on servers', () => {
   it('must not change between the check of their digest and the end of the read', async () => {
     const file = folder.write('late.jsonl', readFileSync(EXAMPLE));
     server.reset({ withoutEtag: true, headers: { etag: 'W/"1"' } });
-    const { pieces, size, etag } = await cutFile(server.url('late.jsonl'), 2 ** 30, false);
-    const checkAgain = await checkPiece(pieces[0]!, size, etag);
+    const { ranges, size, etag } = await cutFile(server.url('late.jsonl'), 2 ** 30, false);
+    const checkAgain = await checkRange(ranges[0]!, size, etag);
     await checkAgain();
     writeFileSync(file, readFileSync(file).reverse());
     server.reset({ withoutEtag: true, headers: { etag: 'W/"2"' } });
@@ -205,16 +205,16 @@ describe('files on servers', () => {
     const parquet = nameOf(FILES.at(-1)!);
     const local = await cutFile(folder.path(parquet), 1, true);
     const cut = await cutFile(server.url(parquet), 1, true);
-    const places = ({ start, end, groups, rows }: (typeof cut.pieces)[0]) => ({ start, end, groups, rows });
-    assert.deepEqual(cut.pieces.map(places), local.pieces.map(places));
-    assert.ok(cut.pieces.length > 1);
+    const places = ({ start, end, groups, rows }: (typeof cut.ranges)[0]) => ({ start, end, groups, rows });
+    assert.deepEqual(cut.ranges.map(places), local.ranges.map(places));
+    assert.ok(cut.ranges.length > 1);
     assert.match(cut.etag!, /^"[0-9a-f]{32}"$/);
     const read = server.requests.reduce((sum, [, first, last]) => sum + Math.min(last, cut.size) - first, 0);
     assert.ok(read < cut.size, `${read} of ${cut.size} bytes`);
     // A shard of some row groups reads these, the beginning and the footer.
-    const [piece] = cut.pieces;
+    const [range] = cut.ranges;
     server.reset();
-    for await (const { rows } of streamRollouts([piece!])) assert.equal(rows, piece!.rows);
+    for await (const { rows } of streamRollouts([range!])) assert.equal(rows, range!.rows);
     const reread = server.requests.reduce(
       (sum, [, first, last]) => sum + Math.min(last, cut.size) - first,
       0,
@@ -223,8 +223,8 @@ describe('files on servers', () => {
 
     const lines = await cutFile(server.url('example.jsonl'), 100_000, false);
     assert.deepEqual(
-      lines.pieces.map(({ start, end, line, sha256 }) => ({ start, end, line, sha256 })),
-      (await cutFile(EXAMPLE, 100_000, false)).pieces.map(({ start, end, line, sha256 }) => ({
+      lines.ranges.map(({ start, end, line, sha256 }) => ({ start, end, line, sha256 })),
+      (await cutFile(EXAMPLE, 100_000, false)).ranges.map(({ start, end, line, sha256 }) => ({
         start,
         end,
         line,
@@ -237,8 +237,8 @@ describe('files on servers', () => {
       const plain = await cutFile(server.url(parquet), 1, true);
       assert.equal(plain.etag, undefined);
       assert.deepEqual(
-        plain.pieces.map(({ sha256 }) => sha256),
-        local.pieces.map(({ sha256 }) => sha256),
+        plain.ranges.map(({ sha256 }) => sha256),
+        local.ranges.map(({ sha256 }) => sha256),
       );
     }
   });
@@ -386,12 +386,12 @@ describe('files on servers', () => {
         );
     });
 
-    it('are cut into the pieces of local files', async () => {
+    it('are cut into the ranges of local files', async () => {
       const cut = await cutFile(`s3://${bucket}/runs/example.jsonl`, 100_000, false);
       const local = await cutFile(EXAMPLE, 100_000, false);
       assert.deepEqual(
-        cut.pieces.map(({ start, end, sha256 }) => [start, end, sha256]),
-        local.pieces.map(({ start, end, sha256 }) => [start, end, sha256]),
+        cut.ranges.map(({ start, end, sha256 }) => [start, end, sha256]),
+        local.ranges.map(({ start, end, sha256 }) => [start, end, sha256]),
       );
       assert.ok(cut.etag);
     });

@@ -2,7 +2,7 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { LossError } from '../../../index.js';
 import { type Candidate, type Identification, identify, TRAINER_NAMES } from '../../identify/index.js';
-import { grpoStep, perToken } from '../../parts/advantage-step.js';
+import { grpoMethod, perToken } from '../../parts/advantage-method.js';
 import { type PackedRows, type RolloutPart, streamRollouts } from '../../rollouts/index.js';
 import { countsOf, csv, type Printable, readable, styled, table, type Value } from '../output.js';
 import {
@@ -134,9 +134,9 @@ async function readAll({ files, settings: { read, progress } }: RolloutsRun): Pr
 
 // Computes GRPO's advantages if the rows have none but rewards and groups. Returns whether it did.
 async function addAdvantages({ batch }: RolloutPart): Promise<boolean> {
-  const step = grpoStep();
-  if (!step.appliesTo(batch)) return false;
-  const { computed } = await step.compute(batch);
+  const method = grpoMethod();
+  if (!method.appliesTo(batch)) return false;
+  const { computed } = await method.compute(batch);
   batch.advantages = perToken(batch, computed);
   return true;
 }

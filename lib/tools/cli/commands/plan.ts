@@ -94,7 +94,7 @@ export function addPlan(program: Command, words: readonly string[]): readonly st
 
 const HELP = `\
 JSON lines are cut at the ends of lines and Parquet files at row groups. Compressed files and other formats are not cut.
-The files are read once, for the SHA-256 of each piece, so that 'run' notices if one has changed. Their names are kept
+The files are read once, for the SHA-256 of each range, so that 'run' notices if one has changed. Their names are kept
 as they are given: a relative name is relative to the folder in which 'run' is called.
 
 The options of a loss or an algorithm are those of 'policy-loss evaluate'. If there are several, the plan is for

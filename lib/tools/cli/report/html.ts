@@ -1,6 +1,6 @@
 // A template tag that makes HTML. It escapes every value that is inserted, except values that are HTML themselves.
 
-/** A piece of HTML that is safe to insert into a page. */
+/** HTML that is safe to insert into a page. */
 export class Html {
   readonly text: string;
 

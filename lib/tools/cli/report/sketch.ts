@@ -144,14 +144,14 @@ export class Sketch {
       if (!zeros && bin.low === 0 && bin.high === 0) continue;
       const from = Math.max((Math.max(bin.low, this.min) - low) / width, -1);
       const to = Math.min((Math.min(bin.high, this.max) - low) / width, bins + 1);
-      const span = to - from;
+      const extent = to - from;
       // If a bin is much narrower than the new bins, its whole count goes to the new bin that contains its mean.
-      if (!(span > 1e-6)) {
+      if (!(extent > 1e-6)) {
         put(Math.floor((bin.mean - low) / width), bin.count);
         continue;
       }
       for (let i = Math.floor(from); i < to; i++)
-        put(i, (bin.count * (Math.min(i + 1, to) - Math.max(i, from))) / span);
+        put(i, (bin.count * (Math.min(i + 1, to) - Math.max(i, from))) / extent);
     }
     return { low, width, counts };
   }
@@ -209,11 +209,11 @@ export function binsFor(
 ): { low: number; width: number; bins: number } {
   const shift = centred ? 0.5 : 0;
   const least = Math.max(Math.abs(low), Math.abs(high)) * 1e-6;
-  const span = high - low > least ? high - low : 0;
+  const extent = high - low > least ? high - low : 0;
   // If all values are equal, the bins cover a range around this value that suits its magnitude.
-  const width = roundUp((span || Math.abs(low) || 1) / (span ? most : 10));
-  const first = Math.floor(low / width + shift) - (span ? 0 : 10);
-  const last = Math.floor(high / width + shift) + (span ? 0 : 10);
+  const width = roundUp((extent || Math.abs(low) || 1) / (extent ? most : 10));
+  const first = Math.floor(low / width + shift) - (extent ? 0 : 10);
+  const last = Math.floor(high / width + shift) + (extent ? 0 : 10);
   return { low: (first - shift) * width, width, bins: last - first + 1 };
 }
 

@@ -15,7 +15,7 @@ function countBad(row: Row, isBad: (entropy: number) => boolean): number[] {
   return [bad, least, most];
 }
 
-/** Adds up what countBad() returns. Returns an examiner's parts: the rows and the number of bad values. */
+/** Adds up what countBad() returns. Returns members of an examiner: the rows and the number of bad values. */
 function counter() {
   const rows = new RowSet();
   const found = { tokens: 0, least: Number.POSITIVE_INFINITY, most: Number.NEGATIVE_INFINITY };

@@ -6,7 +6,7 @@ import { RowSet } from '../row-table.js';
 import { medianOf } from '../sums.js';
 
 /** Returns the number of tokens from the first to the last unmasked one. */
-function spanOf({ mask, tokens }: Row): number {
+function lengthOf({ mask, tokens }: Row): number {
   return tokens === 0 ? 0 : mask.lastIndexOf(1) - mask.indexOf(1) + 1;
 }
 
@@ -87,7 +87,7 @@ const maskHoles: Check = {
   advice:
     'In single-turn training, find what cleared the mask. A shift of the mask by one token leaves such holes at the borders of turns.',
   rule: 'info for any such row, because multi-turn rollouts have them',
-  measure: (row) => (spanOf(row) > row.tokens ? [] : undefined),
+  measure: (row) => (lengthOf(row) > row.tokens ? [] : undefined),
   start() {
     const rows = new RowSet();
     return {
@@ -111,29 +111,29 @@ const truncated: Check = {
   rule:
     'info if 5% of the rows (3 or more) share the greatest length, and 5 times more than share a length just below it; ' +
     'warning from 20%, where truncation decides what is learned',
-  measure: (row) => [spanOf(row)],
+  measure: (row) => [lengthOf(row)],
   start() {
     const counts = new Map<number, number>();
-    const spans = new Growing((length) => new Uint32Array(length));
+    const lengths = new Growing((length) => new Uint32Array(length));
     return {
-      add({ 0: span }) {
-        spans.push(span!);
-        counts.set(span!, (counts.get(span!) ?? 0) + 1);
+      add({ 0: length }) {
+        lengths.push(length!);
+        counts.set(length!, (counts.get(length!) ?? 0) + 1);
       },
       finish() {
-        const longest = spans.values.reduce((most, span) => Math.max(most, span), 0);
+        const longest = lengths.values.reduce((most, length) => Math.max(most, length), 0);
         const atLimit = counts.get(longest) ?? 0;
-        const share = spans.length === 0 ? 0 : atLimit / spans.length;
+        const share = lengths.length === 0 ? 0 : atLimit / lengths.length;
         const low = Math.ceil(0.8 * longest);
         let near = 0;
-        for (const [span, count] of counts) if (span >= low && span < longest) near += count;
+        for (const [length, count] of counts) if (length >= low && length < longest) near += count;
         const perLength = near / Math.max(longest - low, 1);
         const found =
           longest >= LONG_ENOUGH && share >= 0.05 && share < 1 && atLimit >= 3 && atLimit > 5 * perLength;
         const rows = new RowSet();
         if (found)
-          spans.values.forEach((span, index) => {
-            if (span === longest) rows.add(index);
+          lengths.values.forEach((length, index) => {
+            if (length === longest) rows.add(index);
           });
         return {
           severity: found ? (share >= 0.2 ? 'warning' : 'info') : undefined,
@@ -153,18 +153,18 @@ const extremeLengths: Check = {
     'With a mean over tokens, the longest responses dominate the loss. With a mean over rows, each token of a very short one weighs much.',
   advice: 'Read these responses, and compare how the modes of --loss-agg-mode weigh them.',
   rule: 'info for rows above 10 times the median length, or of at most 1 token if the median is 16 or more',
-  measure: (row) => [spanOf(row)],
+  measure: (row) => [lengthOf(row)],
   start() {
-    const spans = new Growing((length) => new Uint32Array(length));
+    const lengths = new Growing((length) => new Uint32Array(length));
     return {
-      add: ({ 0: span }) => spans.push(span!),
+      add: ({ 0: length }) => lengths.push(length!),
       finish() {
-        const sorted = spans.values.slice().sort();
+        const sorted = lengths.values.slice().sort();
         const median = medianOf(sorted);
         const rows = new RowSet();
-        spans.values.forEach((span, index) => {
+        lengths.values.forEach((length, index) => {
           // Empty rows are reported by mask-empty.
-          if (span > 10 * median || (span === 1 && median >= 16)) rows.add(index);
+          if (length > 10 * median || (length === 1 && median >= 16)) rows.add(index);
         });
         return {
           severity: rows.size > 0 && median > 0 ? 'info' : undefined,

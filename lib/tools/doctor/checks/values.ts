@@ -106,20 +106,20 @@ const positiveLogprob: Check = {
   },
 };
 
-const LONG_STRETCH = 32;
+const MANY_ZEROS = 32;
 
-// What a row has in a column: too few values, few zeros, a long stretch of zeros, or nothing else.
-const [TOO_FEW, FEW_ZEROS, STRETCH, ONLY_ZEROS] = [0, 1, 2, 3] as const;
+// What a row has in a column: too few values, few zeros, many consecutive zeros, or nothing else.
+const [TOO_FEW, FEW_ZEROS, MANY, ONLY_ZEROS] = [0, 1, 2, 3] as const;
 
 function zerosIn(values: Float32Array | undefined): number {
   if (!values || values.length < LONG_ENOUGH) return TOO_FEW;
-  let [run, longest] = [0, 0];
+  let [zeros, longest] = [0, 0];
   for (const x of values) {
-    run = x === 0 ? run + 1 : 0;
-    longest = Math.max(longest, run);
+    zeros = x === 0 ? zeros + 1 : 0;
+    longest = Math.max(longest, zeros);
   }
   if (longest === values.length) return ONLY_ZEROS;
-  return longest >= LONG_STRETCH ? STRETCH : FEW_ZEROS;
+  return longest >= MANY_ZEROS ? MANY : FEW_ZEROS;
 }
 
 const zeroLogprob: Check = {
@@ -131,7 +131,7 @@ const zeroLogprob: Check = {
     'or a tool result that the mask does not cover, or a column that was never filled. A response that repeats itself endlessly can have it too.',
   advice: 'Mask these tokens, or drop the column if it is 0 everywhere.',
   rule:
-    `error if a column is 0 on all tokens of all rows (of ${LONG_ENOUGH} tokens or more); warning for ${LONG_STRETCH} ` +
+    `error if a column is 0 on all tokens of all rows (of ${LONG_ENOUGH} tokens or more); warning for ${MANY_ZEROS} ` +
     'zeros in a row, or a whole row of zeros: a greedy model can be certain of a few tokens in a row',
   measure: (row) => LOGPROB_COLUMNS.map((column) => zerosIn(row.values(column))),
   start() {
@@ -144,7 +144,7 @@ const zeroLogprob: Check = {
           onlyZeros.set(column, zeros[i] === ONLY_ZEROS && onlyZeros.get(column) !== false);
         });
         found.add(
-          LOGPROB_COLUMNS.map((_, i) => Number(zeros[i]! >= STRETCH)),
+          LOGPROB_COLUMNS.map((_, i) => Number(zeros[i]! >= MANY)),
           index,
         );
       },

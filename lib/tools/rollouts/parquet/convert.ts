@@ -57,13 +57,13 @@ function textOf(bytes: Uint8Array): unknown {
 
 /** Returns bytes as text. Those that are not printable ASCII characters become escape sequences such as \xE9. */
 function escaped(bytes: Uint8Array): string {
-  const parts: string[] = [];
+  const texts: string[] = [];
   // Replacing all characters of a long text at once would take a hundred bytes for each.
   for (let at = 0; at < bytes.length; at += ESCAPED_BYTES) {
-    const part = bufferOf(bytes.subarray(at, at + ESCAPED_BYTES)).toString('latin1');
-    parts.push(part.replace(/[^ !#-&(-~]/g, escapeSequence));
+    const text = bufferOf(bytes.subarray(at, at + ESCAPED_BYTES)).toString('latin1');
+    texts.push(text.replace(/[^ !#-&(-~]/g, escapeSequence));
   }
-  return parts.join('');
+  return texts.join('');
 }
 
 const ESCAPED_BYTES = 2 ** 16;

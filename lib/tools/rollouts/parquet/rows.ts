@@ -27,9 +27,9 @@ export const readRows: ReadRows = async function* (name, names, onBytes, limits)
       limits,
     );
     const budget = new Budget(size, limits);
-    const [from, to] = limits.piece?.groups ?? [0, file.groups.length];
+    const [from, to] = limits.range?.groups ?? [0, file.groups.length];
     const groups = file.groups.slice(from, to);
-    const bytes = limits.piece ? limits.piece.end - limits.piece.start : size;
+    const bytes = limits.range ? limits.range.end - limits.range.start : size;
     const rows = groups.reduce((sum, group) => sum + group.rows, 0);
     let row = file.groups.slice(0, from).reduce((sum, group) => sum + group.rows, 1);
     for (const group of groups) {

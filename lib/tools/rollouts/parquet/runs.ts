@@ -89,21 +89,21 @@ export function walkDeltas(bytes: Uint8Array, start: number, count: number): { e
     at = read.end;
     return read.value;
   };
-  const [block, parts, values] = [next(), next(), next()] as const;
-  const size = block / parts;
+  const [block, miniblocks, values] = [next(), next(), next()] as const;
+  const size = block / miniblocks;
   if (!(block > 0 && block <= MAX_BLOCK && size % 32 === 0) || values !== count)
     throw new Malformed(
       `${count} differences in blocks of whole parts`,
-      `${values} in blocks of ${block} in ${parts} parts`,
+      `${values} in blocks of ${block} in ${miniblocks} parts`,
     );
   let value = signed(next());
   let sum = Math.max(0, value);
   for (let left = count - 1; left > 0; ) {
     const least = signed(next());
-    const widths = bytes.subarray(at, at + parts);
-    at += parts;
-    for (let part = 0; part < parts && left > 0; part++) {
-      const width = widths[part] ?? 0;
+    const widths = bytes.subarray(at, at + miniblocks);
+    at += miniblocks;
+    for (let miniblock = 0; miniblock < miniblocks && left > 0; miniblock++) {
+      const width = widths[miniblock] ?? 0;
       for (let i = 0; i < size && left > 0; i++, left--) {
         value = (value + least + bitsAt(bytes, 8 * at + i * width, width)) | 0;
         sum += Math.max(0, value);

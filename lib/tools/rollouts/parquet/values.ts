@@ -42,8 +42,8 @@ export function valuesOf(
 ): PageValues {
   if (encoding === PLAIN_DICTIONARY || encoding === RLE_DICTIONARY) return indexed(bytes, dictionary);
   if (element.type === 'BOOLEAN') return booleans(bytes, encoding);
-  const decode = async (count: number, part: Uint8Array) => {
-    const values = await decodeValues(element, encoding as number, count, part);
+  const decode = async (count: number, stored: Uint8Array) => {
+    const values = await decodeValues(element, encoding as number, count, stored);
     return convert ? Array.from(values, (value) => convert(value)) : values;
   };
   if (encoding !== PLAIN) {

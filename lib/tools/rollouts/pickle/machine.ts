@@ -45,15 +45,19 @@ export function isPickle(head: Uint8Array): boolean {
  * gives the place as a byte of the file.
  */
 export function unpickle(bytes: Bytes, context: PickleContext, start = 0): Unpickled {
-  const steps = unpickleInSteps(bytes, context, start);
+  const slices = unpickleInSlices(bytes, context, start);
   for (;;) {
-    const { done, value } = steps.next();
+    const { done, value } = slices.next();
     if (done) return value;
   }
 }
 
-/** Does the same as {@link unpickle}, a chunk of the file in each step. */
-export function unpickleInSteps(bytes: Bytes, context: PickleContext, start = 0): Generator<void, Unpickled> {
+/** Does the same as {@link unpickle}, a chunk of the file in each slice. */
+export function unpickleInSlices(
+  bytes: Bytes,
+  context: PickleContext,
+  start = 0,
+): Generator<void, Unpickled> {
   if (context.depth > MAX_FILES)
     throw badFile(bytes.file, {
       expected: `at most ${MAX_FILES} pickles one inside the other`,
@@ -67,7 +71,7 @@ const MAX_FILES = 3;
 // Longer texts and bytes stay in the file.
 const MAX_SHORT_TEXT = 64;
 // Fewer numbers in a row take less memory as an array.
-const MIN_RUN = 16;
+const MIN_STORED = 16;
 const MAX_INTEGER_BYTES = 64;
 // These limits bound the memory that a pickle can take. A cost of 1 stands for about 16 bytes, so that all objects take
 // less than 200 MB. Ten tensors for each of several thousand rollouts fit.
@@ -141,7 +145,7 @@ class Machine {
       case 0x28: // MARK
         if (this.#marks.length === MAX_MARKS)
           throw this.#cursor.error(`at most ${MAX_MARKS} open containers`, 'more');
-        if (this.#appendRunAhead()) break;
+        if (this.#appendNumbersAhead()) break;
         this.#marks.push({ height: this.#stack.length, position: this.#cursor.position, isPlain: true });
         break;
       case 0x30: // POP
@@ -198,11 +202,11 @@ class Machine {
         this.#pushTuple(this.#popSeveral(opcode - 0x84));
         break;
       case TUPLE: {
-        const { items, run } = this.#popMark();
-        if (!run || items.length < MAX_SHORT_TUPLE) this.#pushTuple(items);
+        const { items, stored } = this.#popMark();
+        if (!stored || items.length < MAX_SHORT_TUPLE) this.#pushTuple(items);
         else {
           const list = new PyList();
-          list.pushRun(run);
+          list.pushStored(stored);
           this.#pushNew(list, LIST_COST);
         }
         break;
@@ -212,8 +216,8 @@ class Machine {
         this.#append([this.#pop()]);
         break;
       case APPENDS: {
-        const { items, run } = this.#popMark();
-        this.#append(items, run);
+        const { items, stored } = this.#popMark();
+        this.#append(items, stored);
         break;
       }
       case 0x90: // ADDITEMS
@@ -317,11 +321,13 @@ class Machine {
     const mark = this.#marks.pop();
     if (!mark) throw this.#cursor.error('a mark on the stack', 'none');
     const items = this.#stack.splice(mark.height);
-    const isRun = mark.isPlain && items.length >= MIN_RUN;
+    const isStored = mark.isPlain && items.length >= MIN_STORED;
     const size = this.#cursor.opcodeAt - mark.position;
     return {
       items,
-      run: isRun ? { bytes: this.#cursor.bytes.slice(mark.position, size), count: items.length } : undefined,
+      stored: isStored
+        ? { bytes: this.#cursor.bytes.slice(mark.position, size), count: items.length }
+        : undefined,
     };
   }
 
@@ -333,11 +339,11 @@ class Machine {
 
   // --- containers
 
-  #append(items: unknown[], run?: { bytes: Bytes; count: number }): void {
+  #append(items: unknown[], stored?: { bytes: Bytes; count: number }): void {
     const list = this.#top();
     if (!(list instanceof PyList)) throw this.#cursor.error('a list to append to', 'another value');
-    this.#spend(run ? LIST_COST : 1 + items.length);
-    if (run) list.pushRun(run);
+    this.#spend(stored ? LIST_COST : 1 + items.length);
+    if (stored) list.pushStored(stored);
     else list.push(items);
   }
 
@@ -345,11 +351,11 @@ class Machine {
    * Appends the numbers that come next to the list on the stack, without putting them there first. Returns whether they
    * are many, and followed by the opcode that appends them.
    */
-  #appendRunAhead(): boolean {
+  #appendNumbersAhead(): boolean {
     const list = this.#stack.at(-1);
     if (!(list instanceof PyList)) return false;
     const { count, size, next } = this.#cursor.plainAhead();
-    if (next !== APPENDS || count < MIN_RUN) return false;
+    if (next !== APPENDS || count < MIN_STORED) return false;
     this.#append([], { bytes: this.#cursor.skip(size), count });
     this.#cursor.opcode();
     return true;

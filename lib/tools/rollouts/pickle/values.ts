@@ -1,5 +1,5 @@
 // The values that a pickle becomes. A tuple is an array, a dict is a Map, and None is null. What is large stays in the
-// file until it is used: long texts, bytes, and runs of numbers.
+// file until it is used: long texts, bytes, and lists of numbers.
 import type { Bytes } from '../bytes.js';
 import { numberOrText } from '../values.js';
 
@@ -18,7 +18,7 @@ export class LongText {
 }
 
 /** Consecutive numbers in a pickle: the bytes of the opcodes that push them. */
-export interface NumberRun {
+export interface StoredNumbers {
   bytes: Bytes;
   count: number;
 }
@@ -26,25 +26,25 @@ export interface NumberRun {
 /** A list or a set. */
 export class PyList {
   length = 0;
-  readonly #pieces: (unknown[] | NumberRun)[] = [];
+  readonly #contents: (unknown[] | StoredNumbers)[] = [];
 
   push(items: readonly unknown[]): void {
-    const last = this.#pieces.at(-1);
+    const last = this.#contents.at(-1);
     this.length += items.length;
-    if (!Array.isArray(last)) this.#pieces.push([...items]);
+    if (!Array.isArray(last)) this.#contents.push([...items]);
     else for (const item of items) last.push(item);
   }
 
   /** Adds numbers that stay in the file. */
-  pushRun(run: NumberRun): void {
-    this.length += run.count;
-    this.#pieces.push(run);
+  pushStored(numbers: StoredNumbers): void {
+    this.length += numbers.count;
+    this.#contents.push(numbers);
   }
 
   /** Returns all items. The caller must check the length first. */
   items(): unknown[] {
     const items: unknown[] = [];
-    for (const piece of this.#pieces) forEach(piece, (item) => items.push(item));
+    for (const some of this.#contents) forEach(some, (item) => items.push(item));
     return items;
   }
 
@@ -53,12 +53,12 @@ export class PyList {
    * returns undefined. The caller must check the length first.
    */
   numbers(): Float64Array | undefined {
-    if (this.#pieces.every((piece) => Array.isArray(piece))) return undefined;
+    if (this.#contents.every((some) => Array.isArray(some))) return undefined;
     const numbers = new Float64Array(this.length);
     let at = 0;
     let isOther = false;
-    for (const piece of this.#pieces)
-      forEach(piece, (item) => {
+    for (const some of this.#contents)
+      forEach(some, (item) => {
         if (typeof item === 'number') numbers[at] = item;
         else if (typeof item === 'boolean' || item === null)
           numbers[at] = item === null ? Number.NaN : Number(item);
@@ -136,12 +136,12 @@ const FRAME = 0x95;
 const FRAME_BYTES = 8;
 
 /** Calls `visit` with each item of a part of a list. */
-function forEach(piece: unknown[] | NumberRun, visit: (item: unknown) => void): void {
-  if (Array.isArray(piece)) {
-    for (const item of piece) visit(item);
+function forEach(range: unknown[] | StoredNumbers, visit: (item: unknown) => void): void {
+  if (Array.isArray(range)) {
+    for (const item of range) visit(item);
     return;
   }
-  const view = new DataView(piece.bytes.read().buffer);
+  const view = new DataView(range.bytes.read().buffer);
   const { byteLength } = view;
   for (let at = 0; at < byteLength; ) {
     const opcode = view.getUint8(at++);
@@ -164,31 +164,31 @@ const MAX_DEPTH = 32;
 
 /**
  * Converts a value to what JSON can hold. Objects become their state. Returns undefined for a value that contains itself,
- * is nested too deeply, or has more parts than `budget` allows: shared parts count each time.
- * @param budget the largest number of parts, or of characters of text.
+ * is nested too deeply, or has more items than `budget` allows: shared items count each time.
+ * @param budget the largest number of items, or of characters of text.
  */
 export function plainOf(value: unknown, budget: number): unknown {
   let left = budget;
   const failed = Symbol('failed');
-  const convert = (part: unknown, depth: number): unknown => {
+  const convert = (item: unknown, depth: number): unknown => {
     if (--left < 0 || depth > MAX_DEPTH) throw failed;
-    if (part === null || typeof part === 'number' || typeof part === 'boolean' || typeof part === 'string')
-      return part;
-    if (part instanceof LongText) {
-      left -= part.bytes.size;
+    if (item === null || typeof item === 'number' || typeof item === 'boolean' || typeof item === 'string')
+      return item;
+    if (item instanceof LongText) {
+      left -= item.bytes.size;
       if (left < 0) throw failed;
-      return part.toString();
+      return item.toString();
     }
-    if (part instanceof PyList) {
-      if (part.length > left) throw failed;
-      return part.items().map((item) => convert(item, depth + 1));
+    if (item instanceof PyList) {
+      if (item.length > left) throw failed;
+      return item.items().map((each) => convert(each, depth + 1));
     }
-    if (Array.isArray(part)) return part.map((item) => convert(item, depth + 1));
-    if (part instanceof Map) {
-      const entries = [...part].map(([key, item]) => [String(key), convert(item, depth + 1)] as const);
+    if (Array.isArray(item)) return item.map((each) => convert(each, depth + 1));
+    if (item instanceof Map) {
+      const entries = [...item].map(([key, each]) => [String(key), convert(each, depth + 1)] as const);
       return fromEntries(entries);
     }
-    if (part instanceof Instance) return convert(part.state ?? null, depth + 1);
+    if (item instanceof Instance) return convert(item.state ?? null, depth + 1);
     return null;
   };
   try {

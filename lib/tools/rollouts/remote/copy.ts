@@ -3,11 +3,11 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { badFile, type FilePiece } from '../source.js';
+import { badFile, type FileRange } from '../source.js';
 import { makeTemporaryFolder, removeTemporaryFolder } from '../write/temporary.js';
 import { bytesOf, type RemoteFile, remoteFile } from './index.js';
 
-/** A copy of a file, or of what a piece of it needs. */
+/** A copy of a file, or of what a range of its rows needs. */
 export interface FileCopy {
   path: string;
   /** Removes the copy. */
@@ -15,7 +15,7 @@ export interface FileCopy {
 }
 
 /** Some bytes of a file: those from `start` to before `end`. */
-type Range = Pick<FilePiece, 'start' | 'end'>;
+type ByteRange = Pick<FileRange, 'start' | 'end'>;
 
 // The bytes 'PAR1' begin a Parquet file. At its end are the footer's length and the same bytes again.
 const PARQUET_BEGIN = 4;
@@ -23,10 +23,10 @@ const PARQUET_END = 8;
 
 /**
  * Copies a file from its server. Returns undefined for a local file.
- * @param piece what to copy: some row groups of a Parquet file, with the footer; undefined for the whole file.
+ * @param range what to copy: some row groups of a Parquet file, with the footer; undefined for the whole file.
  * @throws LossError `ERR_INVALID_INPUT` if the file cannot be read.
  */
-export async function copyOf(name: string, piece?: FilePiece): Promise<FileCopy | undefined> {
+export async function copyOf(name: string, range?: FileRange): Promise<FileCopy | undefined> {
   const remote = remoteFile(name);
   if (!remote) return undefined;
   const { size } = await remote.about();
@@ -37,7 +37,7 @@ export async function copyOf(name: string, piece?: FilePiece): Promise<FileCopy 
     const target = await open(path, 'w');
     try {
       await target.truncate(size);
-      const ranges = piece ? await rangesOf(name, remote, piece, size) : [{ start: 0, end: size }];
+      const ranges = range ? await rangesOf(name, remote, range, size) : [{ start: 0, end: size }];
       for (const range of ranges) await copy(remote, range, target);
     } finally {
       await target.close();
@@ -49,13 +49,13 @@ export async function copyOf(name: string, piece?: FilePiece): Promise<FileCopy 
   return { path, remove };
 }
 
-/** Returns the ranges of a piece of a Parquet file, which needs the file's beginning and its footer too. */
+/** Returns the byte ranges of a range of rows of a Parquet file, which needs the file's beginning and its footer too. */
 async function rangesOf(
   name: string,
   remote: RemoteFile,
-  { start, end }: Range,
+  { start, end }: ByteRange,
   size: number,
-): Promise<Range[]> {
+): Promise<ByteRange[]> {
   if (size < PARQUET_BEGIN + PARQUET_END)
     throw badFile(name, { expected: 'a Parquet file', received: `a file of ${size} bytes` });
   const tail = await bytesOf(remote, size - PARQUET_END, size);
@@ -67,7 +67,7 @@ async function rangesOf(
   ];
 }
 
-async function copy(remote: RemoteFile, { start, end }: Range, target: FileHandle): Promise<void> {
+async function copy(remote: RemoteFile, { start, end }: ByteRange, target: FileHandle): Promise<void> {
   let position = start;
   for await (const chunk of remote.read(start, end))
     for (let done = 0; done < chunk.length; ) {

@@ -112,7 +112,7 @@ async function readHeader(file: string, name: string, reader: ByteReader): Promi
   const numbers = /'shape':\s*\(([\d,\s]*)\)/.exec(text)?.[1];
   const shape = numbers
     ?.split(',')
-    .filter((part) => part.trim() !== '')
+    .filter((number) => number.trim() !== '')
     .map(Number);
   const isValid = shape && shape.length <= MAX_DIMENSIONS && Number.isSafeInteger(sizeOfShape(shape));
   if (descr === undefined || fortran === undefined || !isValid)

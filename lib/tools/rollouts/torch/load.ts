@@ -2,7 +2,7 @@
 // inside of pickles, several pickles with the storages after them. The storages stay in the file.
 import type { Bytes } from '../bytes.js';
 import { Global } from '../pickle/globals.js';
-import { type PickleContext, type Unpickled, unpickle, unpickleInSteps } from '../pickle/machine.js';
+import { type PickleContext, type Unpickled, unpickle, unpickleInSlices } from '../pickle/machine.js';
 import { BadObject, PyList } from '../pickle/values.js';
 import { badFile } from '../source.js';
 import { type Archive, isZip, openEntry, readArchive } from './archive.js';
@@ -31,13 +31,13 @@ export function loadTorch(bytes: Bytes, depth: number): unknown {
   return wholePickle(content, unpickle(content, context));
 }
 
-/** Reads what a pickle or a torch file holds, a chunk of the file in each step. */
-export function* loadInSteps(bytes: Bytes): Generator<void, unknown> {
+/** Reads what a pickle or a torch file holds, a chunk of the file in each slice. */
+export function* loadInSlices(bytes: Bytes): Generator<void, unknown> {
   if (isZip(bytes.read(0, Math.min(4, bytes.size)))) {
     const { content, context } = openTorch(bytes, 0);
-    return wholePickle(content, yield* unpickleInSteps(content, context));
+    return wholePickle(content, yield* unpickleInSlices(content, context));
   }
-  const pickle = yield* unpickleInSteps(bytes, contextOf(0));
+  const pickle = yield* unpickleInSlices(bytes, contextOf(0));
   return pickle.value === LEGACY_MAGIC ? loadLegacy(bytes, 0) : wholePickle(bytes, pickle);
 }
 

@@ -140,10 +140,10 @@ export class Strided {
     if (size === 0) return new Uint8Array(0);
     if (this.#isContiguous())
       return this.#inOrder(bytes.read(this.offset * elementBytes, size * elementBytes));
-    const span = this.shape.reduce((sum, n, i) => sum + (n - 1) * this.strides[i]!, 1);
-    const isNear = span * elementBytes <= MAX_SPREAD;
+    const extent = this.shape.reduce((sum, n, i) => sum + (n - 1) * this.strides[i]!, 1);
+    const isNear = extent * elementBytes <= MAX_SPREAD;
     const source = isNear
-      ? bytes.read(this.offset * elementBytes, span * elementBytes)
+      ? bytes.read(this.offset * elementBytes, extent * elementBytes)
       : this.storage.whole();
     const target = new Uint8Array(size * elementBytes);
     let at = 0;

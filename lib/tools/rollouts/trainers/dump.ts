@@ -42,8 +42,8 @@ export interface DumpContext {
   settings: ReadSettings;
 }
 
-/** A part of a list, such as the response in a list of all tokens. */
-export class ListPart {
+/** A range of a list, such as the response in a list of all tokens. */
+export class ListRange {
   readonly list: PyList;
   readonly from: number;
   readonly to: number;
@@ -61,7 +61,7 @@ export function partOf(value: unknown, from: number, to: number): unknown {
   if (length === undefined) return value;
   if (!(from >= 0 && from <= to && to <= length))
     throw new BadObject(`at least ${to} elements from ${from} on`, String(length));
-  if (value instanceof PyList) return new ListPart(value, from, to);
+  if (value instanceof PyList) return new ListRange(value, from, to);
   return tensorOf(value)!.slice(from, to);
 }
 
@@ -140,7 +140,7 @@ function cellOf(value: unknown, key: string, names: ColumnNames, limits: RowLimi
     const values = tensor.values();
     return tensor.shape.length === 0 ? values[0] : values;
   }
-  if (value instanceof ListPart) {
+  if (value instanceof ListRange) {
     checkLength(value.list.length);
     return (value.list.numbers() ?? value.list.items()).slice(value.from, value.to);
   }
@@ -165,7 +165,7 @@ function cellOf(value: unknown, key: string, names: ColumnNames, limits: RowLimi
 
 /**
  * Returns a reader of a format of binary files.
- * @param open finds the rows in the bytes of a file, a chunk of the file in each step.
+ * @param open finds the rows in the bytes of a file, a chunk of the file in each slice.
  */
 export function readDump(open: (bytes: Bytes, context: DumpContext) => Generator<void, Dump>): ReadRows {
   return async function* (file, names, onBytes, settings) {
@@ -175,14 +175,14 @@ export function readDump(open: (bytes: Bytes, context: DumpContext) => Generator
       const { size } = await stat(path);
       descriptor = openSync(path, 'r');
       const context = { file, names, settings };
-      const steps = open(Bytes.ofFile(file, descriptor, size), context);
-      let step = located({ file }, () => steps.next());
-      while (!step.done) {
+      const slices = open(Bytes.ofFile(file, descriptor, size), context);
+      let slice = located({ file }, () => slices.next());
+      while (!slice.done) {
         // Leaves time for other work of the process.
         await setImmediate();
-        step = located({ file }, () => steps.next());
+        slice = located({ file }, () => slices.next());
       }
-      for (const { rows, share } of rowsOf(step.value, context)) {
+      for (const { rows, share } of rowsOf(slice.value, context)) {
         yield rows;
         onBytes(share * size);
       }

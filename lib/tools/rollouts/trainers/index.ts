@@ -1,7 +1,7 @@
 // The files that trainers write in the formats of pickle and torch.save, and what recognises them: their content.
 import type { Bytes } from '../bytes.js';
 import { Instance } from '../pickle/values.js';
-import { loadInSteps } from '../torch/load.js';
+import { loadInSlices } from '../torch/load.js';
 import { type Dump, type DumpContext, readDump, unknownDump } from './dump.js';
 import { skyrlDump } from './skyrl.js';
 import { slimeDump } from './slime.js';
@@ -10,7 +10,7 @@ import { verlDump } from './verl.js';
 
 /** Reads a pickle or a torch file. */
 export const readPickled = readDump(function* (bytes: Bytes, context: DumpContext): Generator<void, Dump> {
-  const value = yield* loadInSteps(bytes);
+  const value = yield* loadInSlices(bytes);
   const experiences = experiencesIn(value);
   const dump = experiences
     ? trinityDump(experiences)
@@ -20,7 +20,7 @@ export const readPickled = readDump(function* (bytes: Bytes, context: DumpContex
 });
 
 /** Reads a file that is one frame of Trinity-RFT's experiences. */
-// biome-ignore lint/correctness/useYield: a frame is read in one step.
+// biome-ignore lint/correctness/useYield: a frame is read in one slice.
 export const readTrinityFrame = readDump(function* (bytes: Bytes): Generator<void, Dump> {
   return trinityDump(readFrame(bytes));
 });

@@ -41,8 +41,8 @@ function responseOf(
   const found = mask.findIndex((flag, t) => t > 0 && t < to && flag !== 0 && flag !== false);
   const from = found < 0 ? to : found;
   const row: RowValues = { [ROW_TOKENS]: to - from };
-  const part = (value: unknown) => (listOf(value).length === mask.length ? cut(value, from, to) : value);
-  for (const [key, value] of Object.entries(values)) row[key] = part(value);
+  const cutIfLong = (value: unknown) => (listOf(value).length === mask.length ? cut(value, from, to) : value);
+  for (const [key, value] of Object.entries(values)) row[key] = cutIfLong(value);
   Object.assign(row, renamed(row, columns));
   row.action_mask = mask.slice(from, to);
   return row;

@@ -36,7 +36,7 @@ export interface PaddedBatch {
   rows?: number;
   /** Columns that are computed from others. They come first. */
   computed?: (
-    part: (name: string, row: number) => Strided | undefined,
+    cells: (name: string, row: number) => Strided | undefined,
   ) => Readonly<Record<string, DumpColumn>>;
 }
 
@@ -63,27 +63,27 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
   const count = rows ?? rowCount(reference);
   if (count > rowCount(reference)) throw new BadObject(`${count} rows`, String(rowCount(reference)));
   const width = isStrided(reference) ? reference.shape[1] : undefined;
-  const spanOf = spans(all, width, paddingAt);
-  const part = (name: string, row: number): Strided | undefined => {
+  const rangeOf = ranges(all, width, paddingAt);
+  const cells = (name: string, row: number): Strided | undefined => {
     const found = all.get(name);
     if (!found) return undefined;
     if (rowCount(found) <= row)
       throw new BadObject(`at least ${row + 1} rows of ${name}`, String(rowCount(found)));
     const value = found.at(row);
     if (value.shape.length !== 1 || (isStrided(found) && found.shape[1] !== width)) return value;
-    const [from, to] = spanOf(row);
+    const [from, to] = rangeOf(row);
     if (to > value.shape[0]!)
       throw new BadObject(`at least ${to} elements of ${name}`, String(value.shape[0]));
     return value.slice(from, to);
   };
 
-  const columns = new Map<string, DumpColumn>(Object.entries(computed?.(part) ?? {}));
+  const columns = new Map<string, DumpColumn>(Object.entries(computed?.(cells) ?? {}));
   const add = (name: string, column: DumpColumn) => {
     if (!columns.has(name)) columns.set(name, column);
   };
   for (const [ours, theirs] of Object.entries(mapping)) {
     const name = theirs.find((candidate) => all.has(candidate));
-    if (name !== undefined) add(ours, (row) => part(name, row));
+    if (name !== undefined) add(ours, (row) => cells(name, row));
   }
   const lists = new Map<string, unknown[]>();
   for (const [name, value] of others ?? []) {
@@ -100,12 +100,12 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
     for (const [ours, theirs] of Object.entries(mapping)) if (theirs.includes(name)) add(ours, column);
     add(name, column);
   }
-  for (const name of all.keys()) add(name, (row) => part(name, row));
+  for (const name of all.keys()) add(name, (row) => cells(name, row));
   return {
     rows: count,
     columns,
     tokens: (row) => {
-      const [from, to] = spanOf(row);
+      const [from, to] = rangeOf(row);
       return to - from;
     },
   };
@@ -120,14 +120,14 @@ function rowCount(rows: Rows): number {
 }
 
 /** Returns a function that gives the first and the last column of a row's response. */
-function spans(
+function ranges(
   all: ReadonlyMap<string, Rows>,
   width: number | undefined,
   paddingAt: 'left' | 'right',
 ): (row: number) => readonly [number, number] {
   const mask = MASKS.flatMap((name) => all.get(name) ?? [])[0];
   const attention = all.get('attention_mask');
-  let last: { row: number; span: readonly [number, number] } | undefined;
+  let last: { row: number; range: readonly [number, number] } | undefined;
   const find = (row: number): readonly [number, number] => {
     if (width === undefined)
       return [0, lengthOf((mask ?? all.get('responses') ?? [...all.values()][0]!).at(row))!];
@@ -143,8 +143,8 @@ function spans(
     return [0, mask ? endOf(readMask(mask.at(row), 0, width)) : width];
   };
   return (row) => {
-    if (last?.row !== row) last = { row, span: find(row) };
-    return last.span;
+    if (last?.row !== row) last = { row, range: find(row) };
+    return last.range;
   };
 }
 

@@ -47,8 +47,8 @@ function batchOf(tensors: ReadonlyMap<unknown, unknown>, others?: ReadonlyMap<un
     ...(others && { others }),
     mapping: MAPPING,
     paddingAt: 'right',
-    computed: (part) =>
-      rewards === undefined || hasReward ? {} : { reward: (row) => sumOf(part(rewards, row)) },
+    computed: (cells) =>
+      rewards === undefined || hasReward ? {} : { reward: (row) => sumOf(cells(rewards, row)) },
   });
 }
 

@@ -30,7 +30,7 @@ export const bytesOfTensor = ({ dtype, shape }: TensorEntry) =>
 /** A tensor to write. */
 interface Tensor extends TensorEntry {
   /** Returns the tensor's elements for one row. It is called once per row, in the order of the rows. */
-  piece(row: StagedRow): ArrayBufferView;
+  data(row: StagedRow): ArrayBufferView;
   /** The elements that come before the elements of the first row. */
   prefix?: ArrayBufferView;
 }
@@ -87,16 +87,16 @@ function perToken(
   dtype: GradientDtype,
 ): Tensor[] {
   const shape = padded ? [rows, longest] : [tokens];
-  const piece = (values: Float32Array) => {
+  const data = (values: Float32Array) => {
     const row = dtype === 'float32' ? values : rounded(values, dtype);
     if (!padded || row.length === longest) return row;
     const filled = dtype === 'float32' ? new Float32Array(longest) : new Uint16Array(longest);
     filled.set(row);
     return filled;
   };
-  const grad: Tensor = { name: 'grad', dtype: DTYPES[dtype], shape, piece: (row) => piece(row.grad) };
+  const grad: Tensor = { name: 'grad', dtype: DTYPES[dtype], shape, data: (row) => data(row.grad) };
   if (!hasEntropy) return [grad];
-  return [grad, { ...grad, name: 'grad_entropy', piece: (row) => piece(row.gradEntropy!) }];
+  return [grad, { ...grad, name: 'grad_entropy', data: (row) => data(row.gradEntropy!) }];
 }
 
 function cuSeqlens({ rows }: Staging): Tensor {
@@ -106,7 +106,7 @@ function cuSeqlens({ rows }: Staging): Tensor {
     dtype: 'I64',
     shape: [rows + 1],
     prefix: new BigInt64Array(1),
-    piece: ({ grad }) => {
+    data: ({ grad }) => {
       end += BigInt(grad.length);
       return BigInt64Array.of(end);
     },
@@ -118,7 +118,7 @@ function lengths({ rows }: Staging): Tensor {
     name: 'lengths',
     dtype: 'I64',
     shape: [rows],
-    piece: ({ grad }) => BigInt64Array.of(BigInt(grad.length)),
+    data: ({ grad }) => BigInt64Array.of(BigInt(grad.length)),
   };
 }
 
@@ -127,7 +127,7 @@ function numberTensor({ rows }: Staging, { name, kind }: IdColumn): Tensor {
     name,
     dtype: kind === 'integer' ? 'I64' : 'F64',
     shape: [rows],
-    piece: ({ ids }) => {
+    data: ({ ids }) => {
       const value = Number(ids[name]);
       return kind === 'integer' ? BigInt64Array.of(BigInt(value)) : Float64Array.of(value);
     },
@@ -153,23 +153,23 @@ async function indexTensor(
     name,
     dtype: 'I64',
     shape: [staging.rows],
-    piece: ({ ids }) => BigInt64Array.of(indices.get(JSON.stringify(ids[name])) ?? -1n),
+    data: ({ ids }) => BigInt64Array.of(indices.get(JSON.stringify(ids[name])) ?? -1n),
   };
 }
 
-async function writeTensor(file: FileHandle, { prefix, piece }: Tensor, staging: Staging): Promise<void> {
-  let pieces = prefix ? [bytesOf(prefix)] : [];
+async function writeTensor(file: FileHandle, { prefix, data }: Tensor, staging: Staging): Promise<void> {
+  let buffers = prefix ? [bytesOf(prefix)] : [];
   let length = 0;
   for await (const row of staging.read()) {
-    const bytes = bytesOf(piece(row));
-    pieces.push(bytes);
+    const bytes = bytesOf(data(row));
+    buffers.push(bytes);
     length += bytes.length;
     if (length < WRITE_BYTES) continue;
-    await file.appendFile(Buffer.concat(pieces));
-    pieces = [];
+    await file.appendFile(Buffer.concat(buffers));
+    buffers = [];
     length = 0;
   }
-  await file.appendFile(Buffer.concat(pieces));
+  await file.appendFile(Buffer.concat(buffers));
 }
 
 const WRITE_BYTES = 1 << 20;

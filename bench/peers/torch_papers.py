@@ -1,4 +1,4 @@
-"""Policy losses of other frameworks and papers in eager PyTorch, with their default arguments.
+"""Policy losses of papers in eager PyTorch, with their default arguments.
 
 bapo and m2po_clip read sums of the batch back to the host, as their authors' code does. m2po, m2po_clip and real have
 tensors whose shapes depend on the data.
@@ -344,7 +344,7 @@ def real(b, tau=0.5):
     return loss, {"pg_loss": loss.detach()}
 
 
-OTHERS = {
+PAPERS = {
     function.__name__: function
     for function in (
         *(corrected_ppo, clipped_pg, decoupled_ppo, m2po, m2po_clip, rollout_is, segment_ppo, prime_rl, prime_rl_ipo),

@@ -1,6 +1,6 @@
-// Cuts rows into stretches of 128 tokens, so that several warps can compute one row.
+// Cuts rows into tiles of 128 tokens, so that several warps can compute one row.
 //
-// A row's first stretch begins at the row's first token, rounded down to a whole quad. Where stretches begin
+// A row's first tile begins at the row's first token, rounded down to a whole quad. Where tiles begin
 // does not depend on the device, so the results of a recurrence do not depend on it either.
 #pragma once
 
@@ -8,42 +8,42 @@
 
 namespace policy_loss::cuda {
 
-// The range of a row's tokens, and where the row's first stretch begins.
+// The range of a row's tokens, and where the row's first tile begins.
 struct RowRange {
   int64_t row, begin, end, aligned;
 
   __device__ __forceinline__ RowRange(const Layout& layout, int64_t row)
       : row(row), begin(layout.begin(row)), end(begin + layout.length(row)), aligned(begin / kQuad * kQuad) {}
 
-  // Returns where the row's last stretch begins, or a number below `aligned` if the row has no tokens. The
-  // argument is the number of tokens per stretch.
-  __device__ __forceinline__ int64_t last(int64_t stretch) const {
-    return end > begin ? aligned + (end - 1 - aligned) / stretch * stretch : aligned - stretch;
+  // Returns where the row's last tile begins, or a number below `aligned` if the row has no tokens. The
+  // argument is the number of tokens per tile.
+  __device__ __forceinline__ int64_t last(int64_t tile) const {
+    return end > begin ? aligned + (end - 1 - aligned) / tile * tile : aligned - tile;
   }
   __device__ __forceinline__ bool contains(int64_t from, int64_t to) const {
     return from >= begin && to <= end;
   }
 };
 
-// Returns the index of a row's first stretch of `length` tokens. The stretches of a row have consecutive
+// Returns the index of a row's first tile of `length` tokens. The tiles of a row have consecutive
 // indices. An index between those of two rows may be unused.
-template <int64_t length = kStretch>
-PL_FN int64_t first_stretch(const Layout& layout, int64_t row) {
+template <int64_t length = kTile>
+PL_FN int64_t first_tile(const Layout& layout, int64_t row) {
   return layout.begin(row) / length + row;
 }
-// Returns a number that is larger than the index of any stretch of the batch.
-template <int64_t length = kStretch>
-PL_FN int64_t count_stretches(const SpannedBatch& pass) {
+// Returns a number that is larger than the index of any tile of the batch.
+template <int64_t length = kTile>
+PL_FN int64_t count_tiles(const ChunkedBatch& pass) {
   return pass.tokens / length + pass.batch.layout.rows;
 }
 
-// Returns the row to which the index of a stretch belongs.
-template <int64_t length = kStretch>
-__device__ __forceinline__ int64_t row_of_stretch(const Layout& layout, int64_t index) {
+// Returns the row to which the index of a tile belongs.
+template <int64_t length = kTile>
+__device__ __forceinline__ int64_t row_of_tile(const Layout& layout, int64_t index) {
   int64_t low = 0, high = layout.rows - 1;
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    if (first_stretch<length>(layout, middle + 1) > index)
+    if (first_tile<length>(layout, middle + 1) > index)
       high = middle;
     else
       low = middle + 1;
@@ -51,28 +51,28 @@ __device__ __forceinline__ int64_t row_of_stretch(const Layout& layout, int64_t 
   return low;
 }
 
-// Calls visit(row, at, index) for each stretch of this warp's share of the batch. The stretch begins at token
-// `at` of the batch.
+// Divides the tiles of the batch among the warps. Calls visit(row, at, index) for each tile that this warp
+// gets. The tile begins at token `at` of the batch.
 template <class Visit>
-__device__ __forceinline__ void for_stretches(const SpannedBatch& pass, Visit visit) {
+__device__ __forceinline__ void for_tiles(const ChunkedBatch& pass, Visit visit) {
   const Layout& layout = pass.batch.layout;
-  const int64_t all = count_stretches(pass);
-  const int64_t share = (all + all_warps() - 1) / all_warps();
-  int64_t index = first_warp() * share;
-  const int64_t last = min(index + share, all);
+  const int64_t all = count_tiles(pass);
+  const int64_t per_warp = (all + all_warps() - 1) / all_warps();
+  int64_t index = first_warp() * per_warp;
+  const int64_t last = min(index + per_warp, all);
   if (index >= last) return;
-  int64_t row = row_of_stretch(layout, index);
+  int64_t row = row_of_tile(layout, index);
   for (; index < last; ++index) {
-    if (index >= first_stretch(layout, row + 1)) ++row;
+    if (index >= first_tile(layout, row + 1)) ++row;
     const RowRange range(layout, row);
-    const int64_t at = range.aligned + (index - first_stretch(layout, row)) * kStretch;
+    const int64_t at = range.aligned + (index - first_tile(layout, row)) * kTile;
     if (at < range.end && range.begin < range.end) visit(range, at, index);
   }
 }
 
-// Returns the number of stretches of a row.
-__device__ __forceinline__ int64_t stretches_of(const RowRange& row) {
-  return (row.last(kStretch) - row.aligned) / kStretch + 1;
+// Returns the number of tiles of a row.
+__device__ __forceinline__ int64_t count_tiles(const RowRange& row) {
+  return (row.last(kTile) - row.aligned) / kTile + 1;
 }
 
 // Returns the first unmasked token in [from, end), or `end` if all of them are masked. All lanes of a warp

@@ -1,4 +1,4 @@
-// Groups rows into units (single rows or pairs) and adds the units to parts. On request, it skips every unit that
+// Groups rows into sets (single rows or pairs) and adds the sets to parts. On request, it skips every set that
 // contains a bad row.
 import { LossError } from '../../base/errors.js';
 import type { PartBuilder, RolloutPart } from './part-builder.js';
@@ -7,15 +7,15 @@ import { describePlace, errorAt, type FileRow, type Place } from './source.js';
 /** A function that is called for each skipped row, with the reason and the row's place. */
 export type OnBadRow = (error: LossError, place: Place) => void;
 
-/** Adds rows to parts in units of a fixed size. All rows of a unit are in the same part, or all are skipped. */
-export class Units {
+/** Adds rows to parts in sets of a fixed size. All rows of a set are in the same part, or all are skipped. */
+export class RowSets {
   /** The number of bad rows found so far. */
   bad = 0;
   firstBad: LossError | undefined;
   readonly #builder: PartBuilder;
   readonly #size: number;
   readonly #onBadRow: OnBadRow | undefined;
-  #unit: { place: Place; bad: boolean }[] = [];
+  #set: { place: Place; bad: boolean }[] = [];
 
   /**
    * @param onBadRow is called for each skipped row. Without it, no row is skipped, and the error of a bad row is
@@ -27,20 +27,20 @@ export class Units {
     this.#onBadRow = onBadRow;
   }
 
-  /** Adds a row. Returns the current part if this row completes a unit that no longer fits into it. */
+  /** Adds a row. Returns the current part if this row completes a set that no longer fits into it. */
   add(row: FileRow): RolloutPart | undefined {
-    this.#unit.push({ place: row.place, bad: !this.#tryAdd(row) });
-    return this.#unit.length === this.#size ? this.end() : undefined;
+    this.#set.push({ place: row.place, bad: !this.#tryAdd(row) });
+    return this.#set.length === this.#size ? this.end() : undefined;
   }
 
-  /** Ends the current unit, even if it is incomplete. Returns the current part if the unit no longer fits into it. */
+  /** Ends the current set, even if it is incomplete. Returns the current part if the set no longer fits into it. */
   end(): RolloutPart | undefined {
-    const unit = this.#unit;
-    this.#unit = [];
-    const bad = unit.find((row) => row.bad);
-    if (!bad) return unit.length > 0 ? this.#builder.endUnit() : undefined;
-    this.#builder.dropUnit();
-    for (const { place } of unit.filter((row) => !row.bad))
+    const set = this.#set;
+    this.#set = [];
+    const bad = set.find((row) => row.bad);
+    if (!bad) return set.length > 0 ? this.#builder.endSet() : undefined;
+    this.#builder.dropSet();
+    for (const { place } of set.filter((row) => !row.bad))
       this.#onBadRow?.(
         errorAt(place, 'ERR_INVALID_INPUT', {
           expected: 'a good row as the other half of its pair',

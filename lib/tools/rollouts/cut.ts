@@ -1,4 +1,4 @@
-// Cuts files into pieces that can be read one by one, and finds out whether a piece has changed since.
+// Cuts files into ranges that can be read one by one, and finds out whether a range has changed since.
 import { createHash, type Hash } from 'node:crypto';
 import type { Stats } from 'node:fs';
 import { stat } from 'node:fs/promises';
@@ -12,14 +12,14 @@ import type { GroupBounds } from './parquet/file.js';
 import { readParquet } from './parquet.js';
 import { copyOf } from './remote/copy.js';
 import { isRemote, openBytes, type RemoteAbout, remoteFile } from './remote/index.js';
-import { badFile, cannotRead, type FilePiece, STDIN } from './source.js';
+import { badFile, cannotRead, type FileRange, STDIN } from './source.js';
 
-/** A piece of a file, or the whole file, with what is needed to find out whether it has changed. */
-export interface HashedPiece extends FilePiece {
-  /** Whether the piece is the whole file. */
+/** A range of a file, or the whole file, with what is needed to find out whether it has changed. */
+export interface HashedRange extends FileRange {
+  /** Whether the range is the whole file. */
   whole: boolean;
   /**
-   * The SHA-256 of the piece's bytes, in hexadecimal. Absent if the bytes need not be read for the cut, because the file
+   * The SHA-256 of the range's bytes, in hexadecimal. Absent if the bytes need not be read for the cut, because the file
    * has a strong ETag.
    */
   sha256?: string;
@@ -27,22 +27,22 @@ export interface HashedPiece extends FilePiece {
   rows?: number;
 }
 
-/** A file in pieces. Together they have all bytes of the file, in order. */
+/** A file in ranges. Together they have all bytes of the file, in order. */
 export interface CutFile {
   file: string;
   size: number;
   /** The ETag of a file on a server, if the server gives a strong one. */
   etag?: string;
-  pieces: HashedPiece[];
+  ranges: HashedRange[];
 }
 
 /**
- * Cuts a file into pieces of about equal size, and reads it once for the digests of the pieces. JSON lines and Parquet
+ * Cuts a file into ranges of about equal size, and reads it once for the digests of the ranges. JSON lines and Parquet
  * files are cut, at the ends of lines and of row groups. Compressed files, other formats and the files of trainers are
- * one piece. Of a file on a server that has a strong ETag, only what the cut needs is read.
- * @param bytes the size from which on a piece ends.
+ * one range. Of a file on a server that has a strong ETag, only what the cut needs is read.
+ * @param bytes the size from which on a range ends.
  * @param countRows whether the rows must be counted in every file, which takes longer for some formats.
- * @param canEnd returns whether a piece may end after this many rows of the file. Only called with countRows.
+ * @param canEnd returns whether a range may end after this many rows of the file. Only called with countRows.
  * @throws LossError `ERR_INVALID_INPUT` if the file cannot be read, or only once.
  */
 export async function cutFile(
@@ -62,62 +62,62 @@ export async function cutFile(
   const isText = reader === readJsonLines && !path.toLowerCase().endsWith('.gz');
   try {
     if (canBeCut && isText && (await hasPlainLines(path, { maxRowTokens: MAX_ROW_TOKENS })))
-      return { ...about, pieces: await cutLines(path, bytes, canEnd) };
+      return { ...about, ranges: await cutLines(path, bytes, canEnd) };
     if (canBeCut && reader === readParquet) {
       const { boundsOfGroups } = await import('./parquet/file.js');
       const copy = await copyOf(path, { file, start: 0, end: 0, groups: [0, 0] });
       try {
         const bounds = boundsOfGroups(copy?.path ?? path);
-        if (bounds) return { ...about, pieces: await cutGroups(about, bounds, bytes, canEnd) };
+        if (bounds) return { ...about, ranges: await cutGroups(about, bounds, bytes, canEnd) };
       } finally {
         await copy?.remove();
       }
     }
     const rows = countRows ? { rows: await rowsIn(file) } : {};
     const digest = await digestIfNeeded(path, 0, size, etag);
-    return { ...about, pieces: [{ file, start: 0, end: size, whole: true, ...digest, ...rows }] };
+    return { ...about, ranges: [{ file, start: 0, end: size, whole: true, ...digest, ...rows }] };
   } catch (error) {
     throw cannotRead(file, error);
   }
 }
 
 /**
- * Checks that a piece is the same as when its file was cut.
+ * Checks that a range is the same as when its file was cut.
  * @param size the size of the file when it was cut.
  * @param etag its ETag, if it had one.
- * @returns a function that checks whether the file was written since. Call it after the piece was read.
+ * @returns a function that checks whether the file was written since. Call it after the range was read.
  * @throws LossError `ERR_INVALID_INPUT` if it has changed.
  */
-export async function checkPiece(
-  piece: HashedPiece,
+export async function checkRange(
+  range: HashedRange,
   size: number,
   etag?: string,
 ): Promise<() => Promise<void>> {
-  const { file: path } = splitTable(piece.file);
-  const before = await statusOf(piece.file, path);
+  const { file: path } = splitTable(range.file);
+  const before = await statusOf(range.file, path);
   if (before.size !== size)
-    throw changed(piece.file, `${size} bytes, as when it was planned`, `${before.size} bytes`);
+    throw changed(range.file, `${size} bytes, as when it was planned`, `${before.size} bytes`);
   if (before.etag !== etag)
-    throw changed(piece.file, `the ETag ${etag}, as when it was planned`, `the ETag ${before.etag}`);
-  if (etag === undefined) await checkDigest(piece, path);
+    throw changed(range.file, `the ETag ${etag}, as when it was planned`, `the ETag ${before.etag}`);
+  if (etag === undefined) await checkDigest(range, path);
   return async () => {
-    const after = await statusOf(piece.file, path);
+    const after = await statusOf(range.file, path);
     if (after.size !== size || after.mtimeMs !== before.mtimeMs || after.version !== before.version)
-      throw changed(piece.file, 'a file that nobody writes while it is read', 'a file that was written');
+      throw changed(range.file, 'a file that nobody writes while it is read', 'a file that was written');
   };
 }
 
-async function checkDigest(piece: HashedPiece, path: string): Promise<void> {
+async function checkDigest(range: HashedRange, path: string): Promise<void> {
   let sha256: string;
   try {
-    sha256 = await digestOf(path, piece.start, piece.end);
+    sha256 = await digestOf(path, range.start, range.end);
   } catch (error) {
-    throw cannotRead(piece.file, error);
+    throw cannotRead(range.file, error);
   }
-  if (sha256 !== piece.sha256)
+  if (sha256 !== range.sha256)
     throw changed(
-      piece.file,
-      `bytes ${piece.start} to ${piece.end} as when they were planned, with the SHA-256 ${piece.sha256}`,
+      range.file,
+      `bytes ${range.start} to ${range.end} as when they were planned, with the SHA-256 ${range.sha256}`,
       sha256,
     );
 }
@@ -165,9 +165,9 @@ async function regularFile(file: string, path: string): Promise<Stats> {
   return status;
 }
 
-/** Ends pieces, and computes the digest of each. */
-class Pieces {
-  readonly pieces: HashedPiece[] = [];
+/** Ends ranges, and computes the digest of each. */
+class Ranges {
+  readonly ranges: HashedRange[] = [];
   readonly #file: string;
   #hash: Hash = createHash('sha256');
   #start = 0;
@@ -176,7 +176,7 @@ class Pieces {
     this.#file = file;
   }
 
-  /** The size of the piece that is not ended, if it ended here. */
+  /** The size of the range that is not ended, if it ended here. */
   sizeAt(end: number): number {
     return end - this.#start;
   }
@@ -185,9 +185,9 @@ class Pieces {
     this.#hash.update(bytes);
   }
 
-  end(end: number, about: Pick<HashedPiece, 'line' | 'groups' | 'rows'>): void {
+  end(end: number, about: Pick<HashedRange, 'line' | 'groups' | 'rows'>): void {
     const sha256 = this.#hash.digest('hex');
-    this.pieces.push({ file: this.#file, start: this.#start, end, whole: false, sha256, ...about });
+    this.ranges.push({ file: this.#file, start: this.#start, end, whole: false, sha256, ...about });
     this.#hash = createHash('sha256');
     this.#start = end;
   }
@@ -197,16 +197,16 @@ async function cutLines(
   file: string,
   bytes: number,
   canEnd: (rows: number) => boolean,
-): Promise<HashedPiece[]> {
-  const pieces = new Pieces(file);
+): Promise<HashedRange[]> {
+  const ranges = new Ranges(file);
   let position = 0;
   // The numbers of lines and of rows before the current line. Blank lines are not rows.
   let [lines, rows] = [0, 0];
-  // The lines and the rows before the current piece.
+  // The lines and the rows before the current range.
   let [linesBefore, rowsBefore] = [0, 0];
   let hasText = false;
   const end = (at: number) => {
-    pieces.end(at, { line: linesBefore + 1, rows: rows - rowsBefore });
+    ranges.end(at, { line: linesBefore + 1, rows: rows - rowsBefore });
     [linesBefore, rowsBefore] = [lines, rows];
   };
   for await (const chunk of openBytes(file, CHUNK_BYTES) as AsyncIterable<Buffer>) {
@@ -220,26 +220,26 @@ async function cutLines(
       if (hasText) rows++;
       hasText = false;
       from = newline + 1;
-      if (pieces.sizeAt(position + from) < bytes || !canEnd(rows)) continue;
-      pieces.add(chunk.subarray(added, from));
+      if (ranges.sizeAt(position + from) < bytes || !canEnd(rows)) continue;
+      ranges.add(chunk.subarray(added, from));
       added = from;
       end(position + from);
     }
-    pieces.add(chunk.subarray(added));
+    ranges.add(chunk.subarray(added));
     position += chunk.length;
   }
   if (hasText) rows++;
-  if (pieces.sizeAt(position) > 0) end(position);
-  return pieces.pieces;
+  if (ranges.sizeAt(position) > 0) end(position);
+  return ranges.ranges;
 }
 
 async function cutGroups(
-  { file, size, etag }: Omit<CutFile, 'pieces'>,
+  { file, size, etag }: Omit<CutFile, 'ranges'>,
   groups: readonly GroupBounds[],
   bytes: number,
   canEnd: (rows: number) => boolean,
-): Promise<HashedPiece[]> {
-  const pieces: HashedPiece[] = [];
+): Promise<HashedRange[]> {
+  const ranges: HashedRange[] = [];
   let [first, start, rows, before] = [0, 0, 0, 0];
   for (const [i, group] of groups.entries()) {
     rows += group.rows;
@@ -247,10 +247,10 @@ async function cutGroups(
     const end = isLast ? size : groups[i + 1]!.start;
     if (!isLast && (end - start < bytes || !canEnd(rows))) continue;
     const digest = await digestIfNeeded(file, start, end, etag);
-    pieces.push({ file, start, end, whole: false, ...digest, groups: [first, i + 1], rows: rows - before });
+    ranges.push({ file, start, end, whole: false, ...digest, groups: [first, i + 1], rows: rows - before });
     [first, start, before] = [i + 1, end, rows];
   }
-  return pieces;
+  return ranges;
 }
 
 /** Counts the rows of a file, without reading their values where the format allows it. */
@@ -262,7 +262,7 @@ async function rowsIn(file: string): Promise<number> {
   return rows;
 }
 
-/** Returns the digest of a piece, unless the ETag of its file replaces it. */
+/** Returns the digest of a range, unless the ETag of its file replaces it. */
 async function digestIfNeeded(file: string, start: number, end: number, etag: string | undefined) {
   return etag === undefined ? { sha256: await digestOf(file, start, end) } : {};
 }

@@ -1,4 +1,4 @@
-// The first step of an evaluation: a policy loss or algorithm (a subject) computes advantages for rows that have none.
+// What comes before an evaluation: a policy loss or algorithm (a subject) computes advantages for rows that have none.
 // Of the code that builds on lib/algorithm, only this file and subject.ts use the package-internal members of losses,
 // advantage functions and objectives.
 import { KlPenalty } from '../../algorithm/kl-penalty.js';
@@ -22,10 +22,10 @@ import {
 export type AdvantageScope = 'row' | 'group' | 'all';
 
 /** How a subject (a policy loss or algorithm to evaluate) computes advantages for rows that have none. */
-export interface AdvantageStep {
+export interface AdvantageMethod {
   /** The advantage function's registry name. */
   readonly name: string;
-  /** Identifies the computation: two steps with equal keys compute the same advantages for the same rows. */
+  /** Identifies the computation: two methods with equal keys compute the same advantages for the same rows. */
   readonly key: string;
   readonly scope: AdvantageScope;
   /** Whether the advantages are whitened over the tokens of all rows. */
@@ -42,12 +42,12 @@ export interface AdvantageStep {
    * Subtracts the KL penalty, if there is one, from the rewards and computes the advantages. The batch must contain all
    * rows on which these depend.
    * @param spread the sum of the spreads of all rows, if the advantages are whitened and the batch does not have all
-   * rows. Only for steps with the scope 'row'.
+   * rows. Only for methods with the scope 'row'.
    */
   compute(batch: Batch, spread?: Float64Array): Promise<MadeAdvantages>;
   /**
    * Subtracts the KL penalty, if there is one, from the rewards and returns the spread of the advantages of each row
-   * before they are whitened; see NativeSpread in binding.d.ts. Only for steps that whiten and have the scope 'row'.
+   * before they are whitened; see NativeSpread in binding.d.ts. Only for methods that whiten and have the scope 'row'.
    */
   spreadsOf(batch: Batch): Promise<Float64Array>;
   /** Returns the metrics of compute() for a batch of one row. */
@@ -57,7 +57,7 @@ export interface AdvantageStep {
   /** Returns the metrics of penalise() for a batch of one row. */
   penaltyOfRow(row: Batch): Metrics;
   /**
-   * Computes one advantage per row. The KL penalty must already be subtracted from the rewards. Only for steps with the
+   * Computes one advantage per row. The KL penalty must already be subtracted from the rewards. Only for methods with the
    * scope 'group'.
    * @param rowTokens how many unmasked tokens each row of the batch stands for.
    */
@@ -65,10 +65,10 @@ export interface AdvantageStep {
 }
 
 /**
- * Returns the step for a policy loss that is evaluated without an algorithm. It computes GRPO's advantages from rewards
+ * Returns the method for a policy loss that is evaluated without an algorithm. It computes GRPO's advantages from rewards
  * and groups.
  */
-export function grpoStep(): AdvantageStep {
+export function grpoMethod(): AdvantageMethod {
   const fn = ADVANTAGE_FN.create('grpo');
   return {
     ...stepOf(fn, 'grpo', {}),
@@ -84,17 +84,17 @@ export function grpoStep(): AdvantageStep {
 }
 
 /**
- * Returns the step for an algorithm's objective that has an advantage function.
+ * Returns the method for an algorithm's objective that has an advantage function.
  * @param name the advantage function's registry name.
  * @param penalty the registry name of the KL penalty; undefined if no penalty is subtracted from the rewards.
  * @param seed the seed for the advantage function's random draws; by default the function's own seed.
  */
-export function objectiveStep(
+export function objectiveMethod(
   objective: Objective & { advantageFn: AdvantageFn },
   name: string,
   penalty: string | undefined,
   seed: number | undefined,
-): AdvantageStep {
+): AdvantageMethod {
   const { advantageFn: fn, klPenaltyFn, lossFn, backend } = objective;
   const { klCoef } = klPenaltyFn;
   // All rows are one batch, and an adaptive coefficient changes only after the batch.
@@ -135,7 +135,7 @@ function stepOf(fn: AdvantageFn, name: string, seeded: { seed?: number }) {
     readsOldLogprob: inputs.includes('old_logprob'),
     computeRows: (batch: Batch, rowTokens: Float64Array) =>
       takeLater(fn.computeFor(batch, seeded, false, undefined, { rowTokens })),
-  } satisfies Partial<AdvantageStep>;
+  } satisfies Partial<AdvantageMethod>;
 }
 
 /**

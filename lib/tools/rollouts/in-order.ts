@@ -7,7 +7,7 @@ export const FILES_AT_ONCE = 16;
  * Yields the results of a function for all items, in their order.
  * @param atOnce the number of calls that may be in progress.
  */
-export async function* inTurn<T, R>(
+export async function* inOrder<T, R>(
   items: readonly T[],
   atOnce: number,
   call: (item: T) => Promise<R>,
