@@ -72,10 +72,10 @@ void launch_row_means(const Pass& pass, const Grid& grid);
 void launch_narrow(const float* from, int64_t n, DType dtype, uint16_t* to, const Grid& grid);
 void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& grid);
 
-// The token kernels are divided into groups. Each group is compiled in its own file, tokens_<group>.cu.
-// launch_tokens_of_group() launches nothing if the loss's kernel is in another group.
-constexpr int kTokenGroups = 4;
-template <int group>
-void launch_tokens_of_group(int loss, const void* object, const Pass& pass, const Grid& grid);
+// The token kernels are divided among files, tokens_<file>.cu, so that they compile side by side.
+// launch_tokens_of_file() launches nothing if the loss's kernel is in another file.
+constexpr int kTokenFiles = 4;
+template <int file>
+void launch_tokens_of_file(int loss, const void* object, const Pass& pass, const Grid& grid);
 
 }  // namespace policy_loss::cuda

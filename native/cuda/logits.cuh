@@ -12,16 +12,16 @@
 namespace policy_loss::cuda {
 
 // The logits that a thread computes together, and those that a block computes together.
-constexpr int kLogitsGroup = 16;
-constexpr int kLogitsTile = kThreads * kLogitsGroup;
+constexpr int kLogitsPerThread = 16;
+constexpr int kLogitsTile = kThreads * kLogitsPerThread;
 // The length of a chunk. Rows of usual length have enough chunks for few rows to occupy a GPU.
 constexpr int64_t kLogitsChunk = 8 * kLogitsTile;
 // The blocks of a kernel that a multiprocessor runs at once. With more of them, registers would be spilled.
 constexpr int kLogitsBlocks = 7;
-// A word is the 16 bytes of neighbouring logits that a thread loads at once. A group of float32 numbers has
-// kMostWords, and one of 16-bit numbers half as many.
+// A word is the 16 bytes of neighbouring logits that a thread loads at once. A thread's float32 logits have
+// kMostWords, and 16-bit ones half as many.
 constexpr int kWordBytes = sizeof(uint4);
-constexpr int kMostWords = kLogitsGroup / 4;
+constexpr int kMostWords = kLogitsPerThread / 4;
 using Words = uint4[kMostWords];
 
 // What the gradient of a row's logits is computed from.
@@ -103,13 +103,13 @@ __device__ __forceinline__ double temperature_of(const LogitsPass& pass, int64_t
 // Replaces each number by f(number, its index). The loop is not unrolled, because f is long or rarely needed.
 // So that the array stays in registers, its numbers move by one place in each round.
 template <class F>
-__device__ __forceinline__ void replace_each(float (&x)[kLogitsGroup], F f) {
+__device__ __forceinline__ void replace_each(float (&x)[kLogitsPerThread], F f) {
   PL_NO_UNROLL
-  for (int round = 0; round < kLogitsGroup; ++round) {
+  for (int round = 0; round < kLogitsPerThread; ++round) {
     const float last = f(x[0], round);
 #pragma unroll
-    for (int j = 0; j + 1 < kLogitsGroup; ++j) x[j] = x[j + 1];
-    x[kLogitsGroup - 1] = last;
+    for (int j = 0; j + 1 < kLogitsPerThread; ++j) x[j] = x[j + 1];
+    x[kLogitsPerThread - 1] = last;
   }
 }
 
@@ -123,7 +123,7 @@ __device__ __forceinline__ int computed_anew(int x) {
 }
 
 // This thread's logits of one tile: those of each kThreads-th word. Places count from the tile's first logit.
-struct Group {
+struct OwnLogits {
   int64_t first;     // the index of the tile's first logit, which may lie before the row
   int word;          // the number of logits of a word, which is 4 or 8
   int low, high;     // the places of the logits that the row has: [low, high)
@@ -131,16 +131,16 @@ struct Group {
   unsigned singles;  // bit w: only single logits of word w are loaded and stored
 
   // All logits of a tile that are whole words.
-  __device__ __forceinline__ Group(DType dtype, int64_t first)
+  __device__ __forceinline__ OwnLogits(DType dtype, int64_t first)
       : first(first),
         word(dtype == DType::kFloat32 ? 4 : 8),
         low(0),
         high(kLogitsTile),
-        whole((1u << kLogitsGroup / word) - 1),
+        whole((1u << kLogitsPerThread / word) - 1),
         singles(0) {}
   // `margin` is the number of logits before and after a word that are loaded with it.
-  __device__ __forceinline__ Group(const DeviceRow& row, int64_t first, int64_t begin, int64_t end,
-                                   int margin)
+  __device__ __forceinline__ OwnLogits(const DeviceRow& row, int64_t first, int64_t begin, int64_t end,
+                                       int margin)
       : first(first), word(computed_anew(row.dtype == DType::kFloat32 ? 4 : 8)), whole(0), singles(0) {
     const auto place = [first](int64_t index) {
       return static_cast<int>(min(max(index - first, int64_t{0}), int64_t{kLogitsTile}));
@@ -199,9 +199,9 @@ __device__ __forceinline__ unsigned bytes_after_word(const void* address) {
   return static_cast<unsigned>(reinterpret_cast<uintptr_t>(address) % kWordBytes);
 }
 
-// Converts a group of logits to float32.
-__device__ __forceinline__ void widen(DType dtype, const Words& words, float (&x)[kLogitsGroup]) {
-  uint32_t bits[kLogitsGroup];
+// Converts a thread's logits to float32.
+__device__ __forceinline__ void widen(DType dtype, const Words& words, float (&x)[kLogitsPerThread]) {
+  uint32_t bits[kLogitsPerThread];
 #pragma unroll
   for (int w = 0; w < kMostWords; ++w) {
     bits[4 * w] = words[w].x;
@@ -212,17 +212,17 @@ __device__ __forceinline__ void widen(DType dtype, const Words& words, float (&x
   const auto half = [&](int j) { return static_cast<uint16_t>(bits[j / 2] >> (16 * (j & 1))); };
   if (dtype == DType::kFloat32) {
 #pragma unroll
-    for (int j = 0; j < kLogitsGroup; ++j) x[j] = bits_float(static_cast<int32_t>(bits[j]));
+    for (int j = 0; j < kLogitsPerThread; ++j) x[j] = bits_float(static_cast<int32_t>(bits[j]));
   } else if (dtype == DType::kBFloat16) {
 #pragma unroll
-    for (int j = 0; j < kLogitsGroup; ++j) x[j] = float_of_bfloat16(half(j));
+    for (int j = 0; j < kLogitsPerThread; ++j) x[j] = float_of_bfloat16(half(j));
   } else {
 #pragma unroll
-    for (int j = 0; j < kLogitsGroup; ++j) x[j] = float_of_half(half(j));
+    for (int j = 0; j < kLogitsPerThread; ++j) x[j] = float_of_half(half(j));
   }
 }
 
-// Calls f(dtype, group, its logits) for each of some tiles, whose words are whole and aligned. Loads the next
+// Calls f(dtype, own, the logits) for each of some tiles, whose words are whole and aligned. Loads the next
 // tile's words while f computes.
 template <DType dtype, class F>
 __device__ __forceinline__ void for_whole_tiles_of(const DeviceRow& row, int64_t first, int tiles, F f) {
@@ -230,17 +230,17 @@ __device__ __forceinline__ void for_whole_tiles_of(const DeviceRow& row, int64_t
   Words words;
   const auto load = [&] {
 #pragma unroll
-    for (int w = 0; w < kLogitsGroup * size_of(dtype) / kWordBytes; ++w)
+    for (int w = 0; w < kLogitsPerThread * size_of(dtype) / kWordBytes; ++w)
       words[w] = __ldcs(from + w * kThreads);
   };
   load();
   PL_NO_UNROLL
   for (int tile = 0; tile < tiles; ++tile) {
-    float x[kLogitsGroup];
+    float x[kLogitsPerThread];
     widen(dtype, words, x);
     from += kLogitsTile * size_of(dtype) / kWordBytes;
     if (tile + 1 < tiles) load();
-    f(dtype, Group(dtype, first), x);
+    f(dtype, OwnLogits(dtype, first), x);
     first += kLogitsTile;
   }
 }
@@ -255,41 +255,42 @@ __device__ __forceinline__ void for_whole_tiles(const DeviceRow& row, int64_t fi
     for_whole_tiles_of<DType::kBFloat16>(row, first, tiles, f);
 }
 
-// Loads a group of logits. Those that the row does not have become −Infinity. If the first logit of each tile
-// is aligned, so are the words.
+// Loads a thread's logits of a tile. Those that the row does not have become −Infinity. If the first logit of
+// each tile is aligned, so are the words.
 template <bool aligned>
-__device__ __forceinline__ void load_group(const DeviceRow& row, const Group& group,
-                                           float (&x)[kLogitsGroup]) {
+__device__ __forceinline__ void load_own(const DeviceRow& row, const OwnLogits& own,
+                                         float (&x)[kLogitsPerThread]) {
   const bool is_float = row.dtype == DType::kFloat32;
   const bool is_half = row.dtype == DType::kFloat16;
   const uint32_t infinity = is_float ? 0xff800000u : is_half ? 0xfc00fc00u : 0xff80ff80u;
-  const char* const begin = row.data + group.first * size_of(row.dtype);
+  const char* const begin = row.data + own.first * size_of(row.dtype);
   const unsigned shift = aligned ? 0 : bytes_after_word(begin);
   const uint4* const from = reinterpret_cast<const uint4*>(begin - shift) + threadIdx.x;
   Words words;
 #pragma unroll
   for (int w = 0; w < kMostWords; ++w) {
     words[w] = uint4{infinity, infinity, infinity, infinity};
-    if (group.whole >> w & 1) words[w] = __ldcs(from + w * kThreads);
+    if (own.whole >> w & 1) words[w] = __ldcs(from + w * kThreads);
   }
   if (shift != 0) {
 #pragma unroll
     for (int w = 0; w < kMostWords; ++w)
-      if (group.whole >> w & 1) words[w] = join_words(words[w], __ldcs(from + w * kThreads + 1), shift);
+      if (own.whole >> w & 1) words[w] = join_words(words[w], __ldcs(from + w * kThreads + 1), shift);
   }
   widen(row.dtype, words, x);
-  if (group.singles != 0)
+  if (own.singles != 0)
     replace_each(x, [&](float each, int j) {
-      return group.has(group.singles, j) ? row.at(row.index(group.first + group.place_of(j))) : each;
+      return own.has(own.singles, j) ? row.at(row.index(own.first + own.place_of(j))) : each;
     });
 }
 
-// Caps a group of logits. Those that the row does not have stay −Infinity.
-__device__ __forceinline__ void cap_logits(const Group& group, float softcap, float (&x)[kLogitsGroup]) {
+// Caps a thread's logits of a tile. Those that the row does not have stay −Infinity.
+__device__ __forceinline__ void cap_logits(const OwnLogits& own, float softcap,
+                                           float (&x)[kLogitsPerThread]) {
   if (softcap == 0.0f) return;
   const float inverse = 1.0f / softcap;
   replace_each(x, [&](float each, int j) {
-    return group.has(group.whole | group.singles, j) ? softcapped(each, softcap, inverse) : each;
+    return own.has(own.whole | own.singles, j) ? softcapped(each, softcap, inverse) : each;
   });
 }
 
@@ -320,16 +321,17 @@ __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_sums_kernel(Lo
     const bool plain = margin == 0 && softcap == 0.0f && !row.token_ids;
     const int whole = plain ? static_cast<int>((last - first) / kLogitsTile) : 0;
     OnlineSums sums;
-    for_whole_tiles(row, first, whole,
-                    [&](DType, const Group&, float(&z)[kLogitsGroup]) { add_logits(z, log2_factor, &sums); });
+    for_whole_tiles(row, first, whole, [&](DType, const OwnLogits&, float(&z)[kLogitsPerThread]) {
+      add_logits(z, log2_factor, &sums);
+    });
     PL_NO_UNROLL
     for (int tile = whole; first + int64_t{tile} * kLogitsTile < last; ++tile) {
       const int64_t at = first + int64_t{computed_anew(tile)} * kLogitsTile;
-      const Group group(row, at, 0, row.length, margin);
-      if (group.is_empty()) continue;
-      float z[kLogitsGroup];
-      load_group<false>(row, group, z);
-      cap_logits(group, softcap, z);
+      const OwnLogits own(row, at, 0, row.length, margin);
+      if (own.is_empty()) continue;
+      float z[kLogitsPerThread];
+      load_own<false>(row, own, z);
+      cap_logits(own, softcap, z);
       add_logits(z, log2_factor, &sums);
     }
     const float max = warp_max(sums.max);
@@ -404,12 +406,12 @@ __global__ void __launch_bounds__(kThreads, 1) logits_rows_kernel(LogitsPass pas
 
 // Replaces logits by the gradient with respect to them, as if none of them was the target's.
 __device__ __forceinline__ void differentiate(const SoftmaxGradient& gradient, float softcap,
-                                              float (&x)[kLogitsGroup]) {
+                                              float (&x)[kLogitsPerThread]) {
   const float least = least_distance(gradient.log2_factor);
   const auto by_capped = [&](float z) { return gradient_of<true>(gradient, least, z); };
   if (softcap == 0.0f) {
 #pragma unroll
-    for (int j = 0; j < kLogitsGroup; ++j) x[j] = by_capped(x[j]);
+    for (int j = 0; j < kLogitsPerThread; ++j) x[j] = by_capped(x[j]);
     return;
   }
   const float inverse = 1.0f / softcap;
@@ -429,43 +431,43 @@ __device__ __forceinline__ void store_one(char* out, DType dtype, int64_t index,
     __stcs(reinterpret_cast<uint16_t*>(out) + index, narrow(x, dtype));
 }
 
-// Stores the numbers of those words of a group whose bits are set in `whole`. `begin` is the address for the
+// Stores the numbers of those words of a thread whose bits are set in `whole`. `begin` is the address for the
 // tile's first logit.
-__device__ __forceinline__ void store_words(char* begin, DType dtype, const Group& group, unsigned whole,
-                                            const float (&x)[kLogitsGroup]) {
+__device__ __forceinline__ void store_words(char* begin, DType dtype, const OwnLogits& own, unsigned whole,
+                                            const float (&x)[kLogitsPerThread]) {
   if (dtype == DType::kFloat32) {
 #pragma unroll
-    for (int j = 0; j < kLogitsGroup; j += 4)
-      if (whole >> group.word_of(j) & 1)
-        __stcs(reinterpret_cast<float4*>(begin) + group.place_of(j) / 4,
+    for (int j = 0; j < kLogitsPerThread; j += 4)
+      if (whole >> own.word_of(j) & 1)
+        __stcs(reinterpret_cast<float4*>(begin) + own.place_of(j) / 4,
                make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]));
   } else {
-    uint32_t pairs[kLogitsGroup / 2];
+    uint32_t pairs[kLogitsPerThread / 2];
     if (dtype == DType::kBFloat16) {
 #pragma unroll
-      for (int j = 0; j < kLogitsGroup; j += 2) pairs[j / 2] = bfloat16_pair_of_floats(x[j], x[j + 1]);
+      for (int j = 0; j < kLogitsPerThread; j += 2) pairs[j / 2] = bfloat16_pair_of_floats(x[j], x[j + 1]);
     } else {
 #pragma unroll
-      for (int j = 0; j < kLogitsGroup; j += 2) pairs[j / 2] = half_pair_of_floats(x[j], x[j + 1]);
+      for (int j = 0; j < kLogitsPerThread; j += 2) pairs[j / 2] = half_pair_of_floats(x[j], x[j + 1]);
     }
 #pragma unroll
-    for (int w = 0; w < kLogitsGroup / 8; ++w)
+    for (int w = 0; w < kLogitsPerThread / 8; ++w)
       if (whole >> w & 1)
-        __stcs(reinterpret_cast<uint4*>(begin) + group.place_of_word(w) / 8,
+        __stcs(reinterpret_cast<uint4*>(begin) + own.place_of_word(w) / 8,
                uint4{pairs[4 * w], pairs[4 * w + 1], pairs[4 * w + 2], pairs[4 * w + 3]});
   }
 }
 
-// Stores the numbers of a group of logits at the same indices of `out`. Changes x.
-__device__ __forceinline__ void store_group(char* out, DType dtype, const Group& group,
-                                            float (&x)[kLogitsGroup]) {
-  char* const begin = out + group.first * size_of(dtype);
-  const unsigned whole = bytes_after_word(begin) == 0 ? group.whole : 0;
-  store_words(begin, dtype, group, whole, x);
-  const unsigned singles = (group.whole | group.singles) & ~whole;
+// Stores the numbers of a thread's logits at the same indices of `out`. Changes x.
+__device__ __forceinline__ void store_own(char* out, DType dtype, const OwnLogits& own,
+                                          float (&x)[kLogitsPerThread]) {
+  char* const begin = out + own.first * size_of(dtype);
+  const unsigned whole = bytes_after_word(begin) == 0 ? own.whole : 0;
+  store_words(begin, dtype, own, whole, x);
+  const unsigned singles = (own.whole | own.singles) & ~whole;
   if (singles != 0)
     replace_each(x, [&](float each, int j) {
-      if (group.has(singles, j)) store_one(out, dtype, group.first + group.place_of(j), each);
+      if (own.has(singles, j)) store_one(out, dtype, own.first + own.place_of(j), each);
       return each;
     });
 }
@@ -513,22 +515,22 @@ __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_gradient_kerne
     for (int64_t at = ignored ? last : begin; at < last;) {
       const int whole = plain && first <= at ? static_cast<int>((last - at) / kLogitsTile) : 0;
       if (whole > 0) {
-        for_whole_tiles(row, at, whole, [&](DType dtype, const Group& group, float(&x)[kLogitsGroup]) {
+        for_whole_tiles(row, at, whole, [&](DType dtype, const OwnLogits& own, float(&x)[kLogitsPerThread]) {
           differentiate(gradient, 0.0f, x);
           // The compiler knows the dtype of the logits, which the gradient has too unless it is float32.
           const DType stored = out_dtype == DType::kFloat32 ? DType::kFloat32 : dtype;
-          store_words(out + group.first * size_of(stored), stored, group, group.whole, x);
+          store_words(out + own.first * size_of(stored), stored, own, own.whole, x);
         });
         at += int64_t{whole} * kLogitsTile;
         continue;
       }
-      const Group group(row, at, first, last, 0);
+      const OwnLogits own(row, at, first, last, 0);
       at += kLogitsTile;
-      if (group.is_empty()) continue;
-      float x[kLogitsGroup];
-      load_group<true>(row, group, x);
+      if (own.is_empty()) continue;
+      float x[kLogitsPerThread];
+      load_own<true>(row, own, x);
       differentiate(gradient, softcap, x);
-      store_group(to, saved ? DType::kFloat32 : out_dtype, group, x);
+      store_own(to, saved ? DType::kFloat32 : out_dtype, own, x);
     }
     __syncthreads();
     if (ignored || saved) write_zeros(out + first * size_of(out_dtype), (end - first) * size_of(out_dtype));

@@ -147,7 +147,7 @@ class OutputSums {
     if (is_first_lane()) totals_[k * kWarps] += sum * factor;
   }
 
-  // Returns this thread's share of the total. It is 0 except for the first thread of a warp.
+  // Returns what this thread adds to the total. It is 0 except for the first thread of a warp.
   __device__ __forceinline__ double total(int k) const {
     return k < count_ && is_first_lane() ? totals_[k * kWarps] : 0.0;
   }

@@ -17,10 +17,10 @@ struct ScannedRow {
   }
 };
 
-// Visits the tokens of a row in groups of one per lane, from the first token on or from the last one. Calls
-// visit(value, token) for each group, where the value of a masked token is 0. Some tokens of the last group
-// may not exist. Stores the number that visit() returns for the lane's token. A group is loaded while the
-// group before it is computed.
+// Visits the tokens of a row in tiles of one token per lane, from the first token on or from the last one.
+// Calls visit(value, token) for each tile, where the value of a masked token is 0. Some tokens of the last
+// tile may not exist. Stores the number that visit() returns for the lane's token. A tile is loaded while the
+// tile before it is computed.
 template <class Visit>
 __device__ __forceinline__ void replace_tokens(const ScannedRow& row, bool forwards, Visit visit) {
   float next = 0;
@@ -52,7 +52,7 @@ __device__ __forceinline__ void running_sum(const ScannedRow& row, double decay,
   constexpr unsigned kWindow = 1u << kRounds;
   static_assert(kWarp % kWindow == 0);
   const unsigned lane = threadIdx.x % kWarp;
-  double before[kRounds] = {};  // the number that each round got for the lane's token in the group before
+  double before[kRounds] = {};  // the number that each round got for the lane's token in the tile before
   double sum = 0;
   replace_tokens(row, forwards, [&](float value, int64_t) {
     double x = static_cast<double>(value);
@@ -60,13 +60,13 @@ __device__ __forceinline__ void running_sum(const ScannedRow& row, double decay,
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const unsigned distance = 1u << round;
-      // The last lanes pass on numbers of the group before, to the first lanes.
+      // The last lanes pass on numbers of the tile before, to the first lanes.
       const double passed = lane >= kWarp - distance ? before[round] : x;
       before[round] = x;
       x += power * __shfl_sync(kAllLanes, passed, (lane - distance) % kWarp);
       power *= power;
     }
-    // The running sums of the first lanes depend on those of the group before, and those of others on theirs.
+    // The running sums of the first lanes depend on those of the tile before, and those of others on theirs.
     for (unsigned first = 0; first < kWarp; first += kWindow) {
       const double earlier = __shfl_sync(kAllLanes, sum, (lane - kWindow) % kWarp);
       if (lane / kWindow == first / kWindow) sum = x + power * earlier;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void sum_turns(const ScannedRow& row) {
   replace_tokens(row, false, [&](float value, int64_t token) {
     const unsigned all = __ballot_sync(kAllLanes, row.is_live(token));
     const unsigned masked_before = ~all & ((1u << lane) - 1);
-    const int last = masked_before != 0 ? kWarp - __clz(masked_before) : 0;  // of the turn, in this group
+    const int last = masked_before != 0 ? kWarp - __clz(masked_before) : 0;  // of the turn, in this tile
     float of_turn = __shfl_sync(kAllLanes, value, last);
     if (last == 0 && in_turn) of_turn = total;
     const float own = row.is_live(token) ? of_turn : 0.0f;

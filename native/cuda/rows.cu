@@ -111,10 +111,10 @@ void launch_weights(int loss, const void* object, const Pass& pass, const Grid& 
 }
 
 void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& grid) {
-  launch_tokens_of_group<0>(loss, object, pass, grid);
-  launch_tokens_of_group<1>(loss, object, pass, grid);
-  launch_tokens_of_group<2>(loss, object, pass, grid);
-  launch_tokens_of_group<3>(loss, object, pass, grid);
+  launch_tokens_of_file<0>(loss, object, pass, grid);
+  launch_tokens_of_file<1>(loss, object, pass, grid);
+  launch_tokens_of_file<2>(loss, object, pass, grid);
+  launch_tokens_of_file<3>(loss, object, pass, grid);
 }
 
 void launch_narrow(const float* from, int64_t n, DType dtype, uint16_t* to, const Grid& grid) {

@@ -313,31 +313,31 @@ void launch_token_kernel(const L& loss, const Pass& pass, Grid grid) {
   launch("token_kernel", token_kernel<L>, grid, pass, loss);
 }
 
-// Launches the kernel of loss L if L is the wanted loss, that is, if index == loss. If `group` is −1, L is
-// not in the group, and its kernel is not compiled here.
-template <int group, class L>
+// Launches the kernel of loss L if L is the wanted loss, that is, if index == loss. If `file` is −1, L is
+// not in the file, and its kernel is not compiled here.
+template <int file, class L>
 void launch_if(int index, int loss, const void* object, const Pass& pass, const Grid& grid) {
-  if constexpr (group >= 0) {
+  if constexpr (file >= 0) {
     if (index != loss) return;
     in_simplest_form(*static_cast<const L*>(object),
                      [&](const auto& form) { launch_token_kernel(form, pass, grid); });
   }
 }
 
-template <int group, class... L, int... index>
+template <int file, class... L, int... index>
 void launch_among(int loss, const void* object, const Pass& pass, const Grid& grid, TypeList<L...>,
                   std::integer_sequence<int, index...>) {
-  (launch_if < index % kTokenGroups == group ? group : -1, L > (index, loss, object, pass, grid), ...);
+  (launch_if < index % kTokenFiles == file ? file : -1, L > (index, loss, object, pass, grid), ...);
 }
 
-// Group g contains every fourth loss of Losses, beginning with index g. Group 0 also contains the kernel for
+// File f contains every fourth loss of Losses, beginning with index f. File 0 also contains the kernel for
 // calls without a policy loss.
-template <int group>
-void launch_tokens_of_group(int loss, const void* object, const Pass& pass, const Grid& grid) {
-  if constexpr (group == 0) {
+template <int file>
+void launch_tokens_of_file(int loss, const void* object, const Pass& pass, const Grid& grid) {
+  if constexpr (file == 0) {
     if (loss < 0) launch_token_kernel(NoLoss{}, pass, grid);
   }
-  launch_among<group>(loss, object, pass, grid, Losses{}, std::make_integer_sequence<int, Losses::size>{});
+  launch_among<file>(loss, object, pass, grid, Losses{}, std::make_integer_sequence<int, Losses::size>{});
 }
 
 }  // namespace policy_loss::cuda

@@ -1,6 +1,6 @@
-// Compiles the token kernels of group 0; kernels.h explains the groups.
+// Compiles the token kernels of file 0; kernels.h explains the files.
 #include "cuda/tokens.cuh"
 
 namespace policy_loss::cuda {
-template void launch_tokens_of_group<0>(int, const void*, const Pass&, const Grid&);
+template void launch_tokens_of_file<0>(int, const void*, const Pass&, const Grid&);
 }  // namespace policy_loss::cuda

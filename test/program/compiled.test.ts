@@ -42,7 +42,7 @@ function lengthened(program: NativeProgram): NativeProgram {
     const instruction = [...program.code.subarray(at, at + 6)];
     const op = native.programOps[instruction[0]!]!;
     if (['tokens', 'row', 'batch'].includes(op)) isOfTokens = op === 'tokens';
-    else if (isOfTokens && /^(row_|loss|metric|grad|(prefix|suffix|run)_sum)/.test(op)) {
+    else if (isOfTokens && /^(row_|loss|metric|grad|(prefix|suffix|turn)_sum)/.test(op)) {
       code.push(choose, program.registers, COLUMN << 16, COLUMN << 16, instruction[2]!, instruction[2]!);
       instruction[2] = program.registers;
     }

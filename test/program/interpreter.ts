@@ -383,7 +383,7 @@ function isReduction(op: string): boolean {
 }
 
 function isScan(op: string): boolean {
-  return /^(prefix|suffix|run)_sum$/.test(op);
+  return /^(prefix|suffix|turn)_sum$/.test(op);
 }
 
 function isOfGroups(op: string): boolean {
