@@ -27,8 +27,7 @@ struct Machine {
     cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
     cudaMemPoolProps properties{};
     cudaMemPoolCreate(&pool, &properties);
-    cudaMallocFromPoolAsync(reinterpret_cast<void**>(&column.data), kValues * sizeof(float), pool,
-                            stream);
+    cudaMallocFromPoolAsync(reinterpret_cast<void**>(&column.data), kValues * sizeof(float), pool, stream);
   }
   ~Machine() {
     cudaFreeAsync(column.data, stream);
