@@ -24,7 +24,7 @@ done
 awk -v own_shared_bytes=8704 '
   /Compiling entry function/ {
     name = $0; sub(/^.*4cuda[0-9]+/, "", name); sub(/\x27 for \x27/, " ", name); sub(/\x27.*/, "", name)
-    checked = name ~ /^(token|row|kl|value_sums|distill|program_(rows|pieces|join|tokens)|logits_(sums|rows|gradient))_kernel/
+    checked = name ~ /^(token|row|kl|value_sums|distill|program_(rows|tokens)|logits_(sums|rows|gradient))_kernel/
   }
   /bytes stack frame/ { local = $1 + $5 + $9 }
   /Used [0-9]+ registers/ && checked {
