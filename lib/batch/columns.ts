@@ -3,7 +3,7 @@
 import type { NativeAdvantageBatch } from '../../binding.js';
 import type { FloatColumn, MaskColumn, RowIds, RowNumbers } from './values.js';
 
-/** What a batch may have for an input of each type. */
+/** The TypeScript types of each type of input. */
 interface ValuesOfType {
   floats: FloatColumn;
   flags: MaskColumn;
@@ -14,13 +14,13 @@ interface ValuesOfType {
 
 /** One input. Its key in the table is its Trinity-RFT name. */
 interface InputRow {
-  /** What a caller gives: floats, flags (a mask), numbers or ids, one per row, or the step. */
+  /** The type of its values: floats, flags (a mask), one number or id per row, or the step. */
   readonly type: keyof ValuesOfType;
   /** Whether there is one value per token, one per row, or what the caller prefers. */
   readonly per: 'token' | 'row' | 'either';
-  /** What the batch should have, for the error about a missing input. */
+  /** A description of the values, which completes "expected …" in the error for a missing input. */
   readonly expected: string;
-  /** What it is, for the package's declarations. */
+  /** A sentence about it without its shape, for the published declarations and docs/columns.md. */
   readonly help: string;
   /** verl's name, if it differs. */
   readonly verl?: string;
@@ -262,7 +262,7 @@ export type InputName = keyof Inputs;
 export type InputWith<Fact extends keyof InputRow> = {
   [N in InputName]: Inputs[N] extends Record<Fact, unknown> ? N : never;
 }[InputName];
-/** What a batch may have for an input. */
+/** The TypeScript type of an input's values. */
 export type ValuesOf<N extends InputName> = ValuesOfType[Inputs[N]['type']];
 /** The short name of an input in expressions. */
 export type SymbolOf<N extends InputWith<'symbol'>> = Inputs[N]['symbol'];
