@@ -45,7 +45,7 @@ __global__ void shuffle_without_oneself(Column) {
 }
 
 __global__ void reads_past_the_column(Column column) {
-  __ldcs(column.data + kValuesInput);
+  __ldcs(column.data + kColumnLength);
 }
 
 __global__ void writes_before_the_column(Column column) {
@@ -53,7 +53,7 @@ __global__ void writes_before_the_column(Column column) {
 }
 
 __global__ void writes_past_the_column_unchecked(Column column) {
-  if (threadIdx.x == 0) column.data[kValuesInput] = 0.0f;
+  if (threadIdx.x == 0) column.data[kColumnLength] = 0.0f;
 }
 
 __global__ void misaligned(Column column) {

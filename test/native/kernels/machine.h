@@ -9,7 +9,7 @@
 namespace policy_loss::cuda {
 namespace {
 
-constexpr int kValues = 100;
+constexpr int kColumnLength = 100;
 
 // The argument of every kernel in this file. All take the same one, so that they differ only in their
 // mistakes.
@@ -27,7 +27,8 @@ struct Machine {
     cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
     cudaMemPoolProps properties{};
     cudaMemPoolCreate(&pool, &properties);
-    cudaMallocFromPoolAsync(reinterpret_cast<void**>(&column.data), kValues * sizeof(float), pool, stream);
+    cudaMallocFromPoolAsync(reinterpret_cast<void**>(&column.data), kColumnLength * sizeof(float), pool,
+                            stream);
   }
   ~Machine() {
     cudaFreeAsync(column.data, stream);

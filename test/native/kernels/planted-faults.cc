@@ -28,7 +28,7 @@ class Setting {
 };
 
 __global__ void clears(Column column) {
-  if (threadIdx.x < kValuesInput) __stcs(column.data + threadIdx.x, 0.0f);
+  if (threadIdx.x < kColumnLength) __stcs(column.data + threadIdx.x, 0.0f);
 }
 
 // What the kernels of run_blocks() work on: the result, a ticket and a number for each block, all 0.
@@ -152,7 +152,7 @@ __global__ void writes_before_the_column_unchecked(Column column) {
 
 #if ADDRESS_SANITIZER
 __global__ void reads_past_the_column_unchecked(Column column) {
-  if (threadIdx.x == 0) column.data[0] = column.data[kValuesInput];
+  if (threadIdx.x == 0) column.data[0] = column.data[kColumnLength];
 }
 #endif
 
@@ -202,7 +202,7 @@ std::string run_with_shared_memory() {
 
 std::string copies_past_the_column() {
   Machine machine;
-  const std::vector<float> from(kValuesInput + 1);
+  const std::vector<float> from(kColumnLength + 1);
   cudaMemcpyAsync(machine.column.data, from.data(), from.size() * sizeof(float), cudaMemcpyHostToDevice,
                   machine.stream);
   return machine.finish();
