@@ -49,7 +49,7 @@ const NEWEST_ABI = 7;
 // The newest PTX that the first driver for GPUs later than those of CUDA_CODE compiles. This is driver 570 of CUDA
 // 12.8, because of the Blackwell GPUs.
 const NEWEST_PTX = 87;
-const MOST_BYTES_WITH_CUDA = 12e6;
+const MOST_BYTES = { withCuda: 14e6, withoutCuda: 3e6 };
 
 /**
  * Returns one message per fault of a prebuilt binary. The list is empty if the binary has no faults.
@@ -85,8 +85,8 @@ export function faultsOf(
     faults.push('it is not signed, which arm64 requires');
   if (os === 'linux') faults.push(...cudaFaults(cudaCodeOf(file), cuda ? cudaCode : []));
   const bytes = statSync(file).size;
-  if (cuda && bytes > MOST_BYTES_WITH_CUDA)
-    faults.push(`it has ${bytes} bytes, expected at most ${MOST_BYTES_WITH_CUDA}`);
+  const most = cuda ? MOST_BYTES.withCuda : MOST_BYTES.withoutCuda;
+  if (bytes > most) faults.push(`it has ${bytes} bytes, expected at most ${most}`);
   return [...new Set(faults)].map((fault) => `${name}: ${fault}`);
 }
 

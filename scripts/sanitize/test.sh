@@ -52,9 +52,10 @@ export LSAN_OPTIONS=suppressions=$PWD/scripts/sanitize/lsan.supp:print_suppressi
 
 # Node is not linked with the sanitizer's run-time library, so the library is preloaded. malloc_context_size=2 records
 # only the caller of each allocation. lsan.supp needs this to tell Node's leaks from the native module's.
+# allocator_may_return_null=1 lets allocations fail that are too large, as they do without a sanitizer.
 runtime=$("$clang" --print-file-name="libclang_rt.$kind-$(uname -m).so")
 in_node() {
-  LD_PRELOAD=$runtime ASAN_OPTIONS=malloc_context_size=2 POLICY_LOSS_NATIVE=$PWD/$out/Release/policy_loss.node \
+  LD_PRELOAD=$runtime ASAN_OPTIONS=malloc_context_size=2:allocator_may_return_null=1 POLICY_LOSS_NATIVE=$PWD/$out/Release/policy_loss.node \
     node "$@"
 }
 

@@ -226,7 +226,7 @@ void count_pieces() {
 void expect_end_in_overwritten_mask() {
   constexpr int kBefore = 300;
   const std::vector<uint8_t> mask(kBefore + 300, 0);
-  for (const int length : {1, kBlock - 1, kBlock, kBlock + 1, 300})
+  for (const int length : {1, kGranule - 1, kGranule, kGranule + 1, 300})
     expect(end_of_unmasked(mask.data() + kBefore, length) == 0, "the end of a mask without tokens");
 }
 
