@@ -70,7 +70,7 @@ export function list<E extends 'text' | 'number'>(
   return { type: 'list', of, ...given } as never;
 }
 
-/** What the option lossAggMode does. */
+/** Describes the option lossAggMode. */
 export const AGGREGATION_HELP = 'how the losses of the tokens are combined into one number';
 
 /** Declares an option whose value is an aggregation mode: `lossAggMode` with a default, or one that defaults to another option. */

@@ -13,7 +13,7 @@ import { DeviceBatch, type ResidentValues } from './device-batch.js';
 export interface ReplacedColumns {
   /** One byte per token that is 0 if the token is masked. Undefined if the batch's own mask stays. */
   mask?: Uint8Array | undefined;
-  /** What the losses of the tokens are multiplied by. Undefined if there are no weights. */
+  /** The weights by which the losses of the tokens are multiplied. Undefined if there are none. */
   weights?: Float32Array | undefined;
   /** Undefined if the batch's own log-probabilities stay. */
   logprob?: Float32Array | undefined;

@@ -36,11 +36,8 @@ export interface UploadOptions {
 const MASKS = ['action_mask', 'expert_mask'] as const;
 // The inputs that advantage functions read and losses do not.
 const ADVANTAGE_INPUTS = INPUT_NAMES.filter((name) => {
-  const { loss, advantage, member } = inputRow(name);
-  return (
-    loss === undefined &&
-    (advantage !== undefined || (member !== undefined && !MASKS.some((mask) => mask === name)))
-  );
+  const { type, loss, advantage, member } = inputRow(name);
+  return loss === undefined && (advantage !== undefined || (member !== undefined && type !== 'flags'));
 });
 
 /**

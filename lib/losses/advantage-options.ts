@@ -69,7 +69,7 @@ export const GROUP_REWARDS = {
   outside: 'not finite: ERR_INVALID_INPUT; a group of equal rewards has advantages 0',
 };
 
-/** What the statements of generalised advantage estimates have in common. */
+/** The common part of the statements of generalised advantage estimates. */
 export const GAE = {
   reads: ['token_level_rewards', 'values', 'action_mask'],
   perRow: false,

@@ -7,7 +7,7 @@ import type { CheckedOptions, LossAggMode } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { lossMetric, type MetricExpression } from '../program/loss-program.js';
 
-/** What a token's loss is divided by, in words, for the documentation, and as an expression. */
+/** The divisor of a token's loss: in words, for the documentation, and as an expression. */
 interface Divisor<Options> {
   readonly words: string;
   readonly of: (symbols: ProgramSymbols, options: Options) => Expression;
@@ -218,7 +218,7 @@ const TRINITY: Readonly<Record<LossAggMode, { readonly words: string }>> = {
   'seq-mean-token-sum-norm': { words: 'T + 1e-8' },
 };
 
-/** What a token's loss is divided by, for each framework and each of its aggregation modes or losses. */
+/** The divisors of a token's loss, for each framework and each of its aggregation modes or losses. */
 export const DIVISORS: Readonly<Record<string, Readonly<Record<string, { readonly words: string }>>>> = {
   'Trinity-RFT': TRINITY,
   verl: VERL,

@@ -141,7 +141,7 @@ export const NO_CORRECTION_METRICS = {} as Record<Metric, undefined>;
 
 const NAMES = Object.keys(CORRECTION_METRICS) as Metric[];
 
-/** What a correction is computed from, and what it consists of. */
+/** The values from which a correction is computed: log-probabilities, weights, and the statistics that tokens must pass. */
 interface CorrectionValues {
   /** The log-probability of a token under the policy. */
   readonly policy: Expression;

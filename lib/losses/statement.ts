@@ -18,7 +18,7 @@ import type { ClassRegistry, RegisteredClass, Registry } from '../base/registry.
 export interface FunctionClass<F, D, N extends string, O, Common> {
   /** @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend. */
   new (...options: Arguments<O, Common>): F;
-  /** What the class was made from. */
+  /** The statement from which the class was made. */
   readonly declaration: D & { readonly name: N };
   /** Returns Trinity-RFT's default arguments, with their names in snake_case. */
   defaultArgs(): TrinityArgs;

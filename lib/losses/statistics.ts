@@ -7,7 +7,7 @@ export function limitedLog({ clip }: ProgramSymbols, logRatio: Expression): Expr
   return clip(logRatio, -20, 20);
 }
 
-/** What a statistic is computed for: each token, the sum or mean over its row, or the mean over its segment. */
+/** The level of a statistic: each token, the sum or mean over its row, or the mean over its segment. */
 export type Level = 'token' | 'sequence' | 'geometric' | 'segment';
 
 /**

@@ -149,7 +149,7 @@ export const FAMILY_OPTIONS = {
 /** The metrics that all losses of the family have. */
 export const FAMILY_METRICS = { ...KL_METRIC, ...VLLM_METRICS, ...BONUS_METRICS, ...ENTROPY_METRIC };
 
-/** What the statements of the family have in common. */
+/** The common part of the statements of the family. */
 export const FAMILY = {
   // The last three depend on the options and on the batch.
   reads: [...RATIO_KEYS, 'ref_logprob', 'rollout_logprob', 'entropy'],
@@ -161,7 +161,7 @@ export const FAMILY = {
   },
 } as const;
 
-/** What the statements of the family with the clipped surrogate have in common. */
+/** The common part of the statements of the family with the clipped surrogate. */
 export const CLIPPED_FAMILY = {
   ...FAMILY,
   options: { ...CLIP, ...FAMILY_OPTIONS },

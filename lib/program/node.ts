@@ -63,7 +63,7 @@ export type Op =
   | 'row_rank'
   | 'stop';
 
-/** What a node without operands is. `column_of_row` is a column that has one value per row. */
+/** The kinds of nodes without operands. `column_of_row` is a column that has one value per row. */
 export type Leaf = 'constant' | 'column' | 'column_of_row' | 'row_input' | 'batch_input' | 'row_column';
 
 /** A subexpression of a loss. */

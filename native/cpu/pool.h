@@ -47,7 +47,8 @@ class Task {
   // Takes and runs items of the current phase until none is left. Returns how many it ran.
   int64_t run_items();
   bool has_items() const { return left_.load(std::memory_order_relaxed) > 0; }
-  // Waits for a moment in a loop. Returns whether the next phase has begun, so that there are items to take.
+  // Spins briefly until the next phase begins. Returns whether it has, which means that work items can be
+  // taken.
   bool soon_has_items() const;
 
   const int32_t* abort_ = nullptr;
