@@ -21,8 +21,8 @@ export interface AbortSignalLike {
  * Runs native work that an AbortSignal can end.
  * @param start starts the work, before this function returns. It receives a flag that becomes non-zero when the signal
  * aborts, and gives it to native code, which polls it. The promise must resolve to -1 if the work ended because of the flag.
- * @returns a promise of the result. It rejects with LossError `ERR_ABORTED` if the signal ended the work, and as {@link
- * fromNative} says if the work failed.
+ * @returns a promise of the result. It rejects with LossError `ERR_ABORTED` if the signal aborted before the result was
+ * there, even if the work ended too early to see the flag, and as {@link fromNative} says if the work failed.
  */
 export async function abortable<T>(
   signal: AbortSignalLike | undefined,
@@ -33,7 +33,7 @@ export async function abortable<T>(
   const ignore = signal && whenAborted(signal, () => Atomics.store(flag!, 0, 1));
   try {
     const result = await start(flag);
-    if (result === -1) throw aborted(signal);
+    if (flag?.[0]) throw aborted(signal);
     return result as Exclude<T, -1>;
   } catch (error) {
     throw fromNative(error);

@@ -64,8 +64,10 @@ export function takeCall<Call>(compute: NativeCompute<Call>, call: Call, isSmall
   return take(({ later, signal }) => {
     if (!later) return now();
     if (!isSmall) return abortable(signal, (abort) => compute({ ...call, later: true, abort }));
-    checkSignal(signal);
-    return inOneTurn(now);
+    return inOneTurn(() => {
+      checkSignal(signal);
+      return now();
+    });
   });
 }
 

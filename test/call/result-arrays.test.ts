@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import { halfResultArray, resultArray } from '../../lib/base/result-arrays.js';
-import { KL_FN, logprobsBackwardSync, POLICY_LOSS_FN } from '../../lib/index.js';
+import { KL_FN, logprobsBackwardSync } from '../../lib/index.js';
 import { type BatchSpec, EDGE_LENGTHS, laidOut, makeBatch } from '../support/draw.js';
 import { inMemoryOf } from '../support/result-memory.js';
 import { assertSameArray } from '../support/tolerance.js';
@@ -95,25 +95,5 @@ describe('the arrays of results', () => {
     await once(worker, 'exit');
     assert.ok(returned.every((value) => value === 4));
     assert.ok(made.every((value) => value === 5));
-  });
-
-  it('do not hold the event loop while large ones are allocated', async () => {
-    const shape = [1024, 4096] as const;
-    const size = shape[0] * shape[1];
-    const batch = {
-      shape,
-      logprob: new Float32Array(size).fill(-1),
-      actionMask: new Uint8Array(size).fill(1),
-    };
-    const fn = POLICY_LOSS_FN.create('sft');
-    // Other programs may interrupt this one, so the shortest time counts.
-    let shortest = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < 20; i++) {
-      const start = performance.now();
-      const promise = fn.compute(batch, { grad: true });
-      shortest = Math.min(shortest, performance.now() - start);
-      await promise;
-    }
-    assert.ok(shortest < 1, `${shortest} ms`);
   });
 });

@@ -1,37 +1,30 @@
 /**
- * Tests that hostile texts and options get an error that says where it is, in bounded time. The words of the messages
- * are tested with the parser.
+ * Tests that hostile texts and options get an error that says where it is. The texts are so long that a test would not
+ * end if the work grew faster than their length. The words of the messages are tested with the parser.
  */
 import assert from 'node:assert/strict';
 import { defineLoss, LossError, type LossErrorCode, lossFromExpression } from '../../lib/index.js';
 import { isLossError } from '../support/loss-error.js';
 
-/** The longest time in milliseconds that a text may take, even on a slow and busy machine. */
-const LIMIT = 5000;
-
-/** Asserts that a text gets an error in time, and returns it. */
+/** Asserts that a text gets an error, and returns it. */
 function refused(text: unknown, options: object = {}): LossError {
-  const begin = performance.now();
   try {
     lossFromExpression(text as string, options);
   } catch (error) {
     assert.ok(error instanceof LossError, String((error as Error).stack));
-    assert.ok(performance.now() - begin < LIMIT, `took ${performance.now() - begin} ms`);
     assert.ok(error.message.length < 2000, `a message of ${error.message.length} characters`);
     return error;
   }
   return assert.fail(`accepted ${String(text).slice(0, 100)}`);
 }
 
-/** Asserts that a text is either accepted or gets an error in time. */
+/** Asserts that a text is either accepted or gets an error. */
 function survives(text: string): void {
-  const begin = performance.now();
   try {
     lossFromExpression(text);
   } catch (error) {
     assert.ok(error instanceof LossError, String((error as Error).stack));
   }
-  assert.ok(performance.now() - begin < LIMIT, `took ${performance.now() - begin} ms`);
 }
 
 describe('hostile expressions', () => {

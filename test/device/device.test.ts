@@ -254,8 +254,7 @@ describe(`batches on ${DEVICE}`, () => {
     }
   });
 
-  it('agree with the CPU on many tokens, a million on a GPU', async function () {
-    this.timeout(600_000);
+  it('agree with the CPU on many tokens, a million on a GPU', async () => {
     const count = Number(process.env.POLICY_LOSS_TEST_TOKENS ?? (isEmulated ? 131_072 : 1_048_576));
     const rows = count / 1024;
     const random = generator(7).uniform;

@@ -117,7 +117,7 @@ describe(`reductions over long rows on ${DEVICE}`, () => {
       assert.equal(found.metrics.sum, metrics.sum);
       assertNumber(found.loss, loss, 'loss');
       assertNumber(found.metrics.mean, metrics.mean!, 'mean');
-    }).timeout(60_000);
+    });
 });
 
 describe(`a loss that reads numbers per row on ${DEVICE}`, () => {

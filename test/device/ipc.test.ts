@@ -72,7 +72,6 @@ describe(`memory on ${DEVICE} of another process`, () => {
 
   before(function () {
     if (gpus.length === 0) this.skip();
-    this.timeout(60_000);
     other = startProcess();
   });
   after(() => {
@@ -94,7 +93,7 @@ describe(`memory on ${DEVICE} of another process`, () => {
     await updated.update(columns);
     await exporting(DEVICE, 2); // The calls have read the memory.
     for (const on of [uploaded, updated]) assertSameBits(await computed(on), await computed(expected));
-  }).timeout(60_000);
+  });
 
   it('has the values of its latest call', async () => {
     const first = await exporting();
@@ -141,7 +140,7 @@ describe(`memory on ${DEVICE} of another process`, () => {
     using resident = await upload(batch, DEVICE);
     const calls = Math.min(100, Math.ceil((1.2 * gpus[0]!.memory) / 2 ** 21));
     for (let i = 0; i < calls; i++) await resident.update({ logprob: column(handle) });
-  }).timeout(60_000);
+  });
 
   it('is closed also if a function of the runtime fails', async function () {
     if (!isEmulated) this.skip();
@@ -196,7 +195,7 @@ describe(`memory on ${DEVICE} of another process`, () => {
       /got memory of a device/,
     );
     assertSameBits(await computed(resident), before);
-  }).timeout(60_000);
+  });
 
   it('is refused if a bit of the handle has changed', async function () {
     if (!isEmulated) this.skip(); // CUDA may not use all bits.
@@ -225,7 +224,7 @@ describe(`memory on ${DEVICE} of another process`, () => {
     await once(another, 'exit');
     await rejects(() => resident.update({ logprob: column(last.handle) }), 'ERR_INVALID_INPUT', REFUSED);
     assertSameBits(await computed(resident), before);
-  }).timeout(60_000);
+  });
 });
 
 describe(`memory on ${DEVICE} that this process exports`, () => {
@@ -327,7 +326,7 @@ describe(`memory on ${DEVICE} that this process exports`, () => {
       await resident.update({ logprob: column(await grad.ipcHandle()) });
       grad.dispose();
     }
-  }).timeout(60_000);
+  });
 
   it('is refused if it is not a gradient', function () {
     const other = framework();

@@ -122,7 +122,6 @@ describe(`page-locked arrays and ${DEVICE}`, () => {
 
   it('are copied in one piece, without staging', async function () {
     if (!isEmulated) this.skip();
-    this.timeout(60_000);
     const count = 2 ** 19; // 2 MiB, two stages
     const actionMask = new Uint8Array(count); // kernels skip masked tokens
     const shape = [1, count] as const;
@@ -163,7 +162,6 @@ describe(`page-locked arrays and ${DEVICE}`, () => {
 
   it('are freed when they are collected', async function () {
     if (!isEmulated) this.skip();
-    this.timeout(60_000);
     setFlagsFromString('--expose-gc');
     const collectGarbage = runInNewContext('gc') as () => void;
     const bytes = gpus[0]!.memory / 8;
@@ -225,5 +223,5 @@ describe(`page-locked arrays and ${DEVICE}`, () => {
     }
     const expected = ppo.computeSync(batch, { grad: true });
     assertSameArray((await ppo.compute(await pinnedBatch(), { grad: true })).grad!, expected.grad!, 'grad');
-  }).timeout(60_000);
+  });
 });

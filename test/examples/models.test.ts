@@ -85,8 +85,7 @@ describe('the examples with models', () => {
       assert.ok(statSync(files.path(`${name}.onnx`)).size > 4 * 4 * 53 ** 2);
   });
 
-  it('train a model in TensorFlow.js until the reward is clearly up, and draw its curve', function () {
-    this.timeout(300_000);
+  it('train a model in TensorFlow.js until the reward is clearly up, and draw its curve', () => {
     const output = run('train-tfjs.ts');
     const [, first, last] = /^reward: ([\d.]+) in the first step, ([\d.]+) in the last$/m.exec(output)!;
     assert.ok(Number(first) < 0.1, output);

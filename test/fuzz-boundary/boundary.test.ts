@@ -162,7 +162,7 @@ describe('the boundary', () => {
           await run({ target: target.name, spoils: [{ what: 'key', index, key, value, access: 'value' }] });
       }
     }
-  }).timeout(300_000);
+  });
 
   it('ends each call although the caller masks the tokens meanwhile', async () => {
     const spec = { seed: SEED, columns: 100, values: 'moderate', mask: 'ones', packed: false } as const;

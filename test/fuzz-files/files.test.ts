@@ -14,8 +14,7 @@ const SECONDS = 5;
 const VARIANTS = 6;
 const REGRESSIONS = new URL('./regressions/', import.meta.url);
 
-describe('files', function () {
-  this.timeout(240_000);
+describe('files', () => {
   let runner: Runner;
   before(() => {
     runner = new Runner();

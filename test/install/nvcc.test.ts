@@ -28,8 +28,7 @@ const FAKES: { what: string; script: string; warning: RegExp }[] = [
   },
 ];
 
-describe('a build with an nvcc that', function () {
-  this.timeout(120_000);
+describe('a build with an nvcc that', () => {
   let place: string;
 
   before(function () {

@@ -18,9 +18,7 @@ function availableMemory(): number {
   }
 }
 
-describe('life', function () {
-  this.timeout(400_000);
-
+describe('life', () => {
   describe('worker threads that share the module, half of them terminated during calls', () => {
     for (const kind of ['async', 'sync'])
       for (const where of ['main', 'workers'])

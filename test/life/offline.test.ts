@@ -25,8 +25,7 @@ interface Seen {
   output: string;
 }
 
-describe('offline', function () {
-  this.timeout(120_000);
+describe('offline', () => {
   let folder: string;
   before(() => {
     folder = mkdtempSync(join(tmpdir(), 'policy-loss-offline-'));

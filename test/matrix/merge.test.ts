@@ -51,7 +51,7 @@ describe('an objective of a large batch', () => {
       variations(ofPpo!, ['layout', 'call', 'parts'], { seed: 1, combined: 1 }),
       'a large batch',
     );
-  }).timeout(20_000);
+  });
 });
 
 describe('masks on other tokens', () => {

@@ -129,10 +129,8 @@ describe('the text of a loss', () => {
     }
   });
 
-  it('refuses texts that would exhaust the stack, without much work', () => {
-    const begin = performance.now();
+  it('refuses texts that would exhaust the stack', () => {
     for (const piece of ['!', '- ', 'A**', 'A?1:', 'A+', 'A&&', 'exp('])
       assert.equal(errorOf(piece.repeat(16_000 / piece.length)).code, 'ERR_INVALID_OPTION');
-    assert.ok(performance.now() - begin < 5000);
   });
 });

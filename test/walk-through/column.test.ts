@@ -25,8 +25,7 @@ const USE = `
 describe('adding a column', () => {
   let tree: ChangedTree;
 
-  before(function () {
-    this.timeout(120_000);
+  before(() => {
     const native = process.env.POLICY_LOSS_NATIVE ?? join(ROOT, 'build/Release/policy_loss.node');
     tree = new ChangedTree('Adding a column', { POLICY_LOSS_NATIVE: native });
   });
@@ -35,8 +34,7 @@ describe('adding a column', () => {
 
   it('changes one file', () => assert.deepEqual([...tree.touched], ['lib/batch/columns.ts']));
 
-  it('passes the type check', function () {
-    this.timeout(120_000);
+  it('passes the type check', () => {
     tree.run('npm', 'run', 'build:ts');
     tree.run('npx', 'tsc', '-p', '.');
     assert.match(
@@ -45,8 +43,7 @@ describe('adding a column', () => {
     );
   });
 
-  it('is read from batches, rollout files and expressions', function () {
-    this.timeout(60_000);
+  it('is read from batches, rollout files and expressions', () => {
     tree.write('rollouts.jsonl', '{"logprobs": [-1, -2], "draft_logprobs": [-5, -6]}\n');
     tree.write('use.mts', USE);
     assert.deepEqual(JSON.parse(tree.run('npx', 'tsx', 'use.mts')), {
@@ -57,8 +54,7 @@ describe('adding a column', () => {
     });
   });
 
-  it('is in the native list, the help and docs/columns.md', function () {
-    this.timeout(60_000);
+  it('is in the native list, the help and docs/columns.md', () => {
     const pages =
       "import('./scripts/generate/native-columns.ts').then(({ nativeColumns }) => " +
       "import('./scripts/generate/columns-page.ts').then(({ columnsPage }) => console.log(nativeColumns(), columnsPage())))";

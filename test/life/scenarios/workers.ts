@@ -31,9 +31,8 @@ for (let time = 0; time < Number(times); time++) {
   );
   if (time === 1) threads = await settledThreads();
 }
-// The number of threads in the pool must not grow with the number of workers.
-const left = await settledThreads();
-if (threads !== undefined) assert.ok(left! <= threads + 2, `${threads} threads became ${left}`);
+// The number of threads in the pool must not grow with the number of workers. Ended workers' threads go eventually.
+if (threads !== undefined) while (processStatus('Threads')! > threads + 2) await sleep(50);
 
 /**
  * Waits until the threads of ended workers are gone. Returns the number of threads of the process, or undefined if the

@@ -45,7 +45,7 @@ describe('policy-loss identify', () => {
       /The files have no logprobs, so old_logprobs or rollout_logprobs stand in for them/,
     );
     assert.match(notes.join(), /all ratios are 1/);
-  }).timeout(300_000);
+  });
 
   it('prints a table, with the logged numbers first', async () => {
     const { stdout, code } = await run(...WORDS, '--top', '1');
@@ -54,7 +54,7 @@ describe('policy-loss identify', () => {
     assert.match(stdout, /\d+ configurations in [\d.]+ s, \d+ a second; \d+ rows, \d+ tokens/);
     const lines = parseCsv((await run(...WORDS, '--top', '1', '--csv')).stdout);
     assert.ok(lines.every(({ rank }) => rank === '1'));
-  }).timeout(300_000);
+  });
 
   it("computes GRPO's advantages if the files have none", async () => {
     const words = ['--loss', 'ppo', '-q'];
@@ -65,7 +65,7 @@ describe('policy-loss identify', () => {
     const [best] = found.candidates;
     assert.deepEqual([best.loss, best.lossAggMode, best.matches], ['ppo', 'token-mean', 3]);
     assert.match(found.notes.join(), /no advantages, so GRPO's are computed/);
-  }).timeout(300_000);
+  });
 
   it('refuses wrong arguments', async () => {
     await fails(2, ['identify', EXAMPLE], /--logged/);
@@ -79,5 +79,5 @@ describe('policy-loss identify', () => {
     await fails(2, ['identify', EXAMPLE, '--logged', 'loss=1', '--trainer', 'x'], /--trainer/);
     await fails(2, ['identify', EXAMPLE, '--logged', 'loss=1', '--top', '0'], /at least 1/);
     await fails(2, ['identify', EXAMPLE, '--logged', 'loss=1', '--tolerance', '2'], /between 0 and 1/);
-  }).timeout(300_000);
+  });
 });

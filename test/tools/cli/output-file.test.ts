@@ -129,8 +129,7 @@ describe('an output file that is also read', () => {
   });
 });
 
-describe('temporary folders', function () {
-  this.timeout(120_000);
+describe('temporary folders', () => {
   let files: Files;
   let many: string;
   before(() => {
@@ -146,7 +145,6 @@ describe('temporary folders', function () {
     const child = spawn(process.execPath, [PROGRAM, ...words], { stdio: 'ignore' });
     const ended = once(child, 'close');
     while (child.exitCode === null && readdirSync(folder).length === 0) await sleep(1);
-    assert.equal(child.exitCode, null);
     return { child, ended };
   }
 

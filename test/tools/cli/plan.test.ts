@@ -258,8 +258,7 @@ describe('policy-loss plan, run and merge', () => {
     assert.deepEqual(readFileSync(own), readFileSync(EXAMPLE));
   });
 
-  it('need the losses of a module again, which must not have changed', async function () {
-    this.timeout(120_000);
+  it('need the losses of a module again, which must not have changed', async () => {
     // A loss that the program registers stays registered in its process, so each command has its own.
     mkdirSync(join(ROOT, 'build'), { recursive: true });
     const folder = mkdtempSync(join(ROOT, 'build', 'plan-'));

@@ -133,8 +133,7 @@ describe('files on servers, on the command line', () => {
     }
   });
 
-  it('need the client of S3 for its objects', function () {
-    this.timeout(120_000);
+  it('need the client of S3 for its objects', () => {
     const hook = `export async function resolve(name, context, next) {
       if (name === '@aws-sdk/client-s3') throw new Error('Cannot find package');
       return next(name, context);

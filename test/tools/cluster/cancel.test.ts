@@ -12,8 +12,7 @@ import { Cluster, needsRedis, type Program, until, withoutBatches } from './supp
 
 const CANCELLED = /run [0-9a-f]{16}: expected a run that nobody has cancelled, got a cancelled one/;
 
-describe('policy-loss cancel', function () {
-  this.timeout(300_000);
+describe('policy-loss cancel', () => {
   let cluster: Cluster;
   before(async function () {
     needsRedis(this);

@@ -53,8 +53,7 @@ describe('docs/clusters.md', () => {
     assert.deepEqual(withoutBatches(merged), withoutBatches(JSON.stringify(alone)));
   };
 
-  it('has scripts for Slurm that give the result of evaluate', async function () {
-    this.timeout(300_000);
+  it('has scripts for Slurm that give the result of evaluate', async () => {
     const scripts = blocks('sh', '#!/bin/bash').map((text) => [/^# (\S+\.sh)$/m.exec(text)![1]!, text]);
     assert.deepEqual(
       scripts.map(([name]) => name),
@@ -79,8 +78,7 @@ describe('docs/clusters.md', () => {
     await assertMerged(readFileSync(files.path('run/result.json'), 'utf8'));
   });
 
-  it('has a Job for Kubernetes whose pods give the result of evaluate', async function () {
-    this.timeout(300_000);
+  it('has a Job for Kubernetes whose pods give the result of evaluate', async () => {
     const [text, ...others] = blocks('yaml', 'kind: Job');
     assert.deepEqual(others, []);
     const { apiVersion, spec } = parse(text!);
@@ -111,7 +109,6 @@ describe('docs/clusters.md', () => {
   });
 
   it('has a docker-compose file whose services give the result of evaluate', async function () {
-    this.timeout(300_000);
     needsRedis(this);
     const [text, ...others] = blocks('yaml', 'services:');
     assert.deepEqual(others, []);

@@ -11,8 +11,7 @@ import { Cluster, needsRedis, withoutBatches } from './support.js';
 
 const SHARDS = 200;
 
-describe('queue with faults', function () {
-  this.timeout(600_000);
+describe('queue with faults', () => {
   let cluster: Cluster;
   before(async function () {
     needsRedis(this);

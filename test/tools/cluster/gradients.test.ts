@@ -9,8 +9,7 @@ import { storedPlan } from '../../../lib/tools/cluster/index.js';
 import { assertFailed, EXAMPLE, ROWS, run } from '../cli/support.js';
 import { Cluster, needsRedis, withoutBatches } from './support.js';
 
-describe('policy-loss gradients --queue', function () {
-  this.timeout(300_000);
+describe('policy-loss gradients --queue', () => {
   let cluster: Cluster;
   before(async function () {
     needsRedis(this);

@@ -28,8 +28,7 @@ const LOSS_FILE = join(ROOT, 'examples', 'my-losses.mjs');
 const PASSWORD = 'hunter2/secret';
 const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8'));
 
-describe('queue', function () {
-  this.timeout(300_000);
+describe('queue', () => {
   let cluster: Cluster;
   // Those of the suite, which its tests share.
   let programs = 0;

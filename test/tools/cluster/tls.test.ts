@@ -6,8 +6,7 @@ import { Cluster, makeAuthority, needsRedis, Program, USER, withoutBatches } fro
 
 const PASSWORD = 'hunter2/secret';
 
-describe('queue with TLS', function () {
-  this.timeout(120_000);
+describe('queue with TLS', () => {
   let cluster: Cluster;
   before(async function () {
     needsRedis(this);

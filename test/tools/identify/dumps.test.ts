@@ -54,7 +54,7 @@ describe('identify, on the files of trainers', () => {
         // Nothing that meets fewer numbers shares the rank.
         for (const { matches } of candidates) assert.equal(matches, found.matches);
       }
-    }).timeout(300_000);
+    });
   }
 });
 

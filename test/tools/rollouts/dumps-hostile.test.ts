@@ -21,8 +21,7 @@ function assertExpected(error: unknown): void {
       assert.fail(`${error.message}: the cause is ${cause.stack}`);
 }
 
-describe("trainers' files, damaged", function () {
-  this.timeout(120_000);
+describe("trainers' files, damaged", () => {
   const folder = temporaryFolder();
   const files = readdirSync(FOLDER, { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile() && !/^(STABLE|README\.md|truth\.json)$/.test(entry.name))

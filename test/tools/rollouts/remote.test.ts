@@ -279,8 +279,7 @@ describe('files on servers', () => {
     assert.equal(total, urls.length * readFileSync(fixture('rollouts.jsonl')).length);
   });
 
-  it('take memory that does not depend on their size', function () {
-    this.timeout(180_000);
+  it('take memory that does not depend on their size', () => {
     const { result } = runAlone<{ rows: number; growth: number }>(
       `const { createServer } = await import('node:http');
        const { once } = await import('node:events');
@@ -316,8 +315,7 @@ describe('files on servers', () => {
     assert.ok(result.growth < 125e6, `${result.growth} bytes`);
   });
 
-  it('are not waited for for ever if a store of objects stalls', function () {
-    this.timeout(180_000);
+  it('are not waited for for ever if a store of objects stalls', () => {
     // In a process of its own, because all files share a client.
     const { result } = runAlone<{ message: string; requests: Record<string, number> }>(
       `const { createServer } = await import('node:http');
