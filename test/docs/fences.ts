@@ -4,7 +4,7 @@
  * TypeScript or JavaScript that begins with an import begins a program. Code without imports continues the program before
  * it, in a block of its own, so it may use and shadow the names declared there.
  *
- * Code that cannot run here has a reason after its language: ```ts no-run=gpu. It is compiled all the same.
+ * Code that cannot run here has the reason after its language: ```ts no-run=gpu. It is compiled all the same.
  */
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -57,11 +57,12 @@ export function fencesOf(page: string): Fence[] {
     const [language = '', mark, ...rest] = head.split(' ');
     assert.ok(LANGUAGES.includes(language), `${place}: expected one of ${LANGUAGES}, got '${language}'`);
     if (mark !== undefined) {
-      const needs = mark.startsWith('no-run=') ? REASONS[mark.slice('no-run='.length)] : undefined;
+      const reason = mark.startsWith('no-run=') ? REASONS[mark.slice('no-run='.length)] : undefined;
       assert.ok(
-        needs && rest.length === 0,
+        reason && rest.length === 0,
         `${place}: expected no-run= and one of ${Object.keys(REASONS)}, got '${head}'`,
       );
+      assert.match(code, reason, `${place}: expected a reason for '${mark}' in the code`);
     }
     return { place, line, language, runs: mark === undefined, code };
   });

@@ -1,6 +1,6 @@
 /** Makes the files that the code of README.md and docs reads: those of the package, and those that readers bring. */
 import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { Fields } from '../fuzz-files/fields.js';
 import { F32, I64, npy, safetensorsOf } from '../fuzz-files/tensor-files.js';
 import { ROWS } from '../tools/cli/support.js';
@@ -42,7 +42,10 @@ export function makeFiles(folder: string): void {
     writeFileSync(join(folder, name), content);
   };
   const examples = join(folder, 'node_modules/policy-loss/examples');
-  cpSync(join(ROOT, 'examples'), examples, { recursive: true, filter: (file) => !file.includes('/models') });
+  cpSync(join(ROOT, 'examples'), examples, {
+    recursive: true,
+    filter: (file) => basename(file) !== 'models',
+  });
   const fixtures = join(ROOT, 'test/tools/rollouts/fixtures/dumps');
   for (const [name, dump] of Object.entries(DUMPS))
     cpSync(join(fixtures, dump), join(folder, name), { recursive: true });
