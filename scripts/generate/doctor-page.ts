@@ -11,7 +11,7 @@ masks. \`policy-loss doctor\` looks for the faults that make losses silently wro
 
 \`\`\`sh
 npx policy-loss doctor 'train_data/step_7/rank_*.jsonl'
-npx policy-loss doctor rollouts.parquet --column rollout_logprobs=generation_logprobs --report findings.html
+npx policy-loss doctor rollouts.jsonl --column rollout_logprobs=generation_logprobs --report findings.html
 npx policy-loss doctor rollouts.jsonl --json --strict
 \`\`\`
 
@@ -42,7 +42,7 @@ measured, also without a finding.
 
 \`\`\`sh
 npx policy-loss diff yesterday.jsonl today.jsonl
-npx policy-loss diff 'trinity/*.jsonl' 'verl/*.parquet' --by uid --tolerance 1e-6 --loss ppo --loss gspo
+npx policy-loss diff 'trinity/*.jsonl' 'verl/*.jsonl' --by uid --tolerance 1e-6 --loss ppo --loss gspo
 \`\`\`
 
 \`diff\` aligns the rows by \`task_id\` and \`run_id\` if both dumps have them, by the columns of \`--by\`, or else by position,

@@ -29,9 +29,9 @@ describe('adding a kernel', () => {
       assert.match(tree.mocha([suite], '--grep', 'ratio_penalty'), /ratio_penalty[\s\S]* [1-9]\d* passing/);
   });
 
-  it('shows the loss in `list`, README.md, docs/numerics.md and the benchmarks', () => {
+  it('shows the loss in `list`, docs/functions.md, docs/numerics.md and the benchmarks', () => {
     assert.match(tree.run('npx', 'tsx', 'lib/tools/cli/main.ts', 'list', 'ratio_penalty'), /beta/);
-    for (const file of ['README.md', 'docs/numerics.md'])
+    for (const file of ['docs/functions.md', 'docs/numerics.md'])
       assert.match(tree.read(file), /`ratio_penalty`/, file);
     const works =
       "import('./bench/lib/works.ts').then(({ works }) => import('./lib/index.ts').then((api) => " +

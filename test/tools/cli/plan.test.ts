@@ -1,6 +1,6 @@
 /**
  * Tests `policy-loss plan`, `run` and `merge` on the command line: that they take the functions and options of `evaluate`
- * and print its result, what they refuse, and the examples of docs/parts.md.
+ * and print its result, and what they refuse.
  */
 import assert from 'node:assert/strict';
 import {
@@ -8,7 +8,6 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
-  readdirSync,
   readFileSync,
   rmSync,
   writeFileSync,
@@ -23,7 +22,6 @@ import {
   ROWS,
   resultOf,
   run,
-  runIn,
   runJson,
   runProcess,
   TRINITY,
@@ -287,38 +285,5 @@ describe('policy-loss plan, run and merge', () => {
     } finally {
       rmSync(folder, { recursive: true });
     }
-  });
-
-  it('run the examples of docs/parts.md', async () => {
-    mkdirSync(files.path('rollouts'));
-    const lines = readFileSync(EXAMPLE, 'utf8').trimEnd().split('\n');
-    for (const [i, rows] of [lines.slice(0, 60), lines.slice(60, 100)].entries())
-      writeFileSync(files.path(`rollouts/step-${i}.jsonl`), `${rows.join('\n')}\n`);
-    const text = readFileSync(join(ROOT, 'docs', 'parts.md'), 'utf8');
-    const commands = [...text.matchAll(/^npx policy-loss (.*)$/gm)].map(([, words]) =>
-      words!.split(' ').map((word) => word.replaceAll("'", '')),
-    );
-    assert.equal(commands.length, 12);
-    let last = '';
-    let written: string[] = [];
-    for (const words of commands) {
-      if (words[0] === 'plan') rmSync(parts, { recursive: true, force: true });
-      const { code, stdout, stderr } = await runIn(files.directory, words);
-      assert.equal(code, 0, `${words.join(' ')}: ${stderr}`);
-      if (!words.includes('--json')) continue;
-      last = stdout;
-      written = readdirSync(parts).sort();
-    }
-    assert.ok(existsSync(files.path('out.html')));
-    const { batches, ...result } = JSON.parse(last);
-    assert.equal(batches, 2);
-    assert.deepEqual(result, await runJson('evaluate', files.path('rollouts'), '--algorithm', 'grpo'));
-    assert.deepEqual(written, [
-      'compute-00000.part',
-      'compute-00001.part',
-      'count-00000.part',
-      'count-00001.part',
-      'whole.part',
-    ]);
   });
 });

@@ -13,7 +13,7 @@ const PAGE = readFileSync(join(ROOT, 'docs', 'clusters.md'), 'utf8');
 
 /** Returns the code blocks of the page that are in a language and have a text. */
 function blocks(language: string, has: string): string[] {
-  const all = [...PAGE.matchAll(new RegExp(`^\`\`\`${language}\\n(.*?)^\`\`\``, 'gms'))];
+  const all = [...PAGE.matchAll(new RegExp(`^\`\`\`${language}\\b[^\\n]*\\n(.*?)^\`\`\``, 'gms'))];
   return all.map(([, text]) => text!).filter((text) => text.includes(has));
 }
 
