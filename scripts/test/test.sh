@@ -18,15 +18,9 @@ case ${1:-} in
   '')
     # The longest files come first, so that only short files are left near the end.
     files=(test/{tools/identify/identify,matrix/bits,matrix/reference,losses/numerics,algorithm/objective,losses/correction}.test.ts)
-<<<<<<< HEAD
     for file in test/tools/{cli,parts,report,rollouts,doctor,identify}/*.test.ts test/fuzz-files/*.test.ts \
-      test/{matrix,losses,losses/advantages,program,define,algorithm,base,batch,call,logits,tfjs}/*.test.ts \
-      test/*.test.ts; do
-=======
-    for file in test/tools/{cluster,cli,parts,report,rollouts,doctor,identify}/*.test.ts test/fuzz-files/*.test.ts \
       test/{matrix,losses,losses/advantages,program,define,algorithm,base,batch,call,logits,tfjs,docs}/*.test.ts \
-      test/*.test.ts test/walk-through/{loss,column}.test.ts; do
->>>>>>> 1bc365524e47b687e14ffd929b6696db5f3dcace
+      test/*.test.ts; do
       [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
     done
     failed=0
