@@ -70,6 +70,7 @@ const STEPS = [
   { run: 'test:walk-through', on: code || guide },
   { run: 'test:examples', on: code },
   { run: 'docs', on: code },
+  { run: 'test:runtimes', on: code },
   { run: 'test:arm64', on: native, ...QEMU, readsPrebuilds: true },
   { run: 'test:install', on: code, readsPrebuilds: true },
 ].filter(({ on }) => on);
