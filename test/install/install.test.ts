@@ -75,6 +75,17 @@ describe('the package, installed', () => {
     }
   });
 
+  it('has the documents and examples that its texts name', () => {
+    const installed = join(place, 'warm-npm/node_modules/policy-loss');
+    const pages = readdirSync(join(installed, 'docs')).map((name) => join('docs', name));
+    for (const page of ['README.md', ...pages])
+      for (const [named] of readFileSync(join(installed, page), 'utf8').matchAll(
+        /\b(?:docs|examples)\/[\w./-]+\.\w+/g,
+      ))
+        assert.ok(existsSync(join(installed, named)), `${page} names ${named}, which the package lacks`);
+    assert.ok(!existsSync(join(installed, 'examples/models/node_modules')));
+  });
+
   it('runs no script during installation', () => {
     const { scripts } = JSON.parse(
       readFileSync(join(place, 'warm-npm/node_modules/policy-loss/package.json'), 'utf8'),
