@@ -41,6 +41,7 @@ const QEMU = {
     'command -v qemu-aarch64 && ls /usr/aarch64-linux-gnu/lib/libc.so.6 /usr/aarch64-linux-gnu/lib/libstdc++.so.6',
   packages: 'qemu-user libc6-arm64-cross libstdc++6-arm64-cross',
 };
+const WINE = { ready: 'ls /usr/lib/wine/wine64', packages: 'wine64' };
 
 /**
  * A step is an npm script with its arguments. It runs if `on` is true. `ready` is a shell command that succeeds if the
@@ -70,7 +71,9 @@ const STEPS = [
   { run: 'test:walk-through', on: code || guide },
   { run: 'test:examples', on: code },
   { run: 'docs', on: code },
+  { run: 'test:runtimes', on: code },
   { run: 'test:arm64', on: native, ...QEMU, readsPrebuilds: true },
+  { run: 'test:windows', on: native, ...WINE, readsPrebuilds: true },
   { run: 'test:install', on: code, readsPrebuilds: true },
 ].filter(({ on }) => on);
 

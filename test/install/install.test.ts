@@ -5,7 +5,7 @@
 // Needs the prebuilt binary of this platform (npm run prebuild). Before the tests, the package managers are downloaded,
 // and a first installation with a network fills their caches.
 import assert from 'node:assert/strict';
-import { execFileSync, type SpawnSyncReturns, spawnSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import {
   chmodSync,
   cpSync,
@@ -22,10 +22,8 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { prebuildPath } from '../../lib/base/prebuilds.js';
+import { EXPECTED, PROGRAM, pack, prebuildOfThisMachine, ROOT, succeeds, write } from './packed.js';
 
-const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const MOST_BYTES = 25e6;
 const MANAGERS = { npm: '11', pnpm: '9', yarn: '1' } as const;
 type Manager = keyof typeof MANAGERS;
@@ -75,6 +73,17 @@ describe('the package, installed', () => {
       });
       assert.equal(status, 0, `${tool}:\n${stdout}${stderr}`);
     }
+  });
+
+  it('has the documents and examples that its texts name', () => {
+    const installed = join(place, 'warm-npm/node_modules/policy-loss');
+    const pages = readdirSync(join(installed, 'docs')).map((name) => join('docs', name));
+    for (const page of ['README.md', ...pages])
+      for (const [named] of readFileSync(join(installed, page), 'utf8').matchAll(
+        /\b(?:docs|examples)\/[\w./-]+\.\w+/g,
+      ))
+        assert.ok(existsSync(join(installed, named)), `${page} names ${named}, which the package lacks`);
+    assert.ok(!existsSync(join(installed, 'examples/models/node_modules')));
   });
 
   it('runs no script during installation', () => {
@@ -258,15 +267,15 @@ describe('the package, installed', () => {
     it('refuses a build of another version', () => {
       const stale = join(folder, 'node_modules/policy-loss/build/Release/policy_loss.node');
       mkdirSync(dirname(stale), { recursive: true });
-      const manifest = join(folder, 'node_modules/policy-loss/package.json');
-      const text = readFileSync(manifest, 'utf8');
+      const version = join(folder, 'node_modules/policy-loss/dist/base/version.js');
+      const text = readFileSync(version, 'utf8');
       cpSync(`${native}.away`, stale);
-      writeFileSync(manifest, text.replace(/"version": "[^"]*"/, '"version": "99.0.0"'));
+      writeFileSync(version, text.replace(/'[^']*'/, "'99.0.0'"));
       try {
         const { stderr } = node(folder, 'node_modules/policy-loss/dist/tools/cli/main.js', 'devices');
         assert.match(stderr, /build\/Release\/policy_loss\.node: expected version 99\.0\.0, got [\d.]+/);
       } finally {
-        writeFileSync(manifest, text);
+        writeFileSync(version, text);
         rmSync(join(folder, 'node_modules/policy-loss/build'), { recursive: true });
       }
     });
@@ -328,50 +337,6 @@ describe('the package, installed', () => {
     return spawnSync(join(bin, 'node'), words, options(folder));
   }
 });
-
-function pack(into: string): string {
-  const file = execFileSync('npm', ['pack', '--silent', '--ignore-scripts', '--pack-destination', into], {
-    cwd: ROOT,
-    encoding: 'utf8',
-  });
-  return join(into, file.trim().split('\n').at(-1)!);
-}
-
-function prebuildOfThisMachine(): string {
-  const musl = existsSync('/etc/alpine-release');
-  return prebuildPath(
-    process.platform,
-    process.arch,
-    process.platform === 'linux' ? (musl ? 'musl' : 'glibc') : undefined,
-  );
-}
-
-function write(folder: string, name: string, text: string): void {
-  writeFileSync(join(folder, name), text);
-}
-
-function succeeds({ status, stdout, stderr, error }: SpawnSyncReturns<string>): string {
-  assert.equal(status, 0, `${error ?? ''}${stdout}${stderr}`);
-  return stdout.trim();
-}
-
-// The three tokens have ratios r of 1.5, 0.5 and 1 and advantages A of 1, −1 and 0.75. So their losses max(−A·r,
-// −A·clip(r)) are −1.2, 0.8 and −0.75. The first two tokens are clipped and have gradient 0. The third has gradient
-// −A·r / 3.
-const PROGRAM = `
-const fn = new PPOPolicyLossFn({ clipRange: 0.2 });
-const batch = {
-  shape: [1, 3],
-  logprob: new Float32Array([Math.log(1.5), Math.log(0.5), 0]),
-  oldLogprob: new Float32Array(3),
-  advantages: new Float32Array([1, -1, 0.75]),
-  actionMask: new Uint8Array([1, 1, 1]),
-};
-fn.compute(batch, { grad: true }).then(({ loss, grad }) => {
-  console.log(loss.toFixed(6), [...grad].join());
-});
-`;
-const EXPECTED = '-0.383333 0,0,-0.25';
 
 const TYPED_PROGRAM = `
 import { devices, LossError, PPOPolicyLossFn, type Result, upload } from 'policy-loss';

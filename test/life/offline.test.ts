@@ -183,9 +183,11 @@ describe('dependencies', () => {
 
   it('are exactly the packages that are imported, except for peers', () => {
     const imported = new Set<string>();
-    for (const file of readdirSync(join(ROOT, 'lib'), { recursive: true, encoding: 'utf8' })) {
-      if (!/\.c?ts$/.test(file)) continue;
-      const text = readFileSync(join(ROOT, 'lib', file), 'utf8');
+    const files = readdirSync(join(ROOT, 'lib'), { recursive: true, encoding: 'utf8' })
+      .filter((file) => /\.c?ts$/.test(file))
+      .map((file) => join('lib', file));
+    for (const file of [...files, 'CMakeLists.txt']) {
+      const text = readFileSync(join(ROOT, file), 'utf8');
       for (const [, name] of text.matchAll(
         /(?:from|import|require|resolve)\(?\s*['"]((?:@[\w-]+\/)?[\w-]+)(?:\/[\w./-]+)?['"]/g,
       ))
