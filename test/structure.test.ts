@@ -45,8 +45,8 @@ const ADDING_COMMANDS = ['lib/tools/cli/commands.ts', 'lib/tools/cli/program.ts'
 
 /** The entry points of the package, and the packages that each loads. */
 const ENTRIES = {
-  'dist/index.js': ['acorn', 'fastest-levenshtein', 'yaml'],
-  'dist/index.cjs': ['acorn', 'fastest-levenshtein', 'yaml'],
+  'dist/index.js': ['acorn', 'fastest-levenshtein', 'node-gyp-build', 'yaml'],
+  'dist/index.cjs': ['acorn', 'fastest-levenshtein', 'node-gyp-build', 'yaml'],
   'dist/tfjs/index.js': ['@tensorflow/tfjs-core', 'fastest-levenshtein'],
   'dist/tfjs/index.cjs': ['@tensorflow/tfjs-core', 'fastest-levenshtein'],
 };
@@ -58,7 +58,7 @@ interface Imports {
 }
 
 function importsIn(file: string, text: string): Imports {
-  const names = [...text.matchAll(/\b(?:from|import|require)\s*\(?\s*['"]([\w@./:-]+)['"]/g)].map(
+  const names = [...text.matchAll(/\b(?:from|import|require2?)\s*\(?\s*['"]([\w@./:-]+)['"]/g)].map(
     ([, name]) => name!,
   );
   const isFile = (name: string) => name.startsWith('.');

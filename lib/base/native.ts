@@ -1,6 +1,11 @@
 // Loads the native module. If the environment variable POLICY_LOSS_NATIVE is set, only the file that it names is tried,
 // such as a build with an emulated GPU. Otherwise these files are tried in order: a build from source, the prebuilt
-// binary for this platform, and a copy of it beside the executable, which may be a packaged program.
+// binary for this platform, and a file that node-gyp-build finds elsewhere, such as beside the executable of a packaged
+// program.
+//
+// Using node-gyp-build alone has three disadvantages. It takes the first .node file that it finds, even if an older
+// version of the package built it. It recognises the C library musl by a file that only one Linux distribution has. And
+// it reports its own error instead of the loader's.
 import { closeSync, existsSync, openSync, readSync, statSync } from 'node:fs';
 import nodeModule from 'node:module';
 import { dirname, join, resolve } from 'node:path';
@@ -20,9 +25,8 @@ const HERE =
       : dirname(process.argv[1] ?? process.execPath);
 // The folder that has prebuilds/: the package's or, in a bundle, the bundle's.
 const ROOT = /[\\/](dist|lib)[\\/]base$/.test(HERE) ? join(HERE, '..', '..') : HERE;
-// Loads absolute paths, so the file that it is relative to does not matter. Webpack would replace the calls of a
-// createRequire that is imported by its name.
-const require = nodeModule.createRequire(process.execPath);
+// Webpack would replace the calls of a createRequire that is imported by its name.
+const require = nodeModule.createRequire(join(HERE, 'native.js'));
 
 // Earlier versions of Bun end with a segmentation fault in the first call.
 const LEAST_BUN = '1.1.30';
@@ -47,8 +51,17 @@ function* candidates(): Generator<string> {
   if (existsSync(built)) yield built;
   const prebuilt = prebuildPath(process.platform, process.arch, libc());
   yield join(ROOT, prebuilt);
-  const packaged = join(dirname(process.execPath), prebuilt);
-  if (existsSync(packaged)) yield packaged;
+  const elsewhere = elsewhereFound(prebuilt);
+  if (elsewhere !== built && elsewhere !== join(ROOT, prebuilt)) yield elsewhere;
+}
+
+function elsewhereFound(prebuilt: string): string {
+  try {
+    return (require('node-gyp-build') as { path(directory: string): string }).path(ROOT);
+  } catch {
+    // node-gyp-build has nothing for this platform, or this is a bundle, which does not contain it.
+    return join(dirname(process.execPath), prebuilt);
+  }
 }
 
 function attempt(path: string): NativeBinding | Error {
