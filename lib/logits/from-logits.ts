@@ -5,11 +5,11 @@ import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
 import { native } from '../base/native.js';
 import { inSlices, type Steps, takeCall, takeForCaller, takeLater, takeNow } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
-import { heldColumn, readMask } from '../batch/convert.js';
+import { heldColumn } from '../batch/convert.js';
 import { copyIntegers } from '../batch/integers.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
 import { readLayout } from '../batch/layout.js';
-import { findInput } from '../batch/reader.js';
+import { readActionMask } from '../batch/reader.js';
 import type {
   GradientRequest,
   LossComputeOptions,
@@ -161,12 +161,12 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const batch = heldColumns(others);
   const kept = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
   for (const name of ['logprob', 'entropy']) checkAbsent(batch, loss.mapper.keys(name));
-  const mask = findInput(batch, loss.mapper, 'action_mask');
   const layout = yield* readLayout(batch);
   const { tokens } = layout;
   const source = readSource(logits, tokens, vocabulary, rowStride, index);
   const ids = yield* copyIntegers('targets', targets, -(2 ** 31));
-  yield* ignoreMasked(ids, yield* readMask(mask.key, mask.value, layout, 'token'), source.vocabulary);
+  const mask = yield* readActionMask(batch, loss.mapper, layout);
+  yield* ignoreMasked(ids, mask, source.vocabulary);
   const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support: kept });
   const column = () => allocate(`a column of ${tokens} values`, () => new Float32Array(tokens));
   const logprob = column();

@@ -211,7 +211,6 @@ describe('errors of objectives', () => {
     for (const [given, options, code, says] of [
       [7, {}, 'ERR_INVALID_INPUT', /batch/i],
       [without(batch, 'logprob'), {}, 'ERR_MISSING_INPUT', /log_?prob/i],
-      [without(batch, 'actionMask'), {}, 'ERR_MISSING_INPUT', /mask/i],
       [batch, { grad: new Float32Array(3) }, 'ERR_SHAPE_MISMATCH', /grad/],
       [batch, { gradEntropy: new Float32Array(3) }, 'ERR_SHAPE_MISMATCH', /gradEntropy/],
       [
