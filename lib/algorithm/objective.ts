@@ -9,7 +9,18 @@ import type { ColumnName, InputName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader, type Conversions, missingInput } from '../batch/reader.js';
-import type { GradientRequest, LossComputeOptions, LossComputeSyncOptions, Result } from '../call/calls.js';
+import type {
+  DeviceRequest,
+  GradientOf,
+  GradientRequest,
+  LossComputeOptions,
+  LossComputeSyncOptions,
+  Requested,
+  Requesting,
+  RequestOf,
+  Requests,
+  Result,
+} from '../call/calls.js';
 import type { ComputedAdvantages } from '../call/computed-advantages.js';
 import { countBatch } from '../call/count-batch.js';
 import { type CoefficientsOf, Evaluator, type ReadLoss } from '../call/evaluator.js';
@@ -30,8 +41,10 @@ import {
   fromLogitsSync,
   type LogitsBatch,
   type LogitsBatchSync,
+  type LogitsRequests,
   type LogitsResult,
   type LossOfLogits,
+  type RequestedLogits,
 } from '../logits/from-logits.js';
 import type { AdvantageFn } from '../losses/advantage-fn.js';
 import type { EntropyLossFn } from '../losses/entropy.js';
@@ -53,6 +66,10 @@ export interface ObjectiveExtras {
   /** Why the objective cannot compute advantages, for the error about a batch without them: 'because …'. */
   readonly advantageObstacle?: string | undefined;
 }
+
+// Without the option gradEntropy, a gradient in host memory comes with that with respect to the entropies.
+type WithEntropies<R> = 'gradEntropy' extends keyof R ? unknown : OnHost<RequestOf<R, 'grad'>>;
+type OnHost<G> = [G] extends [DeviceRequest] ? unknown : GradientOf<'gradEntropy', G>;
 
 /** Options of Objective.computeSync(). */
 export interface ObjectiveComputeSyncOptions extends LossComputeSyncOptions {
@@ -181,11 +198,26 @@ export class Objective {
    * @returns a promise of the result. It rejects with the same LossErrors as compute() of a policy loss and compute()
    * of an advantage function.
    */
+  compute<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    given: Requesting<R, ObjectiveComputeOptions>,
+  ): Promise<ObjectiveResult & Requested<R> & WithEntropies<R>>;
+  /**
+   * Computes the objective and its metrics. What the types of the options leave open, such as whether a gradient is requested, is optional in
+   * the type of the result.
+   */
+  compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult>;
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
     return takeLater(this.#compute(batch, given), given);
   }
 
   /** Synchronous version of compute(). Both return exactly the same numbers. */
+  computeSync<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    given: Requesting<R, ObjectiveComputeSyncOptions>,
+  ): ObjectiveResult & Requested<R> & WithEntropies<R>;
+  /** Synchronous version of {@link compute}. */
+  computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult;
   computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
     return takeNow(this.#compute(batch, given));
   }
@@ -199,6 +231,18 @@ export class Objective {
    * Computes the log-probabilities and, if they are needed, the entropies from logits, then the objective and its
    * metrics and, if requested, the gradient with respect to the logits; see {@link PolicyLossFn.fromLogits}.
    */
+  fromLogits<R extends LogitsRequests>(
+    batch: LogitsBatch,
+    options: Requesting<R, ObjectiveFromLogitsOptions>,
+  ): Promise<ObjectiveResult & LogitsResult & RequestedLogits<R> & WithEntropies<R>>;
+  /**
+   * Computes the objective from logits. What the types of the options leave open, such as whether a gradient is requested, is optional in
+   * the type of the result.
+   */
+  fromLogits(
+    batch: LogitsBatch,
+    options?: ObjectiveFromLogitsOptions,
+  ): Promise<ObjectiveResult & LogitsResult>;
   fromLogits(
     batch: LogitsBatch,
     options?: ObjectiveFromLogitsOptions,
@@ -207,6 +251,15 @@ export class Objective {
   }
 
   /** Synchronous version of {@link fromLogits}. */
+  fromLogitsSync<R extends LogitsRequests>(
+    batch: LogitsBatchSync,
+    options: Requesting<R, ObjectiveFromLogitsSyncOptions>,
+  ): ObjectiveResult & LogitsResult & RequestedLogits<R> & WithEntropies<R>;
+  /** Synchronous version of {@link fromLogits}. */
+  fromLogitsSync(
+    batch: LogitsBatchSync,
+    options?: ObjectiveFromLogitsSyncOptions,
+  ): ObjectiveResult & LogitsResult;
   fromLogitsSync(
     batch: LogitsBatchSync,
     options?: ObjectiveFromLogitsSyncOptions,
@@ -352,7 +405,8 @@ export class Objective {
     conversions?: Conversions,
   ): Steps<ReadLoss<ObjectiveResult>> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = yield* evaluator.read(batch, options.device, found?.computed, conversions);
+    const read = evaluator.read(batch, options.device, found?.computed, conversions);
+    const input = yield* this.#explained(read);
     const gradients = this.#gradients(input, options, batch);
     const call = {
       input,
@@ -364,6 +418,26 @@ export class Objective {
     return evaluator.prepare(call, (result) =>
       toResult(result, gradients, options.gradEntropy !== false, input.layout, found),
     );
+  }
+
+  // Lets an error about a missing column that only the KL loss or the entropy loss reads say how to do without this loss.
+  *#explained(read: Steps<Input>): Steps<Input> {
+    try {
+      return yield* read;
+    } catch (error) {
+      if (!(error instanceof LossError) || error.code !== 'ERR_MISSING_INPUT') throw error;
+      for (const [column, loss, option] of [
+        ['ref_logprob', 'KL', 'klLossFn'],
+        ['entropy', 'entropy', 'entropyLossFn'],
+      ] as const) {
+        if (!this.#mapper.keys(column).includes(error.key!) || this.lossFn.reads.columns.includes(column))
+          continue;
+        const hint = (spell: (option: string) => string) =>
+          `The ${loss} loss of ${this.algorithm} reads it. ${spell(option)} 'none' leaves this loss out`;
+        throw error.with({ hint });
+      }
+      throw error;
+    }
   }
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {

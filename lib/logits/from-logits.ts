@@ -15,6 +15,9 @@ import type {
   LossComputeOptions,
   LossComputeSyncOptions,
   LossResult,
+  Requested,
+  RequestOf,
+  Requests,
 } from '../call/calls.js';
 import type { ReadLoss } from '../call/evaluator.js';
 import { withHeldRequests } from '../call/gradients.js';
@@ -95,6 +98,18 @@ export interface LogitsResult {
   /** Shape [B, T, V]: the gradient with respect to the logits, if the call requested it in one array of the host. */
   gradLogits?: Logits;
 }
+
+/** The options of fromLogits() that request something; see {@link Requests}. */
+export interface LogitsRequests extends Requests, Pick<FromLogitsOptions, 'gradLogits' | 'entropy'> {}
+
+/** What fromLogits() certainly returns for the requests R; see {@link Requested}. */
+export type RequestedLogits<R> = Requested<R> &
+  (RequestOf<R, 'gradLogits'> extends true
+    ? { gradLogits: Float32Array }
+    : RequestOf<R, 'gradLogits'> extends Logits
+      ? { gradLogits: RequestOf<R, 'gradLogits'> }
+      : unknown) &
+  (RequestOf<R, 'entropy'> extends true ? { entropy: Float32Array } : unknown);
 
 /** @internal A loss or an objective, as fromLogits() needs it. */
 export interface LossOfLogits<R> {
