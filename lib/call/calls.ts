@@ -115,8 +115,11 @@ export interface LossResult<M = Metrics> extends Result<M> {
 export interface Requests
   extends Pick<LossComputeSyncOptions, 'grad' | 'gradEntropy' | 'gradLogZ' | 'part'> {}
 
-/** The options O of a call that makes the requests R. An option that O does not have is an error. */
-export type Requesting<R, O> = Exclude<keyof R, keyof O> extends never ? O & R : O;
+/**
+ * The options O of a call, from which TypeScript infers R, the type of what the caller gave. It is O itself, so an editor
+ * shows what each option does, and reports unknown ones.
+ */
+export type Requesting<R, O> = [R] extends [never] ? R : O;
 
 /**
  * What a result certainly has, because its call requested it: `grad` with `grad: true`, for example. It may or may not have

@@ -82,7 +82,10 @@ export interface LossDefinition<S extends OptionSchema, M extends string> {
  * with the names M.
  */
 export interface DefinedLoss<O, N extends keyof O, M extends string> {
-  /** @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend. */
+  /**
+   * Creates a loss with these options.
+   * @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend.
+   */
   new (
     ...options: [N] extends [never]
       ? [options?: O & AggregatedLossOptions]

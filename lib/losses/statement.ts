@@ -119,7 +119,7 @@ type Named<Table> = {
 type Alias<N, Names> = N extends `${string}/${infer Short}` ? Exclude<Short, Names> : never;
 
 /** Arguments of create(), under camelCase or snake_case names. Those without a default in defaultArgs() are required. */
-export type ArgsOf<O> = { [K in keyof O]?: O[K] | null } & {
+export type ArgsOf<O> = (Record<never, never> extends O ? O : { [K in keyof O]?: O[K] | null }) & {
   [K in keyof O as SnakeCase<K & string>]?: O[K] | null;
 } & Needed<O, NeededIn<O>>;
 
