@@ -19,6 +19,6 @@ const { loss, grad } = await new PPOPolicyLossFn({ clipRange: 0.2 }).compute(
   { grad: true },
 );
 // The gradient replaces the logits. Without `out`, it comes in a new Float32Array.
-await logprobsBackward(logits, { ...options, logsumexp, gradLogprob: grad!, out: logits });
+await logprobsBackward(logits, { ...options, logsumexp, gradLogprob: grad, out: logits });
 
 console.log({ loss, entropy, gradient: logits.subarray(17, 18) });
