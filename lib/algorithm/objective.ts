@@ -9,18 +9,7 @@ import type { ColumnName, InputName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader, type Conversions, missingInput } from '../batch/reader.js';
-import type {
-  DeviceRequest,
-  GradientOf,
-  GradientRequest,
-  LossComputeOptions,
-  LossComputeSyncOptions,
-  Requested,
-  Requesting,
-  RequestOf,
-  Requests,
-  Result,
-} from '../call/calls.js';
+import type { Requested, Requesting, Requests, Result } from '../call/calls.js';
 import type { ComputedAdvantages } from '../call/computed-advantages.js';
 import { countBatch } from '../call/count-batch.js';
 import { type CoefficientsOf, Evaluator, type ReadLoss } from '../call/evaluator.js';
@@ -35,8 +24,6 @@ import { termsOfPart } from '../call/part-sums.js';
 import type { DeviceBatch } from '../device/device-batch.js';
 import { hasInput, heldInput, type Input } from '../device/input.js';
 import {
-  type FromLogitsOptions,
-  type FromLogitsSyncOptions,
   fromLogits,
   fromLogitsSync,
   type LogitsBatch,
@@ -54,6 +41,13 @@ import type { PolicyLossFn } from '../losses/policy-loss-fn.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 import { KlPenalty } from './kl-penalty.js';
 import { type CallAdvantages, ObjectiveAdvantages } from './objective-advantages.js';
+import type {
+  ObjectiveComputeOptions,
+  ObjectiveComputeSyncOptions,
+  ObjectiveFromLogitsOptions,
+  ObjectiveFromLogitsSyncOptions,
+  WithEntropies,
+} from './objective-options.js';
 import { type ObjectiveResult, toResult } from './objective-result.js';
 
 /** @internal A checked configuration that names a policy loss, as every objective needs one. */
@@ -65,37 +59,6 @@ export interface ObjectiveExtras {
   readonly lossFn?: PolicyLossFn<Partial<Record<string, number>>> | undefined;
   /** Why the objective cannot compute advantages, for the error about a batch without them: 'because …'. */
   readonly advantageObstacle?: string | undefined;
-}
-
-// Without the option gradEntropy, a gradient in host memory comes with that with respect to the entropies.
-type WithEntropies<R> = 'gradEntropy' extends keyof R ? unknown : OnHost<RequestOf<R, 'grad'>>;
-type OnHost<G> = [G] extends [DeviceRequest] ? unknown : GradientOf<'gradEntropy', G>;
-
-/** Options of Objective.computeSync(). */
-export interface ObjectiveComputeSyncOptions extends LossComputeSyncOptions {
-  /**
-   * An array that receives ∂loss/∂entropy: B×T values for a batch of B rows with T tokens each. Without this array, the
-   * gradient is returned in a new one if `grad` is given, of the same dtype. With `grad` on a device, it is there too, as
-   * `deviceGradEntropy`, unless the objective does not depend on entropies.
-   */
-  gradEntropy?: GradientRequest;
-  /** The seed for the advantage function's random choices, instead of the function's default seed. */
-  seed?: number;
-}
-
-/** Options of Objective.compute(). */
-export interface ObjectiveComputeOptions extends LossComputeOptions, ObjectiveComputeSyncOptions {}
-
-/** Options of Objective.fromLogitsSync(). */
-export interface ObjectiveFromLogitsSyncOptions extends FromLogitsSyncOptions {
-  /** As in {@link ObjectiveComputeSyncOptions}. */
-  seed?: number;
-}
-
-/** Options of Objective.fromLogits(). */
-export interface ObjectiveFromLogitsOptions extends FromLogitsOptions {
-  /** As in {@link ObjectiveComputeSyncOptions}. */
-  seed?: number;
 }
 
 /**
@@ -203,8 +166,8 @@ export class Objective {
     given: Requesting<R, ObjectiveComputeOptions>,
   ): Promise<ObjectiveResult & Requested<R> & WithEntropies<R>>;
   /**
-   * Computes the objective and its metrics. What the types of the options leave open, such as whether a gradient is requested, is optional in
-   * the type of the result.
+   * Computes the objective and its metrics. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
    */
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult>;
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
@@ -236,8 +199,8 @@ export class Objective {
     options: Requesting<R, ObjectiveFromLogitsOptions>,
   ): Promise<ObjectiveResult & LogitsResult & RequestedLogits<R> & WithEntropies<R>>;
   /**
-   * Computes the objective from logits. What the types of the options leave open, such as whether a gradient is requested, is optional in
-   * the type of the result.
+   * Computes the objective from logits. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
    */
   fromLogits(
     batch: LogitsBatch,

@@ -98,7 +98,7 @@ export interface DefinedLoss<O, N extends keyof O, M extends string> {
 }
 
 // The names of the options that have no default and must be given.
-type NeededIn<S> = {
+type RequiredIn<S> = {
   [K in keyof S]: S[K] extends { required: true }
     ? S[K] extends { default: unknown } | { defaultFrom: string }
       ? never
@@ -140,7 +140,7 @@ export function defineLoss<
 >(
   name: string,
   definition: LossDefinition<S, M>,
-): DefinedLoss<{ -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined }, NeededIn<S>, M> {
+): DefinedLoss<{ -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined }, RequiredIn<S>, M> {
   return guarded(() => {
     checkDefinition(name, definition);
     for (const [option, declaration] of Object.entries(definition.options ?? {}))

@@ -115,8 +115,8 @@ export abstract class EntropyLossFn {
     options: Requesting<R, EntropyComputeOptions>,
   ): Promise<Result<EntropyMetrics> & Requested<R>>;
   /**
-   * Computes the loss and its metrics. What the types of the options leave open, such as whether a gradient is requested, is optional in
-   * the type of the result.
+   * Computes the loss and its metrics. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
    */
   compute(batch: Batch | DeviceBatch, options?: EntropyComputeOptions): Promise<Result<EntropyMetrics>>;
   async compute(

@@ -212,8 +212,8 @@ export abstract class KLFn {
     options: Requesting<R, KlLossOptions>,
   ): Promise<Result<KLMetrics> & Requested<R>>;
   /**
-   * Computes the KL loss and its metrics. What the types of the options leave open, such as whether a gradient is requested, is optional in
-   * the type of the result.
+   * Computes the KL loss and its metrics. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
    */
   calculateKlLoss(batch: Batch | DeviceBatch, options?: KlLossOptions): Promise<Result<KLMetrics>>;
   async calculateKlLoss(batch: Batch | DeviceBatch, options?: KlLossOptions): Promise<Result<KLMetrics>> {

@@ -213,7 +213,7 @@ export abstract class PolicyLossFn<M = Metrics> {
 
   /**
    * The batch keys that the loss reads in addition to logprob, under the names that the backend uses. The loss can do
-   * without some of them; its class says which.
+   * without the mask and some others; its class says which.
    */
   get selectKeys(): readonly string[] {
     return this.#selectKeys;
@@ -243,8 +243,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     options: Requesting<R, LossComputeOptions>,
   ): Promise<LossResult<M> & Requested<R>>;
   /**
-   * Computes the loss and its metrics. What the types of the options leave open, such as whether a gradient is requested, is optional in
-   * the type of the result.
+   * Computes the loss and its metrics. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
    */
   compute(batch: Batch | DeviceBatch, options?: LossComputeOptions): Promise<LossResult<M>>;
   compute(batch: Batch | DeviceBatch, options?: LossComputeOptions): Promise<LossResult<M>> {
@@ -285,8 +285,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     options: Requesting<R, FromLogitsOptions>,
   ): Promise<LossResult<M> & LogitsResult & RequestedLogits<R>>;
   /**
-   * Computes the loss from logits. What the types of the options leave open, such as whether a gradient is requested, is optional in
-   * the type of the result.
+   * Computes the loss from logits. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
    */
   fromLogits(batch: LogitsBatch, options?: FromLogitsOptions): Promise<LossResult<M> & LogitsResult>;
   fromLogits(batch: LogitsBatch, options?: FromLogitsOptions): Promise<LossResult<M> & LogitsResult> {

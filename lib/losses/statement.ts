@@ -107,7 +107,7 @@ export function located<T>(at: string, formula: () => T): T {
   }
 }
 
-/** The classes of a table and what create() takes for them, by their names in the registry and their aliases. */
+/** The classes of a table, and what create() takes for each, by their names in the registry and their aliases. */
 export type ByName<Table> = Named<Table> & {
   [N in keyof Named<Table> as Alias<N, keyof Named<Table>>]: Named<Table>[N];
 };
@@ -123,7 +123,7 @@ export type ArgsOf<O> = (Record<never, never> extends O ? O : { [K in keyof O]?:
   [K in keyof O as SnakeCase<K & string>]?: O[K] | null;
 } & Needed<O, NeededIn<O>>;
 
-// The options that every way of giving the options O has. An option that has a default in create() can be left out in one.
+// The options that must be given in every alternative of O. One that has a default in create() may be absent in some.
 type NeededIn<O> = { [K in keyof O]-?: Record<never, never> extends Pick<O, K> ? never : K }[keyof O];
 type Needed<O, K extends keyof O> = [K] extends [never]
   ? unknown
@@ -150,7 +150,9 @@ export interface NamedRegistry<F, Names> extends ClassRegistry<RegisteredClass<F
    */
   create<N extends NameIn<Names>>(
     name: N,
-    ...further: N extends keyof Names ? Further<In<Names[N], 'args'>> : Further<FunctionArgs>
+    ...further: N extends keyof Names
+      ? Further<In<Names[N], 'args'>>
+      : Further<Readonly<Record<string, unknown>>>
   ): N extends keyof Names ? InstanceOf<In<Names[N], 'class'>> : F;
 }
 type Further<A> =
@@ -158,5 +160,4 @@ type Further<A> =
     ? [args?: A, options?: { backend?: string }]
     : [args: A, options?: { backend?: string }];
 type InstanceOf<C> = C extends new (...args: never) => infer F ? F : never;
-type FunctionArgs = Readonly<Record<string, unknown>>;
 type In<E, K extends string> = K extends keyof E ? E[K] : never;
