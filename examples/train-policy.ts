@@ -57,7 +57,7 @@ export function train(algorithm: string, seed = 1): Training {
       Object.assign(batch, policy.columns(rows));
       // This batch is small, so computeSync() suits it. For large batches, compute() does not block the event loop.
       const { grad, gradEntropy } = objective.computeSync(batch, { grad: true });
-      optimizer.step(policy.logits, policy.backward(rows, grad!, gradEntropy!));
+      optimizer.step(policy.logits, policy.backward(rows, grad, gradEntropy));
     }
   }
   return { algorithm, before, after: policy.expectedReward() };

@@ -36,13 +36,13 @@ export type {
 export type { ConfigFramework } from './algorithm/configurations/frameworks.js';
 export { type ConfigOptions, fromConfig } from './algorithm/configurations/from-config.js';
 export { ALGORITHM_TYPE, AlgorithmRegistry } from './algorithm/index.js';
-export {
-  Objective,
-  type ObjectiveComputeOptions,
-  type ObjectiveComputeSyncOptions,
-  type ObjectiveFromLogitsOptions,
-  type ObjectiveFromLogitsSyncOptions,
-} from './algorithm/objective.js';
+export { Objective } from './algorithm/objective.js';
+export type {
+  ObjectiveComputeOptions,
+  ObjectiveComputeSyncOptions,
+  ObjectiveFromLogitsOptions,
+  ObjectiveFromLogitsSyncOptions,
+} from './algorithm/objective-options.js';
 export type { ObjectiveResult } from './algorithm/objective-result.js';
 export { fromTrinityConfig } from './algorithm/trinity-config.js';
 export type { AbortSignalLike } from './base/abortable.js';
@@ -86,6 +86,9 @@ export type {
   LossComputeSyncOptions,
   LossResult,
   Metrics,
+  Requested,
+  Requesting,
+  Requests,
   Result,
 } from './call/calls.js';
 export * from './define/index.js';

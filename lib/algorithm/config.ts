@@ -1,6 +1,10 @@
 // The configuration of an algorithm, which has the same keys as in Trinity-RFT, and the check of such a configuration.
 import { describeValue, LossError, type LossErrorDetails, unknownOption } from '../base/errors.js';
-import { type CamelCase, toCamelCase, toSnakeCase } from '../base/options.js';
+import { type CamelCase, type LossAggMode, toCamelCase, toSnakeCase } from '../base/options.js';
+import type { EntropyLossOptions } from '../losses/entropy.js';
+import type { Advantages, EntropyLosses, KLFunctions, PolicyLosses } from '../losses/index.js';
+import type { KLOptions } from '../losses/kl-fn.js';
+import type { ArgsOf, NameIn } from '../losses/statement.js';
 
 /** The arguments of one function, such as a policy loss, by their names in snake_case or camelCase. */
 export type FunctionArgs = Readonly<Record<string, unknown>>;
@@ -8,30 +12,30 @@ export type FunctionArgs = Readonly<Record<string, unknown>>;
 /** The functions of an objective, and their arguments, under Trinity-RFT's names (snake_case). */
 export interface TrinityObjectiveConfig {
   /** The name of a policy loss in {@link POLICY_LOSS_FN}. */
-  policy_loss_fn?: string | null;
+  policy_loss_fn?: NameIn<PolicyLosses> | null;
   /** The policy loss's arguments. */
   policy_loss_fn_args?: FunctionArgs | null;
   /** The name of an advantage function in {@link ADVANTAGE_FN}. */
-  advantage_fn?: string | null;
+  advantage_fn?: NameIn<Advantages> | null;
   /** The advantage function's arguments. */
   advantage_fn_args?: FunctionArgs | null;
   /** The name, in {@link KL_FN}, of the KL function that computes the KL loss. */
-  kl_loss_fn?: string | null;
+  kl_loss_fn?: NameIn<KLFunctions> | null;
   /** The KL loss's arguments. */
-  kl_loss_fn_args?: FunctionArgs | null;
+  kl_loss_fn_args?: ArgsOf<Omit<KLOptions, 'backend'>> | null;
   /** The name, in {@link KL_FN}, of the KL function whose penalty is subtracted from the rewards. */
-  kl_penalty_fn?: string | null;
+  kl_penalty_fn?: NameIn<KLFunctions> | null;
   /** The KL penalty's arguments. */
-  kl_penalty_fn_args?: FunctionArgs | null;
+  kl_penalty_fn_args?: ArgsOf<Omit<KLOptions, 'backend'>> | null;
   /** The name of an entropy loss in {@link ENTROPY_LOSS_FN}. */
-  entropy_loss_fn?: string | null;
+  entropy_loss_fn?: NameIn<EntropyLosses> | null;
   /** The entropy loss's arguments. */
-  entropy_loss_fn_args?: FunctionArgs | null;
+  entropy_loss_fn_args?: ArgsOf<Omit<EntropyLossOptions, 'backend'>> | null;
   /**
    * How the KL loss and the entropy loss are aggregated. A policy loss that has the option loss_agg_mode gets this
    * value too, unless its own arguments set the option.
    */
-  loss_agg_mode?: string | null;
+  loss_agg_mode?: LossAggMode | (string & {}) | null;
   /** The training framework whose batch keys are accepted in addition to Trinity's; 'verl' by default. */
   backend?: string | null;
   /** Only concerns a trainer and does not affect the objective. */
@@ -114,13 +118,10 @@ export function checkConfigKeys(owner: string, config: unknown, further: readonl
       received: describeValue(config),
     });
   const known = [...OBJECTIVE_KEYS, ...further];
-  const checked: Record<string, unknown> = {};
-  const unknown: string[] = [];
-  for (const [key, value] of Object.entries(config)) {
-    const name = known.find((k) => k === key || toCamelCase(k) === key);
-    if (name === undefined) unknown.push(key);
-    else if (value !== null && value !== undefined) checked[name] = checkValue(owner, name, value);
-  }
+  const given = Object.entries(config).map(
+    ([key, value]) => [known.find((k) => k === key || toCamelCase(k) === key), value, key] as const,
+  );
+  const unknown = given.flatMap(([name, , key]) => (name === undefined ? key : []));
   if (unknown.length === 1) throw unknownOption(owner, unknown[0]!, known);
   if (unknown.length > 1)
     throw invalid({
@@ -128,6 +129,9 @@ export function checkConfigKeys(owner: string, config: unknown, further: readonl
       expected: `keys among ${known.join(', ')}`,
       received: unknown.map(describeValue).join(', '),
     });
+  const checked: Record<string, unknown> = {};
+  for (const [name, value] of given)
+    if (value !== null && value !== undefined) checked[name!] = checkValue(owner, name!, value);
   return checked as CheckedConfig;
 }
 

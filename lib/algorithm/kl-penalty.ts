@@ -3,10 +3,10 @@
 import { allocate } from '../base/errors.js';
 import { SLICE, type Steps } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
-import { readMask, readRowNumbers } from '../batch/convert.js';
+import { readRowNumbers } from '../batch/convert.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
 import { type Layout, readLayout } from '../batch/layout.js';
-import { findInput, missingInput } from '../batch/reader.js';
+import { missingInput, nestedIn, readActionMask } from '../batch/reader.js';
 import type { Metrics } from '../call/calls.js';
 import type { KLFn } from '../losses/kl-fn.js';
 
@@ -48,9 +48,8 @@ export class KlPenalty {
     if (find(batch, this.#mapper.keys('token_level_scores'))) return batch;
     const rewards = find(batch, this.#mapper.keys('rewards'));
     if (!rewards) throw missingInput(this.#mapper, 'token_level_scores', 'a score per token, or rewards');
-    const mask = findInput(batch, this.#mapper, 'action_mask');
-    const layout = yield* readLayout(batch, mask.value);
-    const masks = yield* readMask(mask.key, mask.value, layout, 'token');
+    const layout = yield* readLayout(batch, nestedIn(batch, this.#mapper));
+    const masks = yield* readActionMask(batch, this.#mapper, layout);
     const perRow = yield* readRowNumbers(rewards.key, rewards.value, layout.rows);
     return { ...batch, tokenLevelScores: yield* onLastToken(perRow, masks, layout) };
   }

@@ -9,7 +9,7 @@ import type { ColumnName, InputName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader, type Conversions, missingInput } from '../batch/reader.js';
-import type { GradientRequest, LossComputeOptions, LossComputeSyncOptions, Result } from '../call/calls.js';
+import type { Requested, Requesting, Requests, Result } from '../call/calls.js';
 import type { ComputedAdvantages } from '../call/computed-advantages.js';
 import { countBatch } from '../call/count-batch.js';
 import { type CoefficientsOf, Evaluator, type ReadLoss } from '../call/evaluator.js';
@@ -24,14 +24,14 @@ import { termsOfPart } from '../call/part-sums.js';
 import type { DeviceBatch } from '../device/device-batch.js';
 import { hasInput, heldInput, type Input } from '../device/input.js';
 import {
-  type FromLogitsOptions,
-  type FromLogitsSyncOptions,
   fromLogits,
   fromLogitsSync,
   type LogitsBatch,
   type LogitsBatchSync,
+  type LogitsRequests,
   type LogitsResult,
   type LossOfLogits,
+  type RequestedLogits,
 } from '../logits/from-logits.js';
 import type { AdvantageFn } from '../losses/advantage-fn.js';
 import type { EntropyLossFn } from '../losses/entropy.js';
@@ -41,6 +41,13 @@ import type { PolicyLossFn } from '../losses/policy-loss-fn.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 import { KlPenalty } from './kl-penalty.js';
 import { type CallAdvantages, ObjectiveAdvantages } from './objective-advantages.js';
+import type {
+  ObjectiveComputeOptions,
+  ObjectiveComputeSyncOptions,
+  ObjectiveFromLogitsOptions,
+  ObjectiveFromLogitsSyncOptions,
+  WithEntropies,
+} from './objective-options.js';
 import { type ObjectiveResult, toResult } from './objective-result.js';
 
 /** @internal A checked configuration that names a policy loss, as every objective needs one. */
@@ -52,33 +59,6 @@ export interface ObjectiveExtras {
   readonly lossFn?: PolicyLossFn<Partial<Record<string, number>>> | undefined;
   /** Why the objective cannot compute advantages, for the error about a batch without them: 'because …'. */
   readonly advantageObstacle?: string | undefined;
-}
-
-/** Options of Objective.computeSync(). */
-export interface ObjectiveComputeSyncOptions extends LossComputeSyncOptions {
-  /**
-   * An array that receives ∂loss/∂entropy: B×T values for a batch of B rows with T tokens each. Without this array, the
-   * gradient is returned in a new one if `grad` is given, of the same dtype. With `grad` on a device, it is there too, as
-   * `deviceGradEntropy`, unless the objective does not depend on entropies.
-   */
-  gradEntropy?: GradientRequest;
-  /** The seed for the advantage function's random choices, instead of the function's default seed. */
-  seed?: number;
-}
-
-/** Options of Objective.compute(). */
-export interface ObjectiveComputeOptions extends LossComputeOptions, ObjectiveComputeSyncOptions {}
-
-/** Options of Objective.fromLogitsSync(). */
-export interface ObjectiveFromLogitsSyncOptions extends FromLogitsSyncOptions {
-  /** As in {@link ObjectiveComputeSyncOptions}. */
-  seed?: number;
-}
-
-/** Options of Objective.fromLogits(). */
-export interface ObjectiveFromLogitsOptions extends FromLogitsOptions {
-  /** As in {@link ObjectiveComputeSyncOptions}. */
-  seed?: number;
 }
 
 /**
@@ -181,11 +161,26 @@ export class Objective {
    * @returns a promise of the result. It rejects with the same LossErrors as compute() of a policy loss and compute()
    * of an advantage function.
    */
+  compute<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    given: Requesting<R, ObjectiveComputeOptions>,
+  ): Promise<ObjectiveResult & Requested<R> & WithEntropies<R>>;
+  /**
+   * Computes the objective and its metrics. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
+   */
+  compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult>;
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
     return takeLater(this.#compute(batch, given), given);
   }
 
   /** Synchronous version of compute(). Both return exactly the same numbers. */
+  computeSync<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    given: Requesting<R, ObjectiveComputeSyncOptions>,
+  ): ObjectiveResult & Requested<R> & WithEntropies<R>;
+  /** Synchronous version of {@link compute}. */
+  computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult;
   computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
     return takeNow(this.#compute(batch, given));
   }
@@ -199,6 +194,18 @@ export class Objective {
    * Computes the log-probabilities and, if they are needed, the entropies from logits, then the objective and its
    * metrics and, if requested, the gradient with respect to the logits; see {@link PolicyLossFn.fromLogits}.
    */
+  fromLogits<R extends LogitsRequests>(
+    batch: LogitsBatch,
+    options: Requesting<R, ObjectiveFromLogitsOptions>,
+  ): Promise<ObjectiveResult & LogitsResult & RequestedLogits<R> & WithEntropies<R>>;
+  /**
+   * Computes the objective from logits. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
+   */
+  fromLogits(
+    batch: LogitsBatch,
+    options?: ObjectiveFromLogitsOptions,
+  ): Promise<ObjectiveResult & LogitsResult>;
   fromLogits(
     batch: LogitsBatch,
     options?: ObjectiveFromLogitsOptions,
@@ -207,6 +214,15 @@ export class Objective {
   }
 
   /** Synchronous version of {@link fromLogits}. */
+  fromLogitsSync<R extends LogitsRequests>(
+    batch: LogitsBatchSync,
+    options: Requesting<R, ObjectiveFromLogitsSyncOptions>,
+  ): ObjectiveResult & LogitsResult & RequestedLogits<R> & WithEntropies<R>;
+  /** Synchronous version of {@link fromLogits}. */
+  fromLogitsSync(
+    batch: LogitsBatchSync,
+    options?: ObjectiveFromLogitsSyncOptions,
+  ): ObjectiveResult & LogitsResult;
   fromLogitsSync(
     batch: LogitsBatchSync,
     options?: ObjectiveFromLogitsSyncOptions,
@@ -352,7 +368,8 @@ export class Objective {
     conversions?: Conversions,
   ): Steps<ReadLoss<ObjectiveResult>> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = yield* evaluator.read(batch, options.device, found?.computed, conversions);
+    const read = evaluator.read(batch, options.device, found?.computed, conversions);
+    const input = yield* this.#explained(read);
     const gradients = this.#gradients(input, options, batch);
     const call = {
       input,
@@ -364,6 +381,26 @@ export class Objective {
     return evaluator.prepare(call, (result) =>
       toResult(result, gradients, options.gradEntropy !== false, input.layout, found),
     );
+  }
+
+  // Lets an error about a missing column that only the KL loss or the entropy loss reads say how to do without this loss.
+  *#explained(read: Steps<Input>): Steps<Input> {
+    try {
+      return yield* read;
+    } catch (error) {
+      if (!(error instanceof LossError) || error.code !== 'ERR_MISSING_INPUT') throw error;
+      for (const [column, loss, option] of [
+        ['ref_logprob', 'KL', 'klLossFn'],
+        ['entropy', 'entropy', 'entropyLossFn'],
+      ] as const) {
+        if (!this.#mapper.keys(column).includes(error.key!) || this.lossFn.reads.columns.includes(column))
+          continue;
+        const hint = (spell: (option: string) => string) =>
+          `The ${loss} loss of ${this.algorithm} reads it. ${spell(option)} 'none' leaves this loss out`;
+        throw error.with({ hint });
+      }
+      throw error;
+    }
   }
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {

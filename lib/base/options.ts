@@ -152,7 +152,8 @@ export interface Option<T, H extends 'value' | 'maybe' | 'needed' = 'value', F e
   readonly '~type': readonly [T, H, F];
 }
 
-type ValueOf<O> = O extends { readonly '~type': readonly [infer T, ...unknown[]] }
+/** The type of an option's values. */
+export type ValueOf<O> = O extends { readonly '~type': readonly [infer T, ...unknown[]] }
   ? T
   : O extends { type: 'number' | 'integer' }
     ? number
@@ -227,6 +228,12 @@ export function defaultArgsOf(schema: OptionSchema): TrinityArgs {
   return args;
 }
 
+/** Returns the value that create() of a registry gives a required option: its own, or that of another option. */
+export function createDefault(schema: OptionSchema, key: string): TrinityValue {
+  const { trinity, defaultFrom } = schema[key]!;
+  return trinity ?? (defaultFrom === undefined ? undefined : schema[defaultFrom]?.trinity) ?? undefined;
+}
+
 /**
  * Checks the options that a caller passed and completes them with defaults. null counts as absent, as None does in
  * Python, except for a nullable option.
@@ -249,6 +256,9 @@ export function readOptions<S extends OptionSchema>(
     });
   return guarded(() => {
     const source = (given ?? {}) as Record<string, unknown>;
+    for (const key of Object.keys(source))
+      if (!further.includes(key) && !Object.hasOwn(schema, key))
+        throw unknownOption(owner, key, Object.keys(schema));
     const checked: Record<string, unknown> = {};
     for (const [key, option] of Object.entries(schema)) {
       const given = source[key];
@@ -259,11 +269,8 @@ export function readOptions<S extends OptionSchema>(
         ? undefined
         : (value ?? option.default ?? (option.defaultFrom && checked[option.defaultFrom]));
     }
-    for (const [key, option] of Object.entries(schema))
-      checkRelations(owner, key, option, checked, (source[key] ?? undefined) !== undefined);
-    for (const key of Object.keys(source))
-      if (!further.includes(key) && !Object.hasOwn(schema, key))
-        throw unknownOption(owner, key, Object.keys(schema));
+    for (const key of Object.keys(schema))
+      checkRelations(owner, key, schema, checked, (source[key] ?? undefined) !== undefined);
     return checked as CheckedOptions<S>;
   }, 'ERR_INVALID_OPTION');
 }
@@ -307,16 +314,20 @@ function isValid(option: OptionDeclaration, value: unknown): boolean {
 function checkRelations(
   owner: string,
   key: string,
-  option: OptionDeclaration,
+  schema: OptionSchema,
   checked: Readonly<Record<string, unknown>>,
   isGiven: boolean,
 ): void {
+  const option = schema[key]!;
   const value = checked[key];
   if (value === undefined) {
-    if (option.required)
-      throw invalidOption(owner, key, option, undefined, (spell) =>
-        option.defaultFrom === undefined ? '' : `, directly or from ${spell(option.defaultFrom)}`,
-      );
+    if (option.required) {
+      const says = (spell: (option: string) => string) =>
+        option.defaultFrom === undefined ? '' : `, directly or from ${spell(option.defaultFrom)}`;
+      const hasDefault = createDefault(schema, key) !== undefined;
+      const hint = hasDefault ? 'Only create() of a registry has a default for it' : undefined;
+      throw invalidOption(owner, key, option, undefined, says, hint);
+    }
     if (option.requiredWith !== undefined && checked[option.requiredWith] === true)
       throw invalidOption(
         owner,
@@ -362,12 +373,14 @@ function invalidOption(
   option: OptionDeclaration,
   value: unknown,
   addition: (spell: (option: string) => string) => string = () => '',
+  hint?: string,
 ): LossError {
   return new LossError('ERR_INVALID_OPTION', {
     at: owner,
     option: key,
     expected: (spell) => validValues(option) + addition(spell),
     received: value === undefined ? 'nothing' : describeValue(value),
+    hint,
   });
 }
 

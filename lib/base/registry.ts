@@ -38,9 +38,13 @@ export class ClassRegistry<C> {
    * @throws LossError `ERR_UNKNOWN_NAME`. The message lists the known names and suggests the most similar one.
    */
   get(name: string): C {
-    const cls = this.#classes.get(name) ?? this.#classes.get(this.#shortNames.get(name) ?? name);
+    const cls = this.#find(name);
     if (!cls) throw unknownName('ERR_UNKNOWN_NAME', this.#kind, name, this.names(), this.aliases().keys());
     return cls;
+  }
+
+  #find(name: string): C | undefined {
+    return this.#classes.get(name) ?? this.#classes.get(this.#shortNames.get(name) ?? name);
   }
 
   /** Returns all registered names, in the order of registration. Aliases are not among them. */
@@ -57,21 +61,44 @@ export class ClassRegistry<C> {
   }
 
   /**
-   * Registers a class under a name. If the name is taken, the new class replaces the old one. A name of the form
-   * <framework>/<name> makes <name> an alias if that is free.
-   * @throws LossError `ERR_INVALID_INPUT` if `name` is not a string or `cls` is not a class.
+   * Registers a class under a name. A name of the form <framework>/<name> makes <name> an alias if that is free.
+   * @param options.replace true replaces another class that is registered under the name, or for which it is an alias.
+   * @throws LossError `ERR_INVALID_INPUT` if `name` is not a string or is taken, or if `cls` is not a class.
    */
-  register(name: string, cls: C): void {
+  register(name: string, cls: C, options?: { replace?: boolean }): void {
     if (typeof name !== 'string' || typeof cls !== 'function')
       throw new LossError('ERR_INVALID_INPUT', {
         at: 'register',
         expected: 'a name and a class',
         received: `${describeValue(name)} and ${describeValue(cls)}`,
       });
+    const isTaken = this.#find(name) !== undefined && this.#find(name) !== cls;
+    checkFree(this.#kind, name, isTaken, options);
     this.#classes.set(name, cls);
     const short = name.slice(name.indexOf('/') + 1);
     if (short !== name && !this.#shortNames.has(short)) this.#shortNames.set(short, name);
   }
+}
+
+/**
+ * Checks that a name may be registered.
+ * @param kind what has the name, for the error message.
+ * @param isTaken whether something else is registered under the name.
+ * @throws LossError `ERR_INVALID_INPUT` if the name is taken, unless `options.replace` is true.
+ */
+export function checkFree(
+  kind: string,
+  name: string,
+  isTaken: boolean,
+  options: { replace?: boolean } | undefined,
+): void {
+  if (!isTaken || guarded(() => options?.replace === true)) return;
+  throw new LossError('ERR_INVALID_INPUT', {
+    at: 'register',
+    expected: `a name that no other ${kind} has`,
+    received: describeValue(name),
+    hint: 'The option { replace: true } replaces the other one',
+  });
 }
 
 // Used for a class that a user registered without a declaration: `clipRange` is then the default of `clipRangeLow` and

@@ -103,7 +103,7 @@ export const INPUTS = {
     type: 'flags',
     per: 'token',
     expected: 'a mask per token',
-    help: '0 masks a token. Losses and gradients do not depend on the values of masked tokens. Some advantage functions do read their rewards; the details of those functions say so',
+    help: '0 masks a token. If it is absent, all tokens count. Losses and gradients do not depend on the values of masked tokens. Some advantage functions do read their rewards; the details of those functions say so',
     verl: 'response_mask',
     file: 'action_mask',
     member: 'mask',

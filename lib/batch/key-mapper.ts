@@ -1,6 +1,7 @@
 // Translates the names of batch columns between training frameworks.
 import { describeValue, guarded, LossError, unknownName } from '../base/errors.js';
 import { toCamelCase } from '../base/options.js';
+import { checkFree } from '../base/registry.js';
 import { INPUT_NAMES, inputRow } from './columns.js';
 
 const mappers = new Map<string, KeyMapper>();
@@ -84,17 +85,20 @@ export class KeyMapper {
   }
 
   /**
-   * Registers a mapper for a backend, or replaces the backend's mapper. Losses and other objects that exist already
+   * Registers a mapper for a backend.
+   * @param options.replace true replaces another mapper that the backend has. Losses and other objects that exist already
    * continue to use the mapper with which they were created.
-   * @throws LossError `ERR_INVALID_INPUT` if the name is not a string or the mapper is not a KeyMapper.
+   * @throws LossError `ERR_INVALID_INPUT` if the name is not a string or is taken, or if the mapper is not a KeyMapper.
    */
-  static register(backend: string, mapper: KeyMapper): void {
+  static register(backend: string, mapper: KeyMapper, options?: { replace?: boolean }): void {
     if (typeof backend !== 'string' || !guarded(() => #toTrinity in Object(mapper)))
       throw new LossError('ERR_INVALID_INPUT', {
         at: 'register',
         expected: 'a name and a KeyMapper',
         received: `${describeValue(backend)} and ${describeValue(mapper)}`,
       });
+    const current = mappers.get(backend);
+    checkFree('backend', backend, current !== undefined && current !== mapper, options);
     mappers.set(backend, mapper);
   }
 }

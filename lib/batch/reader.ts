@@ -2,7 +2,7 @@
 // it if necessary.
 import type { NativeBatch } from '../../binding.js';
 import { isResizable } from '../base/arrays.js';
-import { describeValue, LossError } from '../base/errors.js';
+import { allocate, describeValue, LossError } from '../base/errors.js';
 import { isFloat32Array, isUint8Array } from '../base/kinds.js';
 import { inSlices, type Steps, takeNow } from '../base/steps.js';
 import { type Batch, type FoundInput, find } from './batch.js';
@@ -34,8 +34,9 @@ export type SetColumn = (
 /** The inputs that a function reads, under their Trinity-RFT names. */
 export interface Reads {
   /**
-   * Required inputs, in the order in which they are checked. If the batch has neither `shape` nor `cuSeqlens`, the
-   * first input must be a nested array (an array of rows), which then determines the shape.
+   * Required inputs, in the order in which they are checked. A batch may lack only `action_mask`: all its tokens then
+   * count. If the batch has neither `shape` nor `cuSeqlens`, it must have a nested array (an array of rows), which then
+   * determines the shape.
    */
   inputs: readonly InputName[];
   /** Inputs that are read if the batch has them. */
@@ -162,12 +163,13 @@ export class BatchReader {
     const found = this.#entries.map(({ keys }) => findHeld(batch, keys));
     const entries = this.#withRewards(batch, found);
     const step = this.#readsStep ? find(batch, this.#mapper.keys('step')) : undefined;
-    const layout = yield* readLayout(batch, found[0]?.value);
+    const layout = yield* readLayout(batch, found[0]?.value ?? nestedIn(batch, this.#mapper));
     const native = this.#forAdvantage ? emptyAdvantageBatch(layout) : emptyBatch(layout);
     for (let i = 0; i < found.length; i++) {
       const input = found[i];
       const entry = entries[i]!;
-      if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
+      if (!input && entry.name === 'action_mask') native.mask = yield* onesFor(layout, conversions);
+      else if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
       if (!input || isReady(native, entry, input.value, layout)) continue;
       const { slot, mayBePerRow } = entry;
       if (slot >= 0 && this.#setElsewhere?.(native, slot, input.key, input.value, layout, mayBePerRow))
@@ -208,6 +210,32 @@ export function heldBatch<B>(batch: B, mapper: KeyMapper, others: readonly strin
 }
 
 const LAYOUT_KEYS = ['shape', ...CU_SEQLENS].map((key) => [key]);
+
+// The inputs that tell the shape of a batch if they are nested arrays.
+const PER_TOKEN = INPUT_NAMES.filter((name) => inputRow(name).per === 'token');
+
+/** Returns the first nested array among the inputs of a batch, from which its shape can be read. */
+export function nestedIn(batch: Batch, mapper: KeyMapper): unknown {
+  const isNested = (value: unknown) => Array.isArray(value) && Array.isArray(value[0]);
+  return PER_TOKEN.map((name) => find(batch, mapper.keys(name))?.value).find(isNested);
+}
+
+// Returns the mask of a batch that has none.
+function* onesFor({ tokens }: Layout, conversions: Conversions | undefined): Steps<Uint8Array> {
+  const known = conversions?.get('action_mask');
+  if (known) return known as Uint8Array;
+  const mask = allocate(`a mask of ${tokens} tokens`, () => new Uint8Array(tokens));
+  yield* inSlices(tokens, (begin, end) => mask.fill(1, begin, end));
+  conversions?.set('action_mask', mask);
+  return mask;
+}
+
+/** Reads the mask of a host batch. All tokens count if the batch has none. */
+export function* readActionMask(batch: object, mapper: KeyMapper, layout: Layout): Steps<Uint8Array> {
+  const found = find(batch, mapper.keys('action_mask'));
+  if (!found) return yield* onesFor(layout, undefined);
+  return yield* readMask(found.key, found.value, layout, 'token');
+}
 
 // Stores an input in the native batch if it needs no conversion. This fast path exists because a small batch is computed
 // within microseconds, and the general path would add noticeable time.

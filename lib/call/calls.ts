@@ -12,14 +12,7 @@ export interface HalfGradientRequest extends Pick<HalfColumn, 'dtype'> {
 }
 
 /** Where a call is to write a gradient; see {@link ComputeSyncOptions.grad}. */
-export type GradientRequest =
-  | boolean
-  | Float32Array
-  | HalfGradientRequest
-  | Float16ArrayLike
-  | 'device'
-  | 'shareable'
-  | DeviceGradient;
+export type GradientRequest = boolean | Float32Array | HalfGradientRequest | Float16ArrayLike | DeviceRequest;
 
 /** Options of a call that computes a loss synchronously. */
 export interface ComputeSyncOptions {
@@ -117,6 +110,40 @@ export interface LossResult<M = Metrics> extends Result<M> {
   /** Shape [B]: the gradient ∂loss/∂log_z, if the call requested it. */
   gradLogZ?: Float32Array;
 }
+
+/** The options of a call that request something. The type of those that were given tells what the result has. */
+export interface Requests
+  extends Pick<LossComputeSyncOptions, 'grad' | 'gradEntropy' | 'gradLogZ' | 'part'> {}
+
+/**
+ * The options O of a call, from which TypeScript infers R, the type of what the caller gave. It is O itself, so an editor
+ * shows what each option does, and reports unknown ones.
+ */
+export type Requesting<R, O> = [R] extends [never] ? R : O;
+
+/**
+ * What a result certainly has, because its call requested it: `grad` with `grad: true`, for example. It may or may not have
+ * what the type R leaves open, such as a boolean.
+ */
+export type Requested<R> = GradientOf<'grad', RequestOf<R, 'grad'>> &
+  GradientOf<'gradEntropy', RequestOf<R, 'gradEntropy'>> &
+  GradientOf<'gradLogZ', RequestOf<R, 'gradLogZ'>> &
+  (RequestOf<R, 'part'> extends true ? { part: Float64Array } : unknown);
+
+/** The type of an option that R certainly has; false for another one. */
+export type RequestOf<R, Key extends string> = [R] extends [Record<Key, infer G>] ? G : false;
+
+/** The property of a result that a request for a gradient certainly gives. */
+export type GradientOf<Key extends string, G> = [G] extends [true | Float32Array]
+  ? { [K in Key]: Float32Array }
+  : [G] extends [DeviceRequest]
+    ? { [K in `device${Capitalize<Key>}`]: DeviceGradient }
+    : [G] extends [HalfGradientRequest | Float16ArrayLike]
+      ? { [K in `half${Capitalize<Key>}`]: HalfColumn }
+      : unknown;
+
+/** A request for a gradient that stays on the device. */
+export type DeviceRequest = 'device' | 'shareable' | DeviceGradient;
 
 /** The options of a call after its batch was read. */
 export interface CallOptions {

@@ -10,14 +10,18 @@ import {
   type OptionDeclaration,
   type OptionSchema,
   readOptions,
+  type TrinityArgs,
   toCamelCase,
   toSnakeCase,
+  type ValueOf,
 } from '../base/options.js';
 import { LOSS_CORRECTION_OPTIONS } from '../losses/loss-correction.js';
 import { type PolicyLossClass, policyLossClass } from '../losses/policy-loss.js';
 import {
+  type AggregatedLossOptions,
   keysOfProgram,
   type PolicyLossDeclaration,
+  type PolicyLossFn,
   type PolicyLossVariant,
 } from '../losses/policy-loss-fn.js';
 import { compileLoss, METRIC_PER, type MetricPer } from '../program/compile.js';
@@ -73,12 +77,34 @@ export interface LossDefinition<S extends OptionSchema, M extends string> {
   readonly loss: ExpressionOf<S>;
 }
 
-/** The declaration of a loss from {@link defineLoss}. */
-export interface DefinedLossDeclaration<S extends OptionSchema, M extends string>
-  extends PolicyLossDeclaration {
-  readonly options: OptionsWithAggregation<S>;
-  readonly metrics: Readonly<Record<M, MetricDeclaration>>;
+/**
+ * The class of a loss from {@link defineLoss} with the options O, of which those with the names N must be given, and metrics
+ * with the names M.
+ */
+export interface DefinedLoss<O, N extends keyof O, M extends string> {
+  /**
+   * Creates a loss with these options.
+   * @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend.
+   */
+  new (
+    ...options: [N] extends [never]
+      ? [options?: O & AggregatedLossOptions]
+      : [options: O & { [K in N]-?: NonNullable<O[K]> } & AggregatedLossOptions]
+  ): PolicyLossFn<Record<M, number>>;
+  /** The declaration that was made from the definition. */
+  readonly declaration: PolicyLossDeclaration;
+  /** Returns the default arguments, with their names in snake_case. */
+  defaultArgs(): TrinityArgs;
 }
+
+// The names of the options that have no default and must be given.
+type RequiredIn<S> = {
+  [K in keyof S]: S[K] extends { required: true }
+    ? S[K] extends { default: unknown } | { defaultFrom: string }
+      ? never
+      : K
+    : never;
+}[keyof S];
 
 /**
  * Defines a policy loss and returns its class. The class works like those of this package's own losses. The gradient is
@@ -111,12 +137,15 @@ export interface DefinedLossDeclaration<S extends OptionSchema, M extends string
 export function defineLoss<
   const S extends OptionSchema = Record<never, never>,
   const M extends string = never,
->(name: string, definition: LossDefinition<S, M>): PolicyLossClass<DefinedLossDeclaration<S, M>> {
+>(
+  name: string,
+  definition: LossDefinition<S, M>,
+): DefinedLoss<{ -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined }, RequiredIn<S>, M> {
   return guarded(() => {
     checkDefinition(name, definition);
     for (const [option, declaration] of Object.entries(definition.options ?? {}))
       checkOption(name, option, declaration);
-    return lossClass(name, name, definition);
+    return lossClass(name, name, definition) as never;
   }, 'ERR_INVALID_OPTION');
 }
 
@@ -128,25 +157,23 @@ export function lossClass<S extends OptionSchema, M extends string>(
   at: string,
   name: string,
   definition: LossDefinition<S, M>,
-): PolicyLossClass<DefinedLossDeclaration<S, M>> {
+): PolicyLossClass<PolicyLossDeclaration> {
   const { loss, summary, source = [] } = definition;
   const metrics = metricsOf(at, definition.metrics);
   const options = {
     ...definition.options,
     lossAggMode: aggregation(checkLossAggMode(at, definition.lossAggMode)),
-  } as unknown as OptionsWithAggregation<S>;
+  } as unknown as OptionSchema;
   const build = (checked: Readonly<Record<string, unknown>>, isWeighted = false) =>
     compile(at, loss, metrics, checked, isWeighted);
   const sample = build(sampleOptions(at, options));
-  const declaration: DefinedLossDeclaration<S, M> = {
+  const declaration: PolicyLossDeclaration = {
     name,
     summary: summary ?? (typeof loss === 'string' ? `ℓ = ${loss}` : 'a loss that the user defined'),
     source,
     reads: keysOfProgram(sample),
     options,
-    metrics: Object.fromEntries(
-      metrics.map(([metric, { declaration }]) => [metric, declaration]),
-    ) as Readonly<Record<M, MetricDeclaration>>,
+    metrics: Object.fromEntries(metrics.map(([metric, { declaration }]) => [metric, declaration])),
     numerics: { range: 'not measured', outside: 'as the formula in float32' },
   };
   const cls = policyLossClass(declaration, (checked, isWeighted) => {
@@ -154,7 +181,7 @@ export function lossClass<S extends OptionSchema, M extends string>(
     return { stopsGradient, program };
   });
   Object.defineProperty(cls, 'name', { value: at });
-  return cls as PolicyLossClass<DefinedLossDeclaration<S, M>>;
+  return cls;
 }
 
 function checkDefinition<S extends OptionSchema, M extends string>(

@@ -3,7 +3,7 @@
 export type { Expression, LossSymbols, Operand, UnaryFunction } from '../program/expression.js';
 export { checkLoss, type LossCheck, type LossReport } from './check-loss.js';
 export {
-  type DefinedLossDeclaration,
+  type DefinedLoss,
   defineLoss,
   type ExpressionOf,
   type LossDefinition,

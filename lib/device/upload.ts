@@ -41,9 +41,9 @@ const ADVANTAGE_INPUTS = INPUT_NAMES.filter((name) => {
 });
 
 /**
- * Copies a batch from host memory to a CUDA device, with every column that losses read. If the batch has an action
- * mask, the inputs of advantage functions are copied too. A float column may already be in memory of the device: a
- * {@link DeviceColumn} or an {@link IpcColumn}. It is then copied from there.
+ * Copies a batch from host memory to a CUDA device, with every column that losses or advantage functions read. A float
+ * column may already be in memory of the device: a {@link DeviceColumn} or an {@link IpcColumn}. It is then copied from
+ * there.
  *
  * @param device the name of the device: 'cuda', 'cuda:0', ….
  * @returns a promise of the batch on the device. It rejects with LossError `ERR_DEVICE_UNAVAILABLE`,
@@ -81,7 +81,8 @@ function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Step
   const columns = COLUMNS.filter(isPresent);
   // Losses that read data of rows read columns too.
   const numbers = columns.length > 0 ? ROW_DATA.filter(isPresent) : [];
-  const masks = MASKS.filter(isPresent);
+  // A batch without a mask gets one in which all tokens count.
+  const masks = MASKS.filter((name) => name === 'action_mask' || isPresent(name));
   const conversions: Conversions = new Map();
   const setElsewhere = deviceColumnSetter(uploadTo);
   const step = batch && find(batch, mapper.keys('step'))?.value;
@@ -90,8 +91,7 @@ function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Step
     perToken: ['logprob', 'entropy'],
     setElsewhere,
   });
-  // Without a mask, the inputs of advantage functions are not copied, because every advantage function needs the mask.
-  const inputs = masks.includes('action_mask') ? ADVANTAGE_INPUTS.filter(isPresent) : [];
+  const inputs = ADVANTAGE_INPUTS.filter(isPresent);
   const loss = yield* reader.read(batch as Batch, conversions);
   let advantage: NativeBatch | undefined;
   if (inputs.length > 0) {

@@ -5,16 +5,19 @@ import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
 import { native } from '../base/native.js';
 import { inSlices, type Steps, takeCall, takeForCaller, takeLater, takeNow } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
-import { heldColumn, readMask } from '../batch/convert.js';
+import { heldColumn } from '../batch/convert.js';
 import { copyIntegers } from '../batch/integers.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
 import { readLayout } from '../batch/layout.js';
-import { findInput } from '../batch/reader.js';
+import { readActionMask } from '../batch/reader.js';
 import type {
   GradientRequest,
   LossComputeOptions,
   LossComputeSyncOptions,
   LossResult,
+  Requested,
+  RequestOf,
+  Requests,
 } from '../call/calls.js';
 import type { ReadLoss } from '../call/evaluator.js';
 import { withHeldRequests } from '../call/gradients.js';
@@ -96,6 +99,18 @@ export interface LogitsResult {
   gradLogits?: Logits;
 }
 
+/** The options of fromLogits() that request something; see {@link Requests}. */
+export interface LogitsRequests extends Requests, Pick<FromLogitsOptions, 'gradLogits' | 'entropy'> {}
+
+/** What fromLogits() certainly returns for the requests R; see {@link Requested}. */
+export type RequestedLogits<R> = Requested<R> &
+  (RequestOf<R, 'gradLogits'> extends true
+    ? { gradLogits: Float32Array }
+    : RequestOf<R, 'gradLogits'> extends Logits
+      ? { gradLogits: RequestOf<R, 'gradLogits'> }
+      : unknown) &
+  (RequestOf<R, 'entropy'> extends true ? { entropy: Float32Array } : unknown);
+
 /** @internal A loss or an objective, as fromLogits() needs it. */
 export interface LossOfLogits<R> {
   readonly mapper: KeyMapper;
@@ -161,12 +176,12 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const batch = heldColumns(others);
   const kept = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
   for (const name of ['logprob', 'entropy']) checkAbsent(batch, loss.mapper.keys(name));
-  const mask = findInput(batch, loss.mapper, 'action_mask');
   const layout = yield* readLayout(batch);
   const { tokens } = layout;
   const source = readSource(logits, tokens, vocabulary, rowStride, index);
   const ids = yield* copyIntegers('targets', targets, -(2 ** 31));
-  yield* ignoreMasked(ids, yield* readMask(mask.key, mask.value, layout, 'token'), source.vocabulary);
+  const mask = yield* readActionMask(batch, loss.mapper, layout);
+  yield* ignoreMasked(ids, mask, source.vocabulary);
   const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support: kept });
   const column = () => allocate(`a column of ${tokens} values`, () => new Float32Array(tokens));
   const logprob = column();

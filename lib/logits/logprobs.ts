@@ -111,6 +111,15 @@ export interface LogprobsBackwardOptions extends Omit<LogprobsBackwardSyncOption
  */
 export async function logprobs(
   logits: Logits | DeviceLogits,
+  options: LogprobsOptions & { entropy: true },
+): Promise<LogprobsResult & { entropy: Float32Array }>;
+/** Without `entropy: true`, the result has no entropies. */
+export async function logprobs(
+  logits: Logits | DeviceLogits,
+  options: LogprobsOptions,
+): Promise<LogprobsResult>;
+export async function logprobs(
+  logits: Logits | DeviceLogits,
   options: LogprobsOptions,
 ): Promise<LogprobsResult> {
   return takeLater(forward(logits, options), options);
@@ -120,6 +129,12 @@ export async function logprobs(
  * Synchronous version of {@link logprobs}.
  * @throws LossError as logprobs() rejects.
  */
+export function logprobsSync(
+  logits: Logits,
+  options: LogprobsSyncOptions & { entropy: true },
+): LogprobsResult & { entropy: Float32Array };
+/** Without `entropy: true`, the result has no entropies. */
+export function logprobsSync(logits: Logits, options: LogprobsSyncOptions): LogprobsResult;
 export function logprobsSync(logits: Logits, options: LogprobsSyncOptions): LogprobsResult {
   return guarded(() => takeNow(forward(logits, checkSyncOptions(options))));
 }

@@ -33,6 +33,7 @@ export interface CorrectionResult<M = Metrics> {
   weights: Float32Array | null;
   /** Shape [B, T]: 1 for unmasked tokens that are kept, and 0 for others. */
   keptMask: Uint8Array;
+  /** The metrics under the names of the framework that the correction follows. */
   metrics: M;
 }
 

@@ -18,7 +18,14 @@ import type { InputName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader } from '../batch/reader.js';
-import type { ComputeOptions, ComputeSyncOptions, Result } from '../call/calls.js';
+import type {
+  ComputeOptions,
+  ComputeSyncOptions,
+  Requested,
+  Requesting,
+  Requests,
+  Result,
+} from '../call/calls.js';
 import { countBatch } from '../call/count-batch.js';
 import { Evaluator } from '../call/evaluator.js';
 import type { DeviceBatch } from '../device/device-batch.js';
@@ -103,6 +110,15 @@ export abstract class EntropyLossFn {
    * @returns the result. The promise rejects with the LossErrors that PolicyLossFn.compute() lists, or with
    * `ERR_INVALID_OPTION` for an unknown lossAggMode.
    */
+  compute<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    options: Requesting<R, EntropyComputeOptions>,
+  ): Promise<Result<EntropyMetrics> & Requested<R>>;
+  /**
+   * Computes the loss and its metrics. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
+   */
+  compute(batch: Batch | DeviceBatch, options?: EntropyComputeOptions): Promise<Result<EntropyMetrics>>;
   async compute(
     batch: Batch | DeviceBatch,
     options?: EntropyComputeOptions,
@@ -111,6 +127,12 @@ export abstract class EntropyLossFn {
   }
 
   /** Synchronous version of {@link compute}. */
+  computeSync<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    options: Requesting<R, EntropyComputeSyncOptions>,
+  ): Result<EntropyMetrics> & Requested<R>;
+  /** Synchronous version of {@link compute}. */
+  computeSync(batch: Batch | DeviceBatch, options?: EntropyComputeSyncOptions): Result<EntropyMetrics>;
   computeSync(batch: Batch | DeviceBatch, options?: EntropyComputeSyncOptions): Result<EntropyMetrics> {
     return takeNow(this.#compute(batch, options));
   }

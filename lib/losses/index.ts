@@ -107,7 +107,6 @@ export type { CorrectionOption, LossCorrectionOptions, MaskOptions } from './los
 export * from './papers-clipping.js';
 export * from './papers-context.js';
 export * from './papers-off-policy.js';
-export type { PolicyLossClass } from './policy-loss.js';
 export {
   type AggregatedLossOptions,
   type PolicyLossDeclaration,

@@ -21,7 +21,15 @@ import type { InputName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader, heldBatch, readTokenFloats } from '../batch/reader.js';
-import type { ComputeOptions, ComputeSyncOptions, DeviceCallOptions, Result } from '../call/calls.js';
+import type {
+  ComputeOptions,
+  ComputeSyncOptions,
+  DeviceCallOptions,
+  Requested,
+  Requesting,
+  Requests,
+  Result,
+} from '../call/calls.js';
 import { countBatch } from '../call/count-batch.js';
 import { Evaluator } from '../call/evaluator.js';
 import { cudaIndex } from '../device/device.js';
@@ -199,11 +207,26 @@ export abstract class KLFn {
    * @returns the result. The promise rejects with the LossErrors that PolicyLossFn.compute() lists, or with
    * `ERR_INVALID_OPTION` for an unknown lossAggMode.
    */
+  calculateKlLoss<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    options: Requesting<R, KlLossOptions>,
+  ): Promise<Result<KLMetrics> & Requested<R>>;
+  /**
+   * Computes the KL loss and its metrics. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
+   */
+  calculateKlLoss(batch: Batch | DeviceBatch, options?: KlLossOptions): Promise<Result<KLMetrics>>;
   async calculateKlLoss(batch: Batch | DeviceBatch, options?: KlLossOptions): Promise<Result<KLMetrics>> {
     return takeLater(this.#loss(batch, options), options);
   }
 
   /** Synchronous version of {@link calculateKlLoss}. */
+  calculateKlLossSync<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    options: Requesting<R, KlLossSyncOptions>,
+  ): Result<KLMetrics> & Requested<R>;
+  /** Synchronous version of {@link calculateKlLoss}. */
+  calculateKlLossSync(batch: Batch | DeviceBatch, options?: KlLossSyncOptions): Result<KLMetrics>;
   calculateKlLossSync(batch: Batch | DeviceBatch, options?: KlLossSyncOptions): Result<KLMetrics> {
     return takeNow(this.#loss(batch, options));
   }

@@ -15,6 +15,9 @@ import type {
   LossComputeSyncOptions,
   LossResult,
   Metrics,
+  Requested,
+  Requesting,
+  Requests,
   Result,
 } from '../call/calls.js';
 import { countBatch } from '../call/count-batch.js';
@@ -30,8 +33,10 @@ import {
   fromLogitsSync,
   type LogitsBatch,
   type LogitsBatchSync,
+  type LogitsRequests,
   type LogitsResult,
   type LossOfLogits,
+  type RequestedLogits,
 } from '../logits/from-logits.js';
 import type { CompiledLoss } from '../program/compile.js';
 import type { LossProgram } from '../program/loss-program.js';
@@ -208,7 +213,7 @@ export abstract class PolicyLossFn<M = Metrics> {
 
   /**
    * The batch keys that the loss reads in addition to logprob, under the names that the backend uses. The loss can do
-   * without some of them; its class says which.
+   * without the mask and some others; its class says which.
    */
   get selectKeys(): readonly string[] {
     return this.#selectKeys;
@@ -233,6 +238,15 @@ export abstract class PolicyLossFn<M = Metrics> {
    * `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
    * `ERR_ABORTED`.
    */
+  compute<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    options: Requesting<R, LossComputeOptions>,
+  ): Promise<LossResult<M> & Requested<R>>;
+  /**
+   * Computes the loss and its metrics. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
+   */
+  compute(batch: Batch | DeviceBatch, options?: LossComputeOptions): Promise<LossResult<M>>;
   compute(batch: Batch | DeviceBatch, options?: LossComputeOptions): Promise<LossResult<M>> {
     return takeLater(this.#compute(batch, options), options);
   }
@@ -241,6 +255,12 @@ export abstract class PolicyLossFn<M = Metrics> {
    * Synchronous version of {@link compute}, for small batches and scripts. It blocks the calling thread; for large
    * batches, the threads of the pool help. Its results are bitwise equal to the results of compute().
    */
+  computeSync<R extends Requests>(
+    batch: Batch | DeviceBatch,
+    options: Requesting<R, LossComputeSyncOptions>,
+  ): LossResult<M> & Requested<R>;
+  /** Synchronous version of {@link compute}. */
+  computeSync(batch: Batch | DeviceBatch, options?: LossComputeSyncOptions): LossResult<M>;
   computeSync(batch: Batch | DeviceBatch, options?: LossComputeSyncOptions): LossResult<M> {
     return takeNow(this.#compute(batch, options));
   }
@@ -260,11 +280,26 @@ export abstract class PolicyLossFn<M = Metrics> {
    * @returns the result of compute() for the log-probabilities of logprobs(), to the last bit, with these. The promise
    * rejects with the LossErrors of compute(), logprobs() and logprobsBackward().
    */
+  fromLogits<R extends LogitsRequests>(
+    batch: LogitsBatch,
+    options: Requesting<R, FromLogitsOptions>,
+  ): Promise<LossResult<M> & LogitsResult & RequestedLogits<R>>;
+  /**
+   * Computes the loss from logits. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
+   */
+  fromLogits(batch: LogitsBatch, options?: FromLogitsOptions): Promise<LossResult<M> & LogitsResult>;
   fromLogits(batch: LogitsBatch, options?: FromLogitsOptions): Promise<LossResult<M> & LogitsResult> {
     return fromLogits(this.#ofLogits, batch, options);
   }
 
   /** Synchronous version of {@link fromLogits}. */
+  fromLogitsSync<R extends LogitsRequests>(
+    batch: LogitsBatchSync,
+    options: Requesting<R, FromLogitsSyncOptions>,
+  ): LossResult<M> & LogitsResult & RequestedLogits<R>;
+  /** Synchronous version of {@link fromLogits}. */
+  fromLogitsSync(batch: LogitsBatchSync, options?: FromLogitsSyncOptions): LossResult<M> & LogitsResult;
   fromLogitsSync(batch: LogitsBatchSync, options?: FromLogitsSyncOptions): LossResult<M> & LogitsResult {
     return fromLogitsSync(this.#ofLogits, batch, options);
   }

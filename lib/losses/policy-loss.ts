@@ -93,7 +93,7 @@ interface Formula {
 type AnyStatement = PolicyLossDeclaration & Formula & { kernel?: (options: any) => PolicyLossVariant };
 // biome-ignore-end lint/suspicious/noExplicitAny: each loss has its own options
 
-/** The type of the classes that defineLoss() makes. */
+/** The class of policy losses with the declaration D. */
 export interface PolicyLossClass<D extends PolicyLossDeclaration> {
   /** @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend. */
   new (options?: PassedOptions<D['options']> & PolicyLossOptions): PolicyLossFn<MetricValues<D['metrics']>>;

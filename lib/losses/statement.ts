@@ -107,33 +107,57 @@ export function located<T>(at: string, formula: () => T): T {
   }
 }
 
-/** What create() takes and makes, by the names in the registry, for the classes of a table. */
-export type ByName<Table> = {
+/** The classes of a table, and what create() takes for each, by their names in the registry and their aliases. */
+export type ByName<Table> = Named<Table> & {
+  [N in keyof Named<Table> as Alias<N, keyof Named<Table>>]: Named<Table>[N];
+};
+type Named<Table> = {
   [K in keyof Table as Table[K] extends { readonly declaration: { readonly name: infer N extends string } }
     ? N
-    : never]: {
-    made: Table[K] extends new (...args: never) => infer F ? F : never;
-    args: ArgsOf<OptionsOf<Table[K]>>;
-  };
+    : never]: { class: Table[K]; args: ArgsOf<OptionsOf<Table[K]>> };
 };
+type Alias<N, Names> = N extends `${string}/${infer Short}` ? Exclude<Short, Names> : never;
 
-/** Arguments of create(), under camelCase or snake_case names. None is required, because a class has defaults. */
-export type ArgsOf<O> = { [K in keyof O]?: O[K] | null } & {
+/** Arguments of create(), under camelCase or snake_case names. Those without a default in defaultArgs() are required. */
+export type ArgsOf<O> = (Record<never, never> extends O ? O : { [K in keyof O]?: O[K] | null }) & {
   [K in keyof O as SnakeCase<K & string>]?: O[K] | null;
-};
+} & Needed<O, NeededIn<O>>;
+
+// The options that must be given in every alternative of O. One that has a default in create() may be absent in some.
+type NeededIn<O> = { [K in keyof O]-?: Record<never, never> extends Pick<O, K> ? never : K }[keyof O];
+type Needed<O, K extends keyof O> = [K] extends [never]
+  ? unknown
+  : { [N in K]: O[N] } | { [N in K as SnakeCase<N & string>]: O[N] };
+
+/** A name that is known, or any other one. Editors offer the known ones. */
+export type NameIn<Names> = (keyof Names & string) | (string & {});
 
 /** A registry that knows this package's functions by name. Functions of one's own have other names. */
 export interface NamedRegistry<F, Names> extends ClassRegistry<RegisteredClass<F>> {
   /**
+   * Returns the class that is registered under a name, or for which this is an alias.
+   * @throws LossError `ERR_UNKNOWN_NAME`. The message lists the known names and suggests the most similar one.
+   */
+  get<N extends keyof Names>(name: N): In<Names[N], 'class'>;
+  /** Returns the class that is registered under another name. */
+  get(name: string): RegisteredClass<F>;
+  /**
    * Creates an object of the class with this name. The class's defaultArgs() supply the arguments that are not given.
    * Names of arguments may be in snake_case, as in Trinity-RFT, or in camelCase.
+   * @param args the arguments; see the options of the class.
    * @param options.backend the training framework whose key names batches may use; 'verl' by default.
    * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`
    */
-  create<N extends keyof Names | (string & {})>(
+  create<N extends NameIn<Names>>(
     name: N,
-    args?: N extends keyof Names ? In<Names[N], 'args'> : Readonly<Record<string, unknown>>,
-    options?: { backend?: string },
-  ): N extends keyof Names ? In<Names[N], 'made'> : F;
+    ...further: N extends keyof Names
+      ? Further<In<Names[N], 'args'>>
+      : Further<Readonly<Record<string, unknown>>>
+  ): N extends keyof Names ? InstanceOf<In<Names[N], 'class'>> : F;
 }
+type Further<A> =
+  Record<never, never> extends A
+    ? [args?: A, options?: { backend?: string }]
+    : [args: A, options?: { backend?: string }];
+type InstanceOf<C> = C extends new (...args: never) => infer F ? F : never;
 type In<E, K extends string> = K extends keyof E ? E[K] : never;

@@ -157,8 +157,9 @@ export class VerlRolloutImportanceWeightsV060Fn extends correction({
     }),
     rolloutIsVetoThreshold: number({
       ...VETO,
-      trinity: 0.0001,
-      help: 'the weights of rows with a token whose ratio is below this are 0; none if absent',
+      default: 0.0001,
+      nullable: true,
+      help: 'the weights of rows with a token whose ratio is below this are 0; null for none',
     }),
   },
   metrics: {

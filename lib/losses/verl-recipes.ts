@@ -42,10 +42,11 @@ export class VerlDistillationLossFn extends policyLoss({
       help: 'whether the estimate is the negative advantage of PPO instead of the loss',
     }),
     lossMaxClamp: number({
-      trinity: 10,
+      default: 10,
+      nullable: true,
       above: 0,
       typical: [0.5, 10],
-      help: 'the estimate is clipped to this size; not clipped if absent',
+      help: 'the estimate is clipped to this size; null for no limit',
     }),
     ...CLIP_RATIO,
     ...VERL_AGGREGATION,

@@ -1,7 +1,8 @@
 // The subpath policy-loss/tfjs: policy losses and objectives as TensorFlow.js operations whose gradients this package
 // computes.
 import { customGrad, engine, type Scalar, scalar, Tensor, tensor } from '@tensorflow/tfjs-core';
-import type { Objective, ObjectiveComputeSyncOptions } from '../algorithm/objective.js';
+import type { Objective } from '../algorithm/objective.js';
+import type { ObjectiveComputeSyncOptions } from '../algorithm/objective-options.js';
 import { describeValue, guarded, LossError } from '../base/errors.js';
 import type { Batch } from '../batch/batch.js';
 import type { Normalizer } from '../batch/counts.js';

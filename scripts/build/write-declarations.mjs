@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 process.env.POLICY_LOSS_NATIVE = fileURLToPath(new URL('no-native.cjs', import.meta.url));
 const root = new URL('../../dist/', import.meta.url);
 const api = await import(new URL('index.js', root));
-const { toCamelCase, validValues } = await import(new URL('base/options.js', root));
+const { createDefault, toCamelCase, validValues } = await import(new URL('base/options.js', root));
 const { INPUTS } = await import(new URL('batch/columns.js', root));
 
 const LEGEND = [
@@ -89,9 +89,11 @@ function optionComment({
   atLeastOption,
   requiredWith,
   needs = {},
+  trinity,
   ...rest
 }) {
   const fallback = own ?? (defaultFrom && `that of ${defaultFrom}`);
+  const created = trinity === own ? undefined : (trinity ?? undefined);
   return [
     sentence(help),
     sentence(`${validValues(rest)}${atLeastOption === undefined ? '' : `, and at least ${atLeastOption}`}`),
@@ -103,6 +105,7 @@ function optionComment({
           .join(', ')}.`,
     ),
     fallback !== undefined && `Default: ${fallback}.`,
+    created !== undefined && `Default in create(): ${created}.`,
   ]
     .filter(Boolean)
     .join(' ');
@@ -159,7 +162,22 @@ function metricsType(name, module, schema, { metrics }) {
   };
 }
 
-function classComment(own, { legend = [] }, { summary, details = [], unlike = {}, reads, metrics, source }) {
+/** Returns a sentence about the options that must be given; undefined if there are none. */
+function needed(options) {
+  const required = Object.entries(options).filter(([, { required }]) => required);
+  if (required.length === 0) return undefined;
+  const names = required.map(([name]) => name).join(' and ');
+  const sources = [...new Set(required.map(([name, { defaultFrom }]) => defaultFrom ?? name))].join(' and ');
+  const given = sources === names ? names : `${sources}, or ${names}`;
+  const hasDefaults = required.every(([name]) => createDefault(options, name) !== undefined);
+  return `The constructor needs ${given}${hasDefaults ? '; create() has a default' : ', and so does create()'}.`;
+}
+
+function classComment(
+  own,
+  { legend = [] },
+  { summary, options, details = [], unlike = {}, reads, metrics, source },
+) {
   const units = Object.entries(metrics).map(
     ([name, { unit, when }]) => `${name} (${unit}${when === undefined ? '' : `; ${when}`})`,
   );
@@ -176,6 +194,7 @@ function classComment(own, { legend = [] }, { summary, details = [], unlike = {}
     sentence(summary),
     symbols.length > 0 && sentence(symbols.join(', ')),
     ...details,
+    needed(options) ?? false,
     ...Object.entries(unlike).map(([name, what]) => `Differs from ${name}: ${what}.`),
     '',
     `Reads ${reads.join(', ')}.`,
@@ -219,6 +238,7 @@ for (const file of readdirSync(folder)) {
     const given = optionsType(name, js, declaration.options, kind);
     const reported = metricsType(name, js, declaration.metrics, kind);
     return `${given.text}${reported.text}${classComment(own, kind, declaration)}export declare class ${name} extends ${kind.base}${reported.type} {
+    /** The statement from which the class was made. */
     static readonly declaration: ${kind.declaration} & { readonly name: '${declaration.name}' };
     constructor(options${given.mark}: ${given.type});
 ${members}}
@@ -269,6 +289,11 @@ writeInterface(
   inputs.map(([name, input]) => [`${toCamelCase(name)}?`, inputComment(input), VALUES[input.type]]),
   "import type { FloatColumn, MaskColumn, RowIds, RowNumbers } from './values.js';\n",
 );
+writeInterface('batch/batch', 'TrinityColumns', [
+  ['shape?', 'The shape [B, T], for B rows that are padded to T tokens each.', 'readonly [number, number]'],
+  ['cu_seqlens?', 'Offsets of packed rows, as `cuSeqlens`.', 'Int32Array | readonly number[]'],
+  ...inputs.map(([name, input]) => [`${name}?`, inputComment(input), VALUES[input.type]]),
+]);
 writeInterface(
   'batch/batch',
   'VerlColumns',
@@ -288,4 +313,16 @@ writeInterface(
         'Expression',
       ]),
     ),
+);
+
+// The keys of a configuration in camelCase, which tsc's type has without their comments.
+const config = new URL('types/lib/algorithm/config.d.ts', root);
+const declared = readFileSync(config, 'utf8');
+const [, body] = /export interface TrinityObjectiveConfig (\{\n[\s\S]*?^\})/m.exec(declared);
+const camelCased = body.replace(/^( {4})(\w+)\?:/gm, (_, space, name) => `${space}${toCamelCase(name)}?:`);
+writeFileSync(
+  config,
+  declared
+    .replace(/type CamelCased<T> = [\s\S]*?\n\};\n/, `interface CamelCasedConfig ${camelCased}\n`)
+    .replace('CamelCased<TrinityObjectiveConfig>', 'CamelCasedConfig'),
 );

@@ -125,6 +125,28 @@ describe('terms with coefficient 0', () => {
     }
   });
 
+  it('say how to do without them if a batch lacks their column', () => {
+    const hint = (loss: string, option: string) =>
+      isLossError(
+        'ERR_MISSING_INPUT',
+        new RegExp(`The ${loss} loss of grpo reads it\\. ${option} 'none' leaves this loss out$`),
+      );
+    assert.throws(
+      () => objectiveOf('grpo').computeSync(without(batch, 'refLogprob')),
+      hint('KL', 'klLossFn'),
+    );
+    assert.throws(
+      () => grpo(0, 0.1).computeSync(without(batch, 'entropy')),
+      hint('entropy', 'entropyLossFn'),
+    );
+    assert.ok(objectiveOf('grpo', { klLossFn: 'none' }).computeSync(without(batch, 'refLogprob')));
+    const dpo = objectiveOf('dpo');
+    assert.throws(
+      () => dpo.computeSync(without(batch, 'refLogprob')),
+      isLossError('ERR_MISSING_INPUT', /without it$/),
+    );
+  });
+
   it('mix has an entropy loss and no KL loss', () => {
     const { metrics } = objectiveOf('mix').computeSync(without(batch, 'refLogprob'));
     assert.ok('entropy_loss' in metrics);
@@ -211,7 +233,6 @@ describe('errors of objectives', () => {
     for (const [given, options, code, says] of [
       [7, {}, 'ERR_INVALID_INPUT', /batch/i],
       [without(batch, 'logprob'), {}, 'ERR_MISSING_INPUT', /log_?prob/i],
-      [without(batch, 'actionMask'), {}, 'ERR_MISSING_INPUT', /mask/i],
       [batch, { grad: new Float32Array(3) }, 'ERR_SHAPE_MISMATCH', /grad/],
       [batch, { gradEntropy: new Float32Array(3) }, 'ERR_SHAPE_MISMATCH', /gradEntropy/],
       [

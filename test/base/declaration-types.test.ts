@@ -32,8 +32,9 @@ const PUBLISHED = '--ignoreConfig --skipLibCheck --module nodenext --target esne
 
 const PROGRAM = `
 import {
-  type AbortSignalLike, ALGORITHM_TYPE, type Batch, type BatchWith, devices, KeyMapper, LossError,
-  type ObjectiveConfig, PPOPolicyLossFn, POLICY_LOSS_FN, type Result, upload,
+  type AbortSignalLike, ALGORITHM_TYPE, type Batch, type BatchWith, devices, ENTROPY_LOSS_FN, KeyMapper, KL_FN,
+  logprobsSync, type LossComputeOptions, LossError, type ObjectiveConfig, PPOPolicyLossFn, POLICY_LOSS_FN, type Result,
+  upload,
 } from 'policy-loss';
 
 export async function main(signal: AbortSignalLike): Promise<number> {
@@ -42,7 +43,7 @@ export async function main(signal: AbortSignalLike): Promise<number> {
   const result = await fn.compute(batch, { grad: true, signal });
   const clipped: number = result.metrics.pg_clipfrac;
   const plain: Result<object> = result;
-  const gradient: Float32Array | undefined = result.grad;
+  const gradient: Float32Array = result.grad;
   const [cpu] = devices();
   try {
     const resident = await upload(batch, 'cuda:0');
@@ -52,7 +53,7 @@ export async function main(signal: AbortSignalLike): Promise<number> {
     if (error instanceof LossError && error.code !== 'ERR_DEVICE_UNAVAILABLE') throw error;
     if (error instanceof Refused) return error.times;
   }
-  return clipped + plain.loss + cpu.threads + (gradient?.length ?? 0);
+  return clipped + plain.loss + cpu.threads + gradient.length;
 }
 
 class Refused extends LossError {
@@ -84,6 +85,45 @@ export function columns(): void {
   // @ts-expect-error
   const wrongToo: BatchWith<string> = { shape, oldLogprob: 'one' };
   for (const given of [misspelt, wrong, further, misspeltToo, any, wrongToo]) fn.computeSync(given);
+  fn.computeSync({ shape, oldEntropy: one, v_star: [1], probability: [1], logZ: [1], clipCovKeys: one });
+}
+
+export async function gradients(wanted: boolean, options: LossComputeOptions, own: Float32Array): Promise<unknown> {
+  const fn = POLICY_LOSS_FN.create('verl/flowrl');
+  const batch: Batch = { logprob: [[0]] };
+  const all = await fn.compute(batch, { grad: true, gradEntropy: { dtype: 'bfloat16' }, gradLogZ: true, part: true });
+  const values: Float32Array[] = [all.grad, all.gradLogZ, fn.computeSync(batch, { grad: own }).grad];
+  const half: Uint16Array = all.halfGradEntropy.data;
+  const merged = fn.merge([all.part], fn.countSync(batch));
+  (await fn.compute(batch, { grad: 'device' })).deviceGrad.dispose();
+  const objective = ALGORITHM_TYPE.get('grpo').objective();
+  const { grad, gradEntropy } = objective.computeSync(batch, { grad: true, seed: 1 });
+  values.push(grad, gradEntropy, KL_FN.create('k2').calculateKlLossSync(batch, { grad: true }).grad);
+  values.push((await ENTROPY_LOSS_FN.create('default').compute(batch, { grad: true, lossAggMode: 'token-sum' })).grad);
+  const logits = { logits: own, targets: [0] };
+  const { gradLogits, entropy } = fn.fromLogitsSync(logits, { gradLogits: true, entropy: true });
+  values.push(gradLogits, entropy, logprobsSync(own, { shape: [1, 1], targets: [0], entropy: true }).entropy);
+  values.push(objective.fromLogitsSync(logits, { grad: true }).gradEntropy);
+  fn.fromLogitsSync({ ...logits, logits: [own] }, { gradLogits: (block, first) => [block, first] });
+  // The types do not say whether the gradient is requested.
+  for (const result of [
+    fn.computeSync(batch, options),
+    fn.computeSync(batch, { grad: wanted }),
+    fn.computeSync(batch, wanted ? { grad: true } : {}),
+    fn.computeSync(batch, { ...(wanted && { grad: true }) }),
+    fn.computeSync(batch, wanted ? { grad: true } : undefined),
+    objective.computeSync(batch, { gradEntropy: true }),
+    objective.computeSync(batch),
+  ]) {
+    // @ts-expect-error
+    const gradient: Float32Array = result.grad;
+    values.push(gradient);
+  }
+  // @ts-expect-error
+  values.push(objective.computeSync(batch, { grad: true, gradEntropy: false }).gradEntropy);
+  // @ts-expect-error
+  values.push(objective.computeSync(batch, { grad: 'device' }).gradEntropy);
+  return [values, half, merged];
 }
 
 export function configurations(): void {
@@ -99,6 +139,9 @@ export function configurations(): void {
   // @ts-expect-error
   objective({ policy_loss_fn: 1 });
   objective(config);
+  // @ts-expect-error
+  objective({ kl_loss_fn_args: { kl_coeff: 1 } });
+  objective({ kl_loss_fn: 'mine', kl_loss_fn_args: { klCoef: 1 }, policy_loss_fn_args: { whatever: 1 } });
   // @ts-expect-error
   new PPOPolicyLossFn({ clipRagne: 0.2 });
 }
@@ -141,6 +184,16 @@ const MISTAKES: readonly [statement: string, error: RegExp][] = [
     "POLICY_LOSS_FN.create('ppo').computeSync({ logprob: [[0]] }).metrics.pg_clipfarc",
     /'pg_clipfarc' does not exist on type 'PPOMetrics'. Did you mean 'pg_clipfrac'\?$/,
   ],
+  [
+    "POLICY_LOSS_FN.create('dapo', { epsilonHigh: '0.2' })",
+    /Type 'string' is not assignable to type 'number'.$/,
+  ],
+  ["POLICY_LOSS_FN.create('verl/dro')", /Expected 2-3 arguments, but got 1.$/],
+  [
+    "POLICY_LOSS_FN.create('gvpo', {})",
+    /'{}' is not assignable to parameter of type 'ArgsOf<.*VerlGVPOLossOptions>.*'.$/,
+  ],
+  ["new (defineLoss('mine', { options: BETA, loss: 'A' }))()", /Expected 1 arguments, but got 0.$/],
 ];
 const CORRECT = `
 const required: OptionsOf<typeof PPOPolicyLossFn> = { clipRange: 0.2 };
@@ -149,11 +202,19 @@ const metrics: MetricsOf<typeof TRLDAPOLossFn> = new TRLDAPOLossFn().computeSync
 export const far: number | undefined = metrics['clip_ratio/high_max'];
 export const made: PPOPolicyLossFn = POLICY_LOSS_FN.create('ppo', { clip_range_low: 0.1, clipRangeHigh: null });
 export const mine: PolicyLossFn<object> = POLICY_LOSS_FN.create('mine', { whatever: 1 });
+export const dro = POLICY_LOSS_FN.create('dro', { dro_beta: 0.1 }, { backend: 'verl' });
+export const cls: typeof TRLDAPOLossFn = POLICY_LOSS_FN.get('dapo');
+export const other: RegisteredClass<PolicyLossFn<object>> = POLICY_LOSS_FN.get('mine');
+const BETA = { beta: { type: 'number', required: true, help: '' } } as const;
+const Defined = defineLoss('mine', { options: { low: { type: 'number', default: 0.2, help: '' } }, loss: 'A*low' });
+const given: OptionsOf<typeof Defined> = { low: 0.1, lossAggMode: 'token-sum' };
+export const defined: PolicyLossFn<object>[] = [new Defined(), new Defined(given)];
+POLICY_LOSS_FN.register('defined', Defined, { replace: true });
 export const fns = [new PPOPolicyLossFn(required), new PPOPolicyLossFn(low)];
 `;
 const IMPORTS = `import {
-  GRPOGroupedAdvantage, type MetricsOf, type OptionsOf, POLICY_LOSS_FN, PolicyLossFn, PPOPolicyLossFn, TRLDAPOLossFn,
-  VerlVanillaLossFn,
+  defineLoss, GRPOGroupedAdvantage, type MetricsOf, type OptionsOf, POLICY_LOSS_FN, PolicyLossFn, PPOPolicyLossFn,
+  type RegisteredClass, TRLDAPOLossFn, VerlVanillaLossFn,
 } from 'policy-loss';
 `;
 // A file that imports the package and one that requires it exchange its objects.

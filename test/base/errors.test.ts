@@ -52,7 +52,6 @@ describe('errors', () => {
     const needed: [string, string, RegExp][] = [
       ['ppo', 'logprob', /log_?prob/i],
       ['ppo', 'oldLogprob', /old_?log_?prob/i],
-      ['ppo', 'actionMask', /action_?mask|response_?mask/i],
       ['ppo', 'advantages', /advantages/],
       ['dpo', 'refLogprob', /ref_?log_?prob/i],
       ['mix', 'expertMask', /expert_?mask/i],

@@ -5,6 +5,7 @@ import fc from 'fast-check';
 import { toSnakeCase } from '../../lib/base/options.js';
 import {
   ADVANTAGE_FN,
+  ALGORITHM_TYPE,
   type BatchWith,
   CORRECTION_FN,
   ENTROPY_LOSS_FN,
@@ -19,6 +20,7 @@ import {
 } from '../../lib/index.js';
 import { frameworkOf } from '../../lib/losses/frameworks.js';
 import { ADVANTAGE_ARGUMENTS, ARGUMENTS, layOut, makeRewarded } from '../support/draw.js';
+import { isLossError } from '../support/loss-error.js';
 import { subject } from '../support/subject.js';
 
 const batch = {
@@ -58,9 +60,33 @@ describe('registries', () => {
     registry.register('a/loss', First);
     registry.register('b/loss', Second);
     assert.equal(registry.get('loss'), First);
-    registry.register('loss', Own);
+    registry.register('loss', Own, { replace: true });
     assert.equal(registry.get('loss'), Own);
     assert.equal(registry.aliases().size, 0);
+  });
+
+  it('refuse a name or an alias that is taken, unless it is to be replaced', () => {
+    const registry = new Registry<object>('loss');
+    registry.register('a/first', PPOPolicyLossFn);
+    registry.register('a/first', PPOPolicyLossFn);
+    for (const name of ['a/first', 'first']) {
+      const taken = isLossError(
+        'ERR_INVALID_INPUT',
+        new RegExp(`no other loss has, got '${name}'.*replace: true`),
+      );
+      assert.throws(() => registry.register(name, GSPOLossFn), taken);
+      assert.throws(() => registry.register(name, GSPOLossFn, { replace: false }), taken);
+      assert.equal(registry.get(name), PPOPolicyLossFn);
+      registry.register(name, GSPOLossFn, { replace: true });
+      assert.equal(registry.get(name), GSPOLossFn);
+      registry.register(name, PPOPolicyLossFn, { replace: true });
+    }
+    const taken = isLossError('ERR_INVALID_INPUT', /no other backend has, got 'verl'/);
+    assert.throws(() => KeyMapper.register('verl', new KeyMapper({})), taken);
+    const verl = KeyMapper.get('verl');
+    KeyMapper.register('verl', new KeyMapper({}), { replace: true });
+    assert.notEqual(KeyMapper.get('verl'), verl);
+    KeyMapper.register('verl', verl, { replace: true });
   });
 
   it("replace the class's default arguments with the given ones, in either spelling", () => {
@@ -175,6 +201,45 @@ describe('declarations', () => {
         if (selectKeys && isNative)
           assert.deepEqual([...selectKeys].sort(), [...cls.declaration!.reads].sort(), name);
       }
+  });
+
+  it('have the same defaults in the constructor as in create(), unless Trinity-RFT has others', () => {
+    for (const registry of REGISTRIES)
+      for (const name of registry.names()) {
+        const declaration = registry.get(name).declaration!;
+        if (frameworkOf(declaration) === 'Trinity-RFT') continue;
+        for (const [key, { trinity }] of Object.entries(declaration.options))
+          assert.ok(trinity === undefined || trinity === null, `${name}.${key}: ${trinity}`);
+      }
+  });
+
+  it('report an unknown option before one that is missing or invalid', () => {
+    for (const registry of REGISTRIES)
+      for (const name of registry.names()) {
+        const cls = registry.get(name);
+        const invalid = Object.fromEntries(Object.keys(cls.declaration!.options).map((key) => [key, {}]));
+        for (const options of [{ unkown: 1 }, { ...invalid, unkown: 1 }])
+          assert.throws(
+            () => new cls(options),
+            isLossError('ERR_INVALID_OPTION', /unkown: .*an unknown name/),
+            name,
+          );
+      }
+    assert.throws(
+      () => ALGORITHM_TYPE.get('grpo').objective({ policy_loss_fn: 1, unkown: 1 } as object),
+      isLossError('ERR_INVALID_OPTION', /unkown: .*an unknown name/),
+    );
+  });
+
+  it('say that only create() has defaults for options that a constructor needs', () => {
+    const hint =
+      /^GSPOLossFn: clipRangeLow: .*got nothing\. Only create\(\) of a registry has a default for it$/;
+    assert.throws(() => new GSPOLossFn(undefined as never), isLossError('ERR_INVALID_OPTION', hint));
+    const none = /^VerlDROLossFn: droBeta: .*got nothing$/;
+    assert.throws(
+      () => POLICY_LOSS_FN.create('verl/dro', {} as never),
+      isLossError('ERR_INVALID_OPTION', none),
+    );
   });
 
   const checkMetrics = (name: string, { metrics }: FunctionDeclaration, reported: object) => {

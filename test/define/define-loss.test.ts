@@ -48,11 +48,11 @@ const REPLACED = 'sft';
 
 function registered<T>(cls: RegisteredClass<PolicyLossFn<Partial<Record<string, number>>>>, use: () => T): T {
   const before = POLICY_LOSS_FN.get(REPLACED);
-  POLICY_LOSS_FN.register(REPLACED, cls);
+  POLICY_LOSS_FN.register(REPLACED, cls, { replace: true });
   try {
     return use();
   } finally {
-    POLICY_LOSS_FN.register(REPLACED, before);
+    POLICY_LOSS_FN.register(REPLACED, before, { replace: true });
   }
 }
 
@@ -261,7 +261,7 @@ describe('defineLoss', () => {
       options: { beta: { type: 'number', above: 0, required: true, help: '' } },
       loss: ({ lp }, { beta }) => lp.mul(beta),
     });
-    assert.throws(() => new Needs(), isLossError('ERR_INVALID_OPTION', /^needs: beta/));
+    assert.throws(() => new Needs(undefined as never), isLossError('ERR_INVALID_OPTION', /^needs: beta/));
     assert.ok(Math.abs(new Needs({ beta: 10 }).computeSync(BATCH).loss + 9.4) < 1e-5);
   });
 

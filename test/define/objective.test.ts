@@ -43,7 +43,7 @@ describe('losses from expressions in objectives', () => {
   // The losses take the place of a registered one, because other suites in the same process walk the registry.
   const NAME = 'opmd';
   const original = POLICY_LOSS_FN.get(NAME);
-  after(() => POLICY_LOSS_FN.register(NAME, original));
+  after(() => POLICY_LOSS_FN.register(NAME, original, { replace: true }));
 
   it('count each row as often as the advantage function says', () => {
     const seen = { dropped: 0, repeated: 0 };
@@ -69,7 +69,7 @@ describe('losses from expressions in objectives', () => {
           if (times.includes(0)) seen.dropped++;
           if (times.some((count) => count > 1)) seen.repeated++;
 
-          POLICY_LOSS_FN.register(NAME, defineLoss(NAME, { options, loss: textOf(loss) }));
+          POLICY_LOSS_FN.register(NAME, defineLoss(NAME, { options, loss: textOf(loss) }), { replace: true });
           const objective = objectiveOf('ppo', {
             ...config,
             policy_loss_fn: NAME,

@@ -269,7 +269,7 @@ function* methods(
 type Registered = {
   names(): string[];
   get(name: string): unknown;
-  register(name: string, of: Anything): void;
+  register(name: string, of: Anything, options?: { replace: boolean }): void;
 };
 const REGISTRIES: readonly api.Registry<unknown>[] = [
   api.POLICY_LOSS_FN,
@@ -298,12 +298,12 @@ function* ofClass(name: string, cls: Anything): Generator<Target> {
     yield { name: `new ${name}`, valid, call: (given) => new cls(...given) };
   }
   const restoreMappers = () => {
-    for (const [backend, mapper] of MAPPERS) api.KeyMapper.register(backend, mapper);
+    for (const [backend, mapper] of MAPPERS) api.KeyMapper.register(backend, mapper, { replace: true });
   };
   if (cls === api.KeyMapper)
     yield* methods(`${name}.`, cls, restoreMappers, {
       get: () => ['verl'],
-      register: () => ['fuzzed', new api.KeyMapper({ a: 'logprob' })],
+      register: () => ['fuzzed', new api.KeyMapper({ a: 'logprob' }), { replace: true }],
     });
   else yield* methods(`${name}.`, cls);
   const object = objectOf(cls);
@@ -324,13 +324,13 @@ const MAPPERS = api.KeyMapper.names().map((backend) => [backend, api.KeyMapper.g
 function* ofRegistry(name: string, registry: Registered): Generator<Target> {
   const known = registry.names().map((key) => [key, registry.get(key)] as const);
   const restore = () => {
-    for (const [key, cls] of known) registry.register(key, cls);
+    for (const [key, cls] of known) registry.register(key, cls, { replace: true });
   };
   const [first] = registry.names() as [string];
   yield* methods(`${name}.`, registry, restore, {
     get: () => [first],
     create: () => [first, {}, { backend: 'verl' }],
-    register: () => ['fuzzed', registry.get(first)],
+    register: () => ['fuzzed', registry.get(first), { replace: true }],
   });
 }
 

@@ -148,7 +148,6 @@ describe('bad arguments of fromLogits()', () => {
     ['a logprob', { logprob: given.columns.oldLogprob }, {}, /^logprob: expected a batch without it/],
     ['an entropy', { entropy: given.columns.oldLogprob }, {}, /^entropy: expected a batch without it/],
     ['verl’s name of logprob', { log_prob: given.columns.oldLogprob }, {}, /^log_prob: /],
-    ['a missing mask', { actionMask: undefined }, {}, /^action_mask|^actionMask/],
     ['no shape', { cuSeqlens: undefined }, {}, /^shape: /],
     ['missing logits', { logits: undefined }, {}, /^logits: .*got undefined/],
     ['missing targets', { targets: undefined }, {}, /^targets: .*got undefined/],

@@ -1,5 +1,6 @@
 /** Every function in every form of a call, which must give the same bits. */
-import { describeBits, describeEmpty } from './driver.js';
+import { describeBits, describeEmpty, describeUnmasked } from './driver.js';
 
 describeBits();
 describeEmpty();
+describeUnmasked('cpu');

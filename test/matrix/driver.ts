@@ -8,13 +8,14 @@ import { cpus } from 'node:os';
 import fc from 'fast-check';
 import { type Batch, devices, POLICY_LOSS_FN, setThreads } from '../../lib/index.js';
 import { FLOAT_COLUMNS } from '../reference/batch.js';
+import { without } from '../support/batch-keys.js';
 import { ADVANTAGE_ARGUMENTS, ARGUMENTS, type BatchSpec, EDGE_LENGTHS, layOut } from '../support/draw.js';
 import { everyFunction, oneOfEach } from '../support/functions.js';
 import { isEmulated } from '../support/on-device.js';
 import { isLossFamily, LOSS_FAMILIES, ROW_COLUMNS } from '../support/subject.js';
 import { batchesWithEnds, LONG, LONG_OF_ADVANTAGES, SMALL, WIDE } from './batches.js';
 import { algorithms, drawnExpressions, drawnObjectives } from './composed.js';
-import { AXES, assertForms, BASE, type Form, OF_DEVICES, variations, within } from './forms.js';
+import { AXES, assertEqual, assertForms, BASE, type Form, OF_DEVICES, variations, within } from './forms.js';
 import { everyName, everyTested } from './functions.js';
 import { golden } from './golden.js';
 import {
@@ -31,7 +32,7 @@ import {
   type Place,
   type RegisteredGolden,
 } from './oracles.js';
-import { isOnEdge, REFERENCES, type Registered } from './reference.js';
+import { isOnEdge, layAny, REFERENCES, type Registered } from './reference.js';
 import { divisible, LOSS, REGISTRIES, tested, testedAdvantage } from './tested.js';
 import { assertWritten, isWritten } from './written.js';
 
@@ -287,6 +288,19 @@ export function describeBitsOnDevice(): void {
           await assertForms(on, on.draw(spec(UNLIKE_ROWS)), forms, 'unlike rows');
         });
     });
+  });
+}
+
+/** Asserts that a batch without a mask is computed as one in which no token is masked. */
+export function describeUnmasked(place: Place): void {
+  describe(`matrix: batches without a mask on ${place}`, () => {
+    for (const on of [...everyName(), ...algorithms()])
+      it(`${on.family} ${on.name}`, async () => {
+        const masked = layAny(on.draw({ ...SMALL, mask: 'ones' }));
+        const bare = without(masked, 'actionMask');
+        assertEqual(await everywhere(on, bare, place), await everywhere(on, masked, place));
+        if (on.parts) assert.deepEqual(on.parts.count(bare), on.parts.count(masked));
+      });
   });
 }
 

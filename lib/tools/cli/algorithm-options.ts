@@ -63,8 +63,8 @@ export function algorithmArguments(
   }))
     if (name !== undefined) config[key] = name;
   if (advantage !== undefined) config.advantage_fn_args = takeAdvantageArgs(advantage, given);
-  if (klCoef !== undefined) config.kl_loss_fn_args = { kl_coef: klCoef };
-  if (entropyCoef !== undefined) config.entropy_loss_fn_args = { entropy_coef: entropyCoef };
+  if (klCoef !== undefined) config.kl_loss_fn_args = { kl_coef: klCoef as number };
+  if (entropyCoef !== undefined) config.entropy_loss_fn_args = { entropy_coef: entropyCoef as number };
   if (lossAggMode !== undefined) config.loss_agg_mode = lossAggMode as string;
   config.policy_loss_fn_args = given;
   return seed === undefined ? { config } : { config, seed: seed as number };

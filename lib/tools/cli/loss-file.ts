@@ -56,7 +56,8 @@ function isLossClass(value: unknown): value is LossClass {
 
 function register(file: string, loss: LossClass): void {
   const { name } = loss.declaration;
-  const isTaken = POLICY_LOSS_FN.names().includes(name) && POLICY_LOSS_FN.get(name) !== loss;
+  const taken = [...POLICY_LOSS_FN.names(), ...POLICY_LOSS_FN.aliases().keys()];
+  const isTaken = taken.includes(name) && POLICY_LOSS_FN.get(name) !== loss;
   if (isTaken)
     throw new LossError('ERR_INVALID_OPTION', {
       at: `${FLAG} ${file}`,

@@ -67,16 +67,12 @@ function missingColumn(
 ): LossError {
   const substitutes = subject.substitutes(column);
   const reason = column === 'advantages' ? subject.advantageObstacle : undefined;
-  return new LossError(
-    'ERR_MISSING_INPUT',
-    {
-      at: subject.name,
-      key: column,
-      expected: ['this column in every row', ...substitutes].join(', or ') + (reason ? `, ${reason}` : ''),
-      received: `${substitutes.length === 0 ? 'no such column' : 'none of them'} in ${nameOf(files)}`,
-    },
-    { cause: error },
-  );
+  return error.with({
+    at: subject.name,
+    key: column,
+    expected: ['this column in every row', ...substitutes].join(', or ') + (reason ? `, ${reason}` : ''),
+    received: `${substitutes.length === 0 ? 'no such column' : 'none of them'} in ${nameOf(files)}`,
+  });
 }
 
 function nameOf(files: readonly string[]): string {
