@@ -5,6 +5,7 @@ import type {
   MicroBatchComparison,
   SubjectEvaluation,
 } from '../parts/index.js';
+import { widthOf, wrapped } from './lines.js';
 import { csv, type Printable, readable, styled, table, twoColumns, type Value } from './output.js';
 import type { TitledSubject } from './typed-subjects.js';
 
@@ -98,7 +99,9 @@ function describe(evaluation: Evaluation, quiet: boolean): string {
     ...(batches === undefined ? [] : [['batches', String(batches)] as const]),
     ...(skipped === undefined ? [] : [['rows skipped', String(skipped)] as const]),
   ]);
-  return !quiet && !algorithm && advantages === 'grpo' ? `${lines}\n\n${styled('dim', GRPO_NOTE)}` : lines;
+  return !quiet && !algorithm && advantages === 'grpo'
+    ? `${lines}\n\n${styled('dim', wrapped(GRPO_NOTE, widthOf(process.stdout)).join('\n'))}`
+    : lines;
 }
 
 function describeMicroBatches(compared: MicroBatchComparison | undefined): string[] {

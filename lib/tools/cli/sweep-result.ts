@@ -1,6 +1,7 @@
 import type { Metrics } from '../../index.js';
 import type { FilesEvaluation } from '../parts/index.js';
-import { countsOf, csv, inLines, type Printable, readable, styled, table, type Value } from './output.js';
+import { inLines, widthOf } from './lines.js';
+import { countsOf, csv, type Printable, readable, styled, table, type Value } from './output.js';
 import type { TitledSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss sweep`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
@@ -94,7 +95,9 @@ export function printableSweep(
 function sameEverywhere({ metrics }: SweepPoint, names: readonly string[]): string[] {
   if (names.length === 0) return [];
   const list = names.map((name) => `${name} ${readable(metrics[name]!)}`);
-  return [styled('dim', ['The same at every point:', ...inLines(list, ',', 100)].join('\n'))];
+  return [
+    styled('dim', ['The same at every point:', ...inLines(list, ',', widthOf(process.stdout))].join('\n')),
+  ];
 }
 
 function asValue(value: unknown): Value {
