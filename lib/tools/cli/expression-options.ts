@@ -16,7 +16,7 @@ export const EXPRESSION_HELP = [
   `${[...VALUES.keys()].join(', ')}, where d is lp - old, r is exp(d), and n is the number of unmasked tokens in the`,
   'row. --set gives other names their numbers. The operators are those of JavaScript: + - * / ** ! < <= > >= == !=',
   `&& || and c ? a : b. The functions are ${[...FUNCTIONS.keys()].join(', ')}.`,
-  'sg(x) is x as a constant for the gradient.',
+  'sg(x) is x as a constant for the gradient. The gradients are with respect to lp and to H, the entropy.',
 ].join(' ');
 
 /** Returns the options that every expression accepts. */

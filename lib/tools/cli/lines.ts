@@ -4,6 +4,9 @@
 const USUAL_WIDTH = 80;
 const LEAST_WIDTH = 40;
 
+// The smallest width to which the text beside a long name is wrapped.
+const LEAST_TEXT = 16;
+
 /** Returns the number of characters in a line of a stream's terminal. A stream that is no terminal has the usual width. */
 export function widthOf({ columns }: { columns?: number }): number {
   return Math.max(columns || USUAL_WIDTH, LEAST_WIDTH);
@@ -58,7 +61,10 @@ export function fitColumns(
   }
   return (groups.length > 0 ? groups : [[0]]).map((group) => {
     let cap = Math.max(...group.map((i) => natural[i]!));
-    const fitted = (i: number) => Math.max(least[i]!, Math.min(natural[i]!, cap));
+    // If a name and a long word cannot stand in one line, only lines with such a word are too long.
+    const most = Math.max(width - natural[0]! - gap, LEAST_TEXT);
+    const leastOf = (i: number) => (group.length === 2 && i > 0 ? Math.min(least[i]!, most) : least[i]!);
+    const fitted = (i: number) => Math.max(leastOf(i), Math.min(natural[i]!, cap));
     while (cap > 1 && sizeOf(group, fitted, gap) > width) cap--;
     return group.map((column) => ({ column, width: fitted(column) }));
   });

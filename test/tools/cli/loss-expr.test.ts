@@ -57,6 +57,25 @@ describe('policy-loss --loss-expr', () => {
     });
   });
 
+  it('prints the norm of the gradient with respect to the entropy', async () => {
+    const text = '-A*r - c*H';
+    const batch = batchOf(ROWS);
+    const { advantages } = ADVANTAGE_FN.create('grpo').computeSync(batch);
+    const fn = lossFromExpression(text, { options: { c: 0.1 } });
+    const { gradEntropy } = await fn.compute({ ...batch, advantages }, { grad: true, gradEntropy: true });
+    const words = [text, '--set', 'c=0.1'];
+    const whole = await evaluate(...words);
+    assert.equal(whole.gradEntropyNorm, norm(gradEntropy!));
+    assert.ok(whole.gradEntropyNorm > 0);
+    const inParts = await evaluate(...words, '--batch-tokens', '700');
+    assert.ok(Math.abs(inParts.gradEntropyNorm / whole.gradEntropyNorm - 1) < 1e-6);
+    const { stdout } = await run('evaluate', EXAMPLE, '--loss-expr', ...words);
+    assert.match(stdout, /\nentropy gradient norm +[\d.]+\n/);
+    assert.match(stdout, /gradient with respect to the entropy \(H\)[^.]*\.[^.]*gradEntropy\./);
+    assert.equal((await evaluate('-A*r')).gradEntropyNorm, undefined);
+    assert.equal((await evaluate('-A*r - 0.1*sg(H)')).gradEntropyNorm, undefined);
+  });
+
   it('accepts every aggregation', async () => {
     for (const lossAggMode of ['token-mean', 'seq-mean-token-sum', 'seq-mean-token-sum-norm'] as const) {
       const { loss } = await evaluate('-A*exp(row_mean(d))', '--loss-agg-mode', lossAggMode);

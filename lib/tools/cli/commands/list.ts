@@ -108,9 +108,14 @@ function entriesOf(what: string | undefined): CatalogueEntry[] {
 }
 
 function overview(entries: readonly CatalogueEntry[]): string {
-  // The width of the middle column of the table: the width of the terminal, minus the name and source columns.
-  const width = Math.min(Math.max(widthOf(process.stdout) - 54, 26), 64);
   const sections = sectionsOf(entries, (functions) => {
+    const names = functions.flatMap(({ name, aliases = [] }) => [
+      name,
+      ...aliases.map((alias) => `or ${alias}`),
+    ]);
+    const nameWidth = Math.max(...names.map(({ length }) => length));
+    // The width of the middle column: what the name and the source leave.
+    const width = Math.min(Math.max(widthOf(process.stdout) - nameWidth - SOURCE_WIDTH - 2 * GAP, 20), 64);
     const rows = functions.map((entry) => [
       [entry.name, ...aliasLines(entry)],
       [...inLines(entry.about.split(' '), '', width), ...detailLines(entry, width)],
@@ -137,8 +142,9 @@ function summaries(entries: readonly CatalogueEntry[]): string {
   return [...sections, notes(SYMBOLS, MORE)].join('\n\n');
 }
 
-// The space between two columns of a table.
+// The space between two columns of a table, and the usual width of the column of sources.
 const GAP = 3;
+const SOURCE_WIDTH = 20;
 
 /** Returns the entries by kind and framework, each group with its title. */
 function sectionsOf(
