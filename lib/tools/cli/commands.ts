@@ -3,6 +3,7 @@ import type { Command } from 'commander';
 import { unknownName } from '../../base/errors.js';
 import { addCancel } from './commands/cancel.js';
 import { addCompare } from './commands/compare.js';
+import { addCompletion } from './commands/completion.js';
 import { addDevices } from './commands/devices.js';
 import { addDiff } from './commands/diff.js';
 import { addDoctor } from './commands/doctor.js';
@@ -57,6 +58,7 @@ export async function addCommands(program: Command, words: readonly string[]): P
   addLogprobs(program);
   addList(program);
   addDevices(program);
+  addCompletion(program);
   checkWords(program, left);
   return left;
 }

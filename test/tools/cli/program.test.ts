@@ -126,7 +126,7 @@ describe('policy-loss', () => {
       ['identify', '--help'],
       ['list'],
       ['list', '--long'],
-      ['list', 'verl/vanilla'],
+      ['list', 'gspo'],
       ['compare', EXAMPLE, ...six, '--loss', 'ppo', '--clip-range', '0.1', '--loss-agg-mode', 'token-mean'],
       ['evaluate', EXAMPLE, '--loss', 'ppo', '--micro-batches', '8'],
       ['evaluate', EXAMPLE, '--algorithm', 'grpo'],
