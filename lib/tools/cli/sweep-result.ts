@@ -33,13 +33,13 @@ export interface SweepPoint {
 }
 
 /**
- * Returns the result of `sweep` in its printed forms.
+ * Returns the result of a sweep.
  * @param skipped the number of invalid rows that were skipped; undefined without --skip-bad-rows.
  */
-export function printableSweep(
+export function sweepOf(
   { subjects, rows, tokens, parts }: FilesEvaluation<TitledSubject>,
   skipped: number | undefined,
-): Printable {
+): Sweep {
   const options = Object.keys(subjects[0]!.subject.given);
   const axes = Object.fromEntries(
     options
@@ -50,7 +50,7 @@ export function printableSweep(
       .filter(([, values]) => values.length > 1),
   );
   const names = Object.keys(axes);
-  const sweep: Sweep = {
+  return {
     name: subjects[0]!.subject.name,
     axes,
     points: subjects.map(({ subject, loss, gradNorm, metrics }) => ({
@@ -64,6 +64,15 @@ export function printableSweep(
     ...(parts > 1 && { batches: parts }),
     ...(skipped !== undefined && { skipped }),
   };
+}
+
+/** Returns the result of `sweep` in its printed forms. */
+export function printableSweep(
+  result: FilesEvaluation<TitledSubject>,
+  skipped: number | undefined,
+): Printable {
+  const sweep = sweepOf(result, skipped);
+  const names = Object.keys(sweep.axes);
   const metrics = [...new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)))];
   const lines = (metrics: readonly string[]) =>
     sweep.points.map((point): Value[] => [
