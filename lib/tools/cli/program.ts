@@ -9,7 +9,7 @@ import { BadResult } from './exit.js';
 import { flagOf } from './flags.js';
 import { helpAfter } from './help.js';
 import { widthOf } from './lines.js';
-import { note, visible, writeResult } from './streams.js';
+import { note, onStderr, visible, writeResult } from './streams.js';
 
 /** The error codes that mean a wrong command line (exit code 2). All other codes mean bad data (exit code 1). */
 const BAD_USAGE: readonly LossErrorCode[] = [
@@ -86,7 +86,7 @@ function visibleLines(message: string, words: readonly string[]): string {
   return [...words, ...values]
     .reduce((text, word) => text.replaceAll(word, visible), message)
     .split('\n')
-    .map(visible)
+    .map((line) => onStderr(visible(line)))
     .join('\n');
 }
 

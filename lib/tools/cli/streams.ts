@@ -37,12 +37,15 @@ export async function writeResult(text: string): Promise<void> {
  * words. Elsewhere, for example in a log, it is one line, which can be searched.
  */
 export function note(message: string): void {
-  const text = visible(message);
-  const lines = process.stderr.isTTY ? wrapped(text, widthOf(process.stderr)) : [text];
   // Nobody can be told that stderr fails, but the exit code shows it.
-  write(process.stderr, `${lines.join('\n')}\n`).catch(() => {
+  write(process.stderr, `${onStderr(visible(message))}\n`).catch(() => {
     process.exitCode ||= 1;
   });
+}
+
+/** Returns a line as stderr shows it: in several lines if it is a terminal. */
+export function onStderr(line: string): string {
+  return process.stderr.isTTY ? wrapped(line, widthOf(process.stderr)).join('\n') : line;
 }
 
 type Stream = typeof process.stdout | typeof process.stderr;

@@ -229,6 +229,21 @@ describe('policy-loss in a terminal', () => {
     }
   });
 
+  it('wraps errors and tables between words', () => {
+    for (const words of [
+      ['evaluate', 'examples/rollouts.jsonl', '--loss', 'xxxxxxxxxxxxxxx'],
+      ['evaluate', 'examples/rollouts.jsonl', '--loss', 'ppo', '--batch-tokens', 'many'],
+      ['doctor', 'examples/rollouts.jsonl', '--quiet'],
+    ]) {
+      const command = [process.execPath, PROGRAM, ...words].map((word) => `'${word}'`).join(' ');
+      const options = { encoding: 'utf8', cwd: ROOT, env: { ...process.env, NO_COLOR: '1' } } as const;
+      const { stdout } = spawnSync('script', ['-qec', `stty cols 50; ${command}`, '/dev/null'], options);
+      const lines = stdout.trimEnd().split(/\r?\n/);
+      assert.ok(lines.length > 2, stdout);
+      for (const line of lines) assert.ok(line.length <= 50, line);
+    }
+  });
+
   it('shows a progress bar during a long evaluation', () => {
     const many = files.write('many.jsonl', Array.from({ length: 160 }, () => ROWS).flat());
     const words = ['evaluate', many, '--loss', 'ppo', '--batch-tokens', '100000'];
