@@ -4,10 +4,10 @@
 const USUAL_WIDTH = 80;
 const LEAST_WIDTH = 40;
 
-// The smallest width to which the text beside a long name is wrapped.
+// The smallest width to which the text next to a long name is wrapped.
 const LEAST_TEXT = 16;
 
-/** Returns the number of characters in a line of a stream's terminal. A stream that is no terminal has the usual width. */
+/** Returns the number of characters in a line of a stream's terminal. Other streams have the usual width. */
 export function widthOf({ columns }: { columns?: number }): number {
   return Math.max(columns || USUAL_WIDTH, LEAST_WIDTH);
 }

@@ -134,7 +134,7 @@ function describe(result: DoctorResult): string {
   ].join('\n\n');
 }
 
-// The width of an indented name with the gap after it, and the largest width of the text beside it.
+// The width of an indented name with the gap after it, and the largest width of the text next to it.
 const NAME_WIDTH = '  evidence   '.length;
 const MAX_WIDTH = 90;
 
