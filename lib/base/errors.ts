@@ -50,8 +50,12 @@ export interface LossErrorDetails {
   received?: string | undefined;
   /** The place of the error in the text of an expression: the index of a character. The message counts from 1. */
   position?: number | undefined;
+  /** The text in which `position` lies. The message shows its line, with a mark under the place. */
+  text?: string | undefined;
   /** A likely fix, as a sentence without its full stop. */
   hint?: MessageText | undefined;
+  /** A question with which the message begins, such as "Did you mean 'gspo'?". */
+  suggestion?: MessageText | undefined;
 }
 
 // Marks the errors of every copy of the package, because a process can load several: two versions, or one per realm.
@@ -143,7 +147,7 @@ function worded(wording: MessageText, spell: (option: string) => string): string
 
 function messageOf(details: LossErrorDetails | string, spell = asIs): string {
   if (typeof details === 'string') return details;
-  const { at, key, index, option, expected, received, position, hint } = details;
+  const { at, key, index, option, expected, received, position, text, hint, suggestion } = details;
   const place = key === undefined ? undefined : index === undefined ? key : `${key}[${index}]`;
   const where = [at, place, option === undefined ? undefined : spell(option)].filter(
     (part) => part !== undefined,
@@ -153,12 +157,28 @@ function messageOf(details: LossErrorDetails | string, spell = asIs): string {
     received === undefined ? undefined : `got ${received}`,
   ].filter((part) => part !== undefined);
   const inText = position === undefined ? '' : ` at character ${position + 1}`;
-  const message = [...where, what.join(', ')].join(': ') + inText;
-  return hint === undefined ? message : `${message}. ${worded(hint, spell)}`;
+  const begin = suggestion === undefined ? '' : `${worded(suggestion, spell)} `;
+  const end = hint === undefined ? '' : `. ${worded(hint, spell)}`;
+  const message = begin + [...where, what.join(', ')].join(': ') + inText + end;
+  return text === undefined || position === undefined ? message : `${message}\n${excerpt(text, position)}`;
+}
+
+// The largest numbers of characters that an excerpt shows before and after its mark.
+const BEFORE_MARK = 50;
+const AFTER_MARK = 20;
+
+/** Returns the line of a text in which a position lies, and a line with a mark under it. */
+function excerpt(text: string, position: number): string {
+  const start = Math.max(text.lastIndexOf('\n', position - 1) + 1, position - BEFORE_MARK);
+  const [line] = text.slice(start, position + AFTER_MARK).split('\n', 1) as [string];
+  // Each of these characters is one unit of UTF-16, so that the mark stays in its place.
+  const shown = line.replace(/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Bidi_Control}]/gu, ' ');
+  return `  ${shown}\n  ${' '.repeat(position - start)}^`;
 }
 
 /**
- * Returns the error for an unknown name. It lists the known names and suggests the most similar one.
+ * Returns the error for an unknown name. It begins with the most similar known name, or lists known names if none is
+ * similar.
  * @param what the kind of name, such as 'policy loss'.
  * @param aliases further names, which the error can suggest but does not list.
  */
@@ -169,12 +189,23 @@ export function unknownName(
   known: readonly string[],
   aliases: Iterable<string> = [],
 ): LossError {
+  const suggestion = didYouMean(name, [...known, ...aliases])?.(asIs);
   return new LossError(code, {
     at: `unknown ${what}`,
-    expected: `one of ${shorten(known.join(', '))}`,
+    ...(suggestion === undefined && { expected: `one of ${listOf(known)}` }),
     received: describeValue(name),
-    hint: didYouMean(name, [...known, ...aliases])?.(asIs),
+    suggestion,
   });
+}
+
+// The largest number of names that an error lists.
+const MAX_LISTED = 12;
+
+function listOf(names: readonly string[]): string {
+  const more = names.length - MAX_LISTED;
+  // One name more takes less space than the words that replace it.
+  const shown = more > 1 ? [...names.slice(0, MAX_LISTED), `and ${more} more`] : names;
+  return shorten(shown.join(', '));
 }
 
 /**
@@ -183,13 +214,16 @@ export function unknownName(
  * @param known the options that it has.
  */
 export function unknownOption(owner: string, name: string, known: readonly string[]): LossError {
+  const suggestion = didYouMean(name, known);
   return new LossError('ERR_INVALID_OPTION', {
     at: owner,
     option: name,
-    expected: (spell) =>
-      known.length > 0 ? `one of the options ${known.map((each) => spell(each)).join(', ')}` : 'no options',
+    ...(!suggestion && {
+      expected: (spell) =>
+        known.length > 0 ? `one of the options ${listOf(known.map((each) => spell(each)))}` : 'no options',
+    }),
     received: 'an unknown name',
-    hint: didYouMean(name, known),
+    suggestion,
   });
 }
 
@@ -200,7 +234,7 @@ function didYouMean(
   // A very long string would take long to compare and could not be similar to a known name.
   if (typeof name !== 'string' || known.length === 0 || name.length > 200) return undefined;
   const nearest = closest(name, known as string[]);
-  if (distance(name, nearest) > Math.max(2, nearest.length / 2)) return undefined;
+  if (distance(name, nearest) > Math.max(2, nearest.length / 3)) return undefined;
   return (spell) => `Did you mean '${spell(nearest)}'?`;
 }
 

@@ -37,7 +37,8 @@ const KEYS = ['options', 'lossAggMode', 'metrics', 'name', 'backend', ...LOSS_CO
  * - the reductions over a row's unmasked tokens `row_sum row_mean row_min row_max`, and over those of the batch `batch_sum
  *   batch_mean batch_min batch_max`. A loss with a batch reduction cannot be computed in parts.
  *
- * The gradient is with respect to `lp`; other columns are constants. A text has at most 16,384 characters, of which at most
+ * The gradients are with respect to `lp` (`grad`) and to `H` (`gradEntropy`, which a call must request); other columns
+ * are constants. A text has at most 16,384 characters, of which at most
  * 2,000 are operators, commas and parentheses.
  *
  * @throws LossError `ERR_UNKNOWN_NAME` for an unknown name in a text or an unknown backend, and `ERR_INVALID_OPTION` for

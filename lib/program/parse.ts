@@ -31,6 +31,33 @@ const OPERATORS: ReadonlyMap<string, BinaryOp> = new Map([
   ['||', 'or'],
 ]);
 
+const NO_VARIABLES = 'An expression has no variables: write each value where it is used';
+
+// What to write instead of words and operators of other languages, and of JavaScript outside of this language.
+const WORDS: ReadonlyMap<string, string> = new Map([
+  ['and', 'Write a && b'],
+  ['or', 'Write a || b'],
+  ['not', 'Write !a'],
+  ['if', 'Write condition ? a : b'],
+  ['else', 'Write condition ? a : b'],
+  ['let', NO_VARIABLES],
+  ['const', NO_VARIABLES],
+  ['return', 'Write the expression alone'],
+]);
+const BITWISE: ReadonlyMap<string, string> = new Map([
+  ['^', 'Write a ** b for a power'],
+  ['&', 'Write a && b'],
+  ['|', 'Write a || b'],
+]);
+const SYNONYMS: ReadonlyMap<string, string> = new Map([
+  ['ln', 'log'],
+  ['clamp', 'clip'],
+  ['detach', 'sg'],
+  ['stop_gradient', 'sg'],
+  ['minimum', 'min'],
+  ['maximum', 'max'],
+]);
+
 const DECIMAL = /^(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 
 /**
@@ -107,7 +134,7 @@ class TextReader {
       throw this.#error(pos, {
         expected: 'a valid expression',
         received: this.#characterAt(pos),
-        hint: this.#text.startsWith('**', pos) ? 'Put parentheses around -a or a ** b in -a ** b' : undefined,
+        hint: this.#hintAt(pos),
       });
     }
   }
@@ -128,6 +155,14 @@ class TextReader {
           received: 'more',
         });
     }
+  }
+
+  // Returns what to write instead of the word at a position, or before it, if people know that word from elsewhere.
+  #hintAt(position: number): string | undefined {
+    if (this.#text.startsWith('**', position)) return 'Put parentheses around -a or a ** b in -a ** b';
+    const before = /([A-Za-z]+)[\s(]*$/.exec(this.#text.slice(Math.max(0, position - 40), position))?.[1];
+    const at = /^[A-Za-z]+/.exec(this.#text.slice(position, position + 40))?.[0];
+    return [at, before].map((word) => WORDS.get(word ?? '')).find((hint) => hint !== undefined);
   }
 
   #node(node: Expression): Node {
@@ -179,7 +214,9 @@ class TextReader {
         expected: `${describeArguments(fn)} after the function ${name}`,
         received: 'its name alone',
       });
-    throw this.#unknown('name', name, position, [...VALUES.keys(), ...this.#options.keys()]);
+    throw this.#unknown('name', name, position, [...VALUES.keys(), ...this.#options.keys()]).with({
+      hint: `A number of this name belongs in options: { ${name}: … }`,
+    });
   }
 
   #call(name: string, position: number, args: readonly AnyNode[]): Node {
@@ -197,17 +234,46 @@ class TextReader {
   }
 
   #unknown(what: string, name: string, position: number, known: readonly string[]): LossError {
+    const synonym = SYNONYMS.get(name);
     return unknownName('ERR_UNKNOWN_NAME', what, name, known).with({
       at: `${this.#at}: unknown ${what}`,
       position,
+      text: this.#text,
+      ...(synonym && { suggestion: `Did you mean '${synonym}'?`, expected: undefined }),
     });
   }
 
-  #unsupported({ start, end }: { start: number; end: number }): LossError {
+  #unsupported(node: AnyNode): LossError {
+    const { start, end } = node;
     return this.#error(start, {
       expected: 'numbers, names, operators (+ - * / ** ! < <= > >= == != && || ?:) and calls of functions',
       received: describeValue(this.#text.slice(start, end)),
+      ...this.#adviceOn(node),
     });
+  }
+
+  // Returns the place of what the language lacks, and what to write instead.
+  #adviceOn(node: AnyNode): Pick<LossErrorDetails, 'position' | 'hint'> {
+    switch (node.type) {
+      case 'BinaryExpression': {
+        const hint = BITWISE.get(node.operator);
+        return hint ? { position: this.#text.indexOf(node.operator, node.left.end), hint } : {};
+      }
+      case 'CallExpression':
+        return node.callee.type === 'Super' ? {} : this.#adviceOn(node.callee);
+      case 'MemberExpression': {
+        const name = node.property.type === 'Identifier' ? node.property.name : '';
+        const known = FUNCTIONS.has(name) ? name : SYNONYMS.get(name);
+        return known === undefined ? {} : { hint: `Write ${known}(…), without an object before it` };
+      }
+      case 'VariableDeclaration':
+      case 'AssignmentExpression':
+        return { hint: NO_VARIABLES };
+      case 'IfStatement':
+        return { hint: WORDS.get('if') };
+      default:
+        return {};
+    }
   }
 
   #characterAt(position: number): string {
@@ -216,6 +282,6 @@ class TextReader {
   }
 
   #error(position: number, details: LossErrorDetails): LossError {
-    return new LossError('ERR_INVALID_OPTION', { at: this.#at, position, ...details });
+    return new LossError('ERR_INVALID_OPTION', { at: this.#at, position, text: this.#text, ...details });
   }
 }

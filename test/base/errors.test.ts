@@ -284,7 +284,7 @@ describe('errors', () => {
   });
 
   describe('names', () => {
-    it('an unknown function: the message lists the known ones and suggests the nearest', () => {
+    it('an unknown function: the message begins with the nearest, or lists a few of the known ones', () => {
       const wrongNames: [Registry<unknown>, string, string][] = [
         [POLICY_LOSS_FN, 'gsspo', 'gspo'],
         [POLICY_LOSS_FN, 'mixchord', 'mix_chord'],
@@ -292,12 +292,15 @@ describe('errors', () => {
         [ENTROPY_LOSS_FN, 'defualt', 'default'],
       ];
       for (const [registry, wrong, near] of wrongNames) {
-        const known = [...registry.names()].map((name) => new RegExp(`\\b${name}\\b`));
-        const nearest = new RegExp(`(mean|near|clos)[^.]*\\b${near}\\b`, 'i');
+        const nearest = new RegExp(`^Did you mean '${near}'\\? `);
         for (const ask of [() => registry.get(wrong), () => registry.create(wrong, {})]) {
-          assert.throws(ask, isLossError('ERR_UNKNOWN_NAME', new RegExp(wrong), nearest, ...known));
+          assert.throws(ask, isLossError('ERR_UNKNOWN_NAME', new RegExp(wrong), nearest));
         }
       }
+      assert.throws(
+        () => POLICY_LOSS_FN.get('xxxxxxxxxxxxxxx'),
+        isLossError('ERR_UNKNOWN_NAME', /: expected one of ppo, gspo, (\w+, ){10}and \d+ more, got 'x+'$/),
+      );
     });
     it('names of properties that every object has', () => {
       for (const name of ['constructor', 'toString', '__proto__', '']) {
@@ -307,7 +310,7 @@ describe('errors', () => {
     it('an unknown backend', () => {
       assert.throws(
         () => POLICY_LOSS_FN.create('ppo', {}, { backend: 'verll' }),
-        isLossError('ERR_UNKNOWN_NAME', /verll/, /\bverl\b/, /tinker/),
+        isLossError('ERR_UNKNOWN_NAME', /^Did you mean 'verl'\? unknown backend: got 'verll'$/),
       );
     });
   });

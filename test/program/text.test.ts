@@ -69,9 +69,9 @@ describe('the text of a loss', () => {
     hint?: RegExp,
   ];
   const ERRORS: Record<string, Case> = {
-    'an unknown name': ['A*lpp', 2, 'ERR_UNKNOWN_NAME', "'lpp'", /Did you mean 'lp'/],
-    'an unknown option': ['1 - hihg', 4, 'ERR_UNKNOWN_NAME', "'hihg'", /Did you mean 'high'/],
-    'an unknown function': ['A*row_maen(r)', 2, 'ERR_UNKNOWN_NAME', "'row_maen'", /Did you mean 'row_mean'/],
+    'an unknown name': ['A*lpp', 2, 'ERR_UNKNOWN_NAME', "'lpp'", /^Did you mean 'lp'/],
+    'an unknown option': ['1 - hihg', 4, 'ERR_UNKNOWN_NAME', "'hihg'", /^Did you mean 'high'/],
+    'an unknown function': ['A*row_maen(r)', 2, 'ERR_UNKNOWN_NAME', "'row_maen'", /^Did you mean 'row_mean'/],
     'a column that is called': ['2*lp(1)', 2, 'ERR_UNKNOWN_NAME', "'lp'"],
     'a function without arguments': ['1+exp', 2, 'ERR_INVALID_OPTION', 'its name alone'],
     'too few arguments': ['A+clip(r, 1)', 2, 'ERR_INVALID_OPTION', '2'],
@@ -95,6 +95,34 @@ describe('the text of a loss', () => {
     'a list of arguments that is spread': ['max(1, ...A)', 7, 'ERR_INVALID_OPTION', "'...A'"],
     'a function': ['x => x', 0, 'ERR_INVALID_OPTION', "'x => x'"],
     'a statement': ['if (A) d', 0, 'ERR_INVALID_OPTION', "'if (A) d'"],
+    'the power of other languages': ['A^2', 1, 'ERR_INVALID_OPTION', "'A^2'", /Write a \*\* b/],
+    'a power of parentheses': ['(A) ^ 2', 4, 'ERR_INVALID_OPTION', "'(A) ^ 2'", /Write a \*\* b/],
+    "a function of JavaScript's Math": [
+      '-A*Math.exp(d)',
+      3,
+      'ERR_INVALID_OPTION',
+      "'Math.exp(d)'",
+      /Write exp\(…\)/,
+    ],
+    'a function of torch': [
+      'torch.clamp(r, 1, 2)',
+      0,
+      'ERR_INVALID_OPTION',
+      "'torch.clamp(r, 1, 2)'",
+      /Write clip\(/,
+    ],
+    'a function under another name': ['ln(r)', 0, 'ERR_UNKNOWN_NAME', "'ln'", /^Did you mean 'log'\?/],
+    'a variable': ['let x = A; x*r', 0, 'ERR_INVALID_OPTION', "'let x = A;'", /no variables/],
+    'a condition in words': ['A > 0 and d > 0', 6, 'ERR_INVALID_OPTION', "'a'", /Write a && b/],
+    'a condition of Python': [
+      'A if A > 0 else d',
+      2,
+      'ERR_INVALID_OPTION',
+      "'i'",
+      /Write condition \? a : b/,
+    ],
+    'a negation in words': ['not A', 4, 'ERR_INVALID_OPTION', "'A'", /Write !a/],
+    'a bitwise and': ['(A > 0) & (d > 0)', 8, 'ERR_INVALID_OPTION', "'(A > 0) & (d > 0)'", /Write a && b/],
     'a long text': ['A'.padEnd(MAX_TEXT_LENGTH + 1), undefined, 'ERR_INVALID_OPTION', '16385'],
     'deep parentheses': ['('.repeat(MAX_NESTING + 1), MAX_NESTING, 'ERR_INVALID_OPTION', 'more'],
     'many operators': ['-'.repeat(MAX_OPERATORS + 1), MAX_OPERATORS, 'ERR_INVALID_OPTION', 'more'],
@@ -107,9 +135,16 @@ describe('the text of a loss', () => {
         [code, position, received],
         error.message,
       );
-      assert.ok(error.message.startsWith('here: '), error.message);
-      if (position !== undefined)
-        assert.match(error.message, new RegExp(` at character ${position + 1}(\\.|$)`));
+      assert.match(error.message, /^(Did you mean '\w+'\? )?here: /);
+      if (position !== undefined) {
+        assert.match(error.message, new RegExp(` at character ${position + 1}(\\.|\n)`));
+        const [shown, mark] = error.message.split('\n').slice(-2) as [string, string];
+        assert.match(mark, /^ {2,}\^$/);
+        assert.equal(
+          shown[mark.length - 1] ?? '',
+          text[position]?.replace(/[\ud800-\udfff]/, '\ud83d') ?? '',
+        );
+      }
       if (hint) assert.match(error.message, hint);
     });
 

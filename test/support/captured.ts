@@ -7,8 +7,11 @@ export interface Run {
   stderr: string;
 }
 
-/** Captures what `program` writes to stdout and stderr. The streams are no terminals meanwhile. */
-export async function captured(program: () => Promise<number>): Promise<Run> {
+/**
+ * Captures what `program` writes to stdout and stderr. The streams are no terminals meanwhile.
+ * @param width the number of characters in a line of the streams; unknown by default.
+ */
+export async function captured(program: () => Promise<number>, width?: number): Promise<Run> {
   const result: Run = { code: null, stdout: '', stderr: '' };
   const streams = (['stdout', 'stderr'] as const).map((name) => {
     const stream = process[name];
@@ -19,7 +22,7 @@ export async function captured(program: () => Promise<number>): Promise<Run> {
       return true;
     };
     // Without a file descriptor, the program cannot bypass write().
-    Object.assign(stream, { write: capture, isTTY: false, columns: undefined, fd: undefined });
+    Object.assign(stream, { write: capture, isTTY: false, columns: width, fd: undefined });
     return { stream, original: { write, isTTY, columns, fd } };
   });
   try {

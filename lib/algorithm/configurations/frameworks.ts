@@ -143,13 +143,20 @@ function inSection(root: ConfigObject): ConfigObject {
  * @throws LossError `ERR_INVALID_OPTION`
  */
 function checkBases(framework: Framework | undefined, root: ConfigObject): void {
+  if (framework === undefined) return;
   const value = find(root, 'defaults')?.value ?? null;
-  if (framework === undefined || value === null) return;
-  const bases = Array.isArray(value) ? value : [value];
+  const bases = value === null ? [] : Array.isArray(value) ? value : [value];
+  const known = framework.bases.map(stemOf);
   // Groups of Hydra are objects: { group: file }.
-  const stranger = bases.find(
-    (base) => typeof base !== 'object' && !framework.bases.includes(String(base).replace(/^.*\//, '')),
-  );
+  const stranger = bases.find((base) => typeof base !== 'object' && !known.includes(stemOf(String(base))));
+  const section = sectionsOf(framework).find((path) => typeof find(root, path)?.value === 'string');
+  if (section !== undefined)
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: `configuration of ${framework.title}`,
+      option: section,
+      expected: 'keys, because no other file is read',
+      received: describeSetting(find(root, section)!.value),
+    });
   if (stranger === undefined) return;
   throw new LossError('ERR_INVALID_OPTION', {
     at: `configuration of ${framework.title}`,
@@ -158,4 +165,17 @@ function checkBases(framework: Framework | undefined, root: ConfigObject): void 
     received: describeSetting(stranger),
     hint: NOT_READ,
   });
+}
+
+/** Returns the name of a file without its folders and its extension. */
+function stemOf(file: string): string {
+  return file.replace(/^.*\//, '').replace(/\.ya?ml$/, '');
+}
+
+/** Returns the sections that hold keys with an effect. A command line may name a file for one: `algorithm=mine`. */
+function sectionsOf({ keys }: Framework): string[] {
+  const sections = keys.flatMap(({ path }) =>
+    path.split('.').map((_, i, names) => names.slice(0, i).join('.')),
+  );
+  return [...new Set(sections)].filter((path) => path !== '');
 }

@@ -26,7 +26,8 @@ export interface ConfigOptions {
  * are ignored. docs/configurations.md lists the keys with an effect.
  *
  * @param config YAML or JSON, or the object that it parses to: a whole configuration or the part that was changed. Keys
- * may also be paths, such as `algorithm.gamma`, and the text may consist of settings such as `algorithm.gamma=1`.
+ * may also be paths, such as `algorithm.gamma`. The text may also be a training command with settings such as
+ * `algorithm.gamma=1`, of which nothing is executed.
  * @throws LossError `ERR_INVALID_INPUT` for text that is not YAML, or has more than 65,536 characters or 64 levels, and
  * for a configuration that is not an object. `ERR_INVALID_OPTION` for keys that have an effect and are not supported,
  * for invalid values, and if the framework cannot be told from the keys; the messages name the keys with their paths.

@@ -1,6 +1,7 @@
-// Reads the text of a configuration: YAML, JSON, or settings of the form path=value as on a trainer's command line.
+// Reads the text of a configuration: YAML, JSON, or a training command with settings of the form path=value.
 import { Lexer, Parser, parseDocument } from 'yaml';
 import { describeValue, LossError } from '../../base/errors.js';
+import { isSetting, type Setting, settingsOf, settingsOfCommand } from './command.js';
 
 /**
  * The maximum length of a configuration's text. Configurations have a few thousand characters, and the time to parse
@@ -16,17 +17,21 @@ export type ConfigObject = Readonly<Record<string, unknown>>;
 
 /**
  * Returns the keys and values of a configuration.
- * @param config the text, or the object that it parses to. A text may also consist of words such as
- * `algorithm.gamma=1`, or of a YAML list of them.
+ * @param config the text, or the object that it parses to. A text may also be a training command with settings such as
+ * `algorithm.gamma=1`, or only the settings, or a YAML list of them.
  * @throws LossError `ERR_INVALID_INPUT` for text that cannot be parsed or is too long or too deep, and for a value that
  * is not an object.
  */
 export function readConfig(config: unknown): ConfigObject {
+  if (typeof config === 'string') checkLength(config);
+  const command = typeof config === 'string' ? settingsOfCommand(config) : undefined;
+  if (command) return nested(command);
   const root = typeof config === 'string' ? parseYaml(config) : config;
-  const nested = asOverrides(root) ?? root;
-  if (nested === null || typeof nested !== 'object' || Array.isArray(nested))
-    throw invalid('an object of keys', describeValue(nested));
-  return nested as ConfigObject;
+  const listed = Array.isArray(root) ? settingsInList(root) : undefined;
+  if (listed) return nested(listed);
+  if (root === null || typeof root !== 'object' || Array.isArray(root))
+    throw invalid('an object of keys', describeValue(root));
+  return root as ConfigObject;
 }
 
 /**
@@ -34,8 +39,7 @@ export function readConfig(config: unknown): ConfigObject {
  * @throws LossError `ERR_INVALID_INPUT`
  */
 export function parseYaml(text: string): unknown {
-  if (text.length > MAX_CONFIG_CHARACTERS)
-    throw invalid(`YAML of at most ${MAX_CONFIG_CHARACTERS} characters`, 'more');
+  checkLength(text);
   checkNesting(text);
   const document = parseDocument(text);
   const [error] = document.errors;
@@ -45,6 +49,11 @@ export function parseYaml(text: string): unknown {
   } catch (error) {
     throw notYaml(error as Error);
   }
+}
+
+function checkLength(text: string): void {
+  if (text.length > MAX_CONFIG_CHARACTERS)
+    throw invalid(`a text of at most ${MAX_CONFIG_CHARACTERS} characters`, 'more');
 }
 
 /**
@@ -66,21 +75,23 @@ function checkNesting(text: string): void {
   }
 }
 
-// A setting as Hydra takes it: `path=value`, or with a sign that adds the path.
-const OVERRIDE = /^\+{0,2}([A-Za-z_][\w.]*)=(.*)$/s;
-
-/** Returns the keys that the settings of a command line set, or undefined if the value does not consist of settings. */
-function asOverrides(root: unknown): ConfigObject | undefined {
-  const words =
-    typeof root === 'string' ? root.split(/\s+/).filter((word) => !['', '\\'].includes(word)) : root;
-  if (!Array.isArray(words) || words.length === 0) return undefined;
-  checkElements(words);
+/** Returns the settings that a list consists of, or undefined if none of its elements is one. */
+function settingsInList(list: readonly unknown[]): Setting[] | undefined {
+  checkElements(list);
   // Not map(), which skips the holes of a sparse array.
-  const settings = Array.from(words, (word) => (typeof word === 'string' ? OVERRIDE.exec(word) : null));
-  if (settings.includes(null)) return undefined;
-  const nested: Section = {};
-  for (const match of settings) set(nested, match![1]!.split('.'), scalar(match![2]!));
-  return nested;
+  const words = Array.from(list, (word) => (typeof word === 'string' ? word : describeValue(word)));
+  return words.some(isSetting) ? settingsOf(words) : undefined;
+}
+
+/** Returns the keys that settings leave behind, in sections. */
+function nested(settings: readonly Setting[]): ConfigObject {
+  const root: Section = {};
+  for (const { path, value } of settings) {
+    const names = path.split('.');
+    if (value === undefined) remove(root, names);
+    else set(root, names, parsedValue(value));
+  }
+  return root;
 }
 
 type Section = Record<string, unknown>;
@@ -88,13 +99,19 @@ type Section = Record<string, unknown>;
 function set(root: Section, path: readonly string[], value: unknown): void {
   let node = root;
   for (const name of path.slice(0, -1)) {
-    const before = Object.hasOwn(node, name) ? node[name] : undefined;
-    const isSection = before !== null && typeof before === 'object' && !Array.isArray(before);
-    const section = isSection ? (before as Section) : {};
+    const section: Section = ownSection(node, name) ?? {};
     define(node, name, section);
     node = section;
   }
   define(node, path.at(-1)!, value);
+}
+
+function ownSection(node: unknown, name: string): Section | undefined {
+  if (node === undefined || !Object.hasOwn(node as Section, name)) return undefined;
+  const value = (node as Section)[name];
+  return value !== null && typeof value === 'object' && !Array.isArray(value)
+    ? (value as Section)
+    : undefined;
 }
 
 // Defines a property instead of assigning to it, because `__proto__` must be a key like any other.
@@ -102,8 +119,20 @@ function define(node: Section, name: string, value: unknown): void {
   Object.defineProperty(node, name, { value, writable: true, enumerable: true, configurable: true });
 }
 
-function scalar(text: string): unknown {
-  return parseYaml(text.replace(/^(['"])(.*)\1$/s, '$2'));
+function remove(root: Section, path: readonly string[]): void {
+  let node: unknown = root;
+  for (const name of path.slice(0, -1)) node = ownSection(node, name);
+  if (node !== undefined) delete (node as Section)[path.at(-1)!];
+}
+
+/** Returns the value of a setting: a list or an object of Hydra, a number, a truth value, null or a text. */
+function parsedValue(text: string): unknown {
+  const value = text.trim();
+  if (value === 'None' || value === 'NULL') return null;
+  // In YAML, a space follows the colon.
+  if (value.startsWith('{')) return parseYaml(value.replace(/([{,]\s*[\w.-]+):(?!\s)/g, '$1: '));
+  const isYaml = /^\[|^(['"]).*\1$|^[\w.+~-]*$/s.test(value);
+  return isYaml ? parseYaml(value) : value;
 }
 
 function notYaml(error: Error): LossError {

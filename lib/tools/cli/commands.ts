@@ -1,7 +1,9 @@
 // The commands that need the native module, which is all of them except `build`.
 import type { Command } from 'commander';
+import { unknownName } from '../../base/errors.js';
 import { addCancel } from './commands/cancel.js';
 import { addCompare } from './commands/compare.js';
+import { addCompletion } from './commands/completion.js';
 import { addDevices } from './commands/devices.js';
 import { addDiff } from './commands/diff.js';
 import { addDoctor } from './commands/doctor.js';
@@ -16,7 +18,9 @@ import { addPlan } from './commands/plan.js';
 import { addRun } from './commands/run.js';
 import { addSweep } from './commands/sweep.js';
 import { addWorker } from './commands/worker.js';
+import { flagsIn } from './flags.js';
 import { registerLossFiles } from './loss-file.js';
+import { asksForHelp, takeOptions } from './words.js';
 
 /** The commands that have the option `--loss-file`. */
 const TAKING_LOSS_FILES = [
@@ -54,5 +58,25 @@ export async function addCommands(program: Command, words: readonly string[]): P
   addLogprobs(program);
   addList(program);
   addDevices(program);
+  addCompletion(program);
+  checkWords(program, left);
   return left;
+}
+
+/**
+ * Refuses an unknown command, and an unknown flag before anything else, such as a missing argument.
+ * @throws LossError `ERR_UNKNOWN_NAME` or `ERR_INVALID_OPTION`
+ */
+function checkWords(program: Command, words: readonly string[]): void {
+  const [name] = words;
+  if (name === undefined || name.startsWith('-') || name === 'help' || asksForHelp(words)) return;
+  const command = program.commands.find((each) => each.name() === name);
+  if (!command) {
+    const names = program.commands.map((each) => each.name());
+    throw unknownName('ERR_UNKNOWN_NAME', 'command', name, names);
+  }
+  const known = [...command.options.map(({ long }) => long!), '--help'];
+  const unknown = flagsIn(takeOptions(words, command.options, []).rest).find((flag) => !known.includes(flag));
+  if (unknown !== undefined)
+    throw unknownName('ERR_INVALID_OPTION', `option of ${command.name()}`, unknown, known);
 }

@@ -5,6 +5,7 @@ import type {
   MicroBatchComparison,
   SubjectEvaluation,
 } from '../parts/index.js';
+import { widthOf, wrapped } from './lines.js';
 import { csv, type Printable, readable, styled, table, twoColumns, type Value } from './output.js';
 import type { TitledSubject } from './typed-subjects.js';
 
@@ -20,8 +21,8 @@ export interface Evaluation {
   /** The Euclidean norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
   /**
-   * The Euclidean norm of ∂loss/∂entropy over all tokens. Absent without an entropy loss, or if the files have no
-   * entropy.
+   * The Euclidean norm of ∂loss/∂entropy over all tokens. Absent if the loss does not depend on entropies, or if the files
+   * have none.
    */
   gradEntropyNorm?: number;
   /**
@@ -98,7 +99,11 @@ function describe(evaluation: Evaluation, quiet: boolean): string {
     ...(batches === undefined ? [] : [['batches', String(batches)] as const]),
     ...(skipped === undefined ? [] : [['rows skipped', String(skipped)] as const]),
   ]);
-  return !quiet && !algorithm && advantages === 'grpo' ? `${lines}\n\n${styled('dim', GRPO_NOTE)}` : lines;
+  const notes = [
+    ...(!algorithm && advantages === 'grpo' ? [GRPO_NOTE] : []),
+    ...(!algorithm && gradEntropyNorm !== undefined ? [ENTROPY_NOTE] : []),
+  ].flatMap((note) => wrapped(note, widthOf(process.stdout)));
+  return quiet || notes.length === 0 ? lines : `${lines}\n\n${styled('dim', notes.join('\n'))}`;
 }
 
 function describeMicroBatches(compared: MicroBatchComparison | undefined): string[] {
@@ -137,6 +142,10 @@ function describeFunctions(name: string, functions: AlgorithmFunctions, advantag
   if (functions.klPenaltyFn !== undefined) lines.splice(3, 0, ['KL penalty', functions.klPenaltyFn]);
   return lines;
 }
+
+/** The note that is printed if a loss depends on the entropies of the tokens. */
+const ENTROPY_NOTE =
+  'The loss also has a gradient with respect to the entropy (H). The library returns it as gradEntropy.';
 
 /** The note that is printed when the files have no advantages, and a loss's advantages were therefore computed. */
 const GRPO_NOTE =

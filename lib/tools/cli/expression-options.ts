@@ -8,23 +8,16 @@ import { FUNCTIONS, VALUES } from '../../program/symbols.js';
 import { policyLossSubject, type Subject } from '../parts/index.js';
 import { flagOf } from './flags.js';
 import { schemaOptions } from './function-options.js';
-import { inLines } from './output.js';
 import { correctionOptions, setOption } from './settings.js';
 
 /** The part of a command's help that describes the language of expressions. */
-export const EXPRESSION_HELP = inLines(
-  [
-    'An expression gives the loss of one token. It may use the columns and values',
-    `${[...VALUES.keys()].join(', ')}, where d is lp - old, r is exp(d), and n is the number of unmasked tokens in the`,
-    'row. --set gives other names their numbers. The operators are those of JavaScript: + - * / ** ! < <= > >= == !=',
-    `&& || and c ? a : b. The functions are ${[...FUNCTIONS.keys()].join(', ')}.`,
-    'sg(x) is x as a constant for the gradient.',
-  ]
-    .join(' ')
-    .split(' '),
-  '',
-  120,
-).join('\n');
+export const EXPRESSION_HELP = [
+  'An expression gives the loss of one token. It may use the columns and values',
+  `${[...VALUES.keys()].join(', ')}, where d is lp - old, r is exp(d), and n is the number of unmasked tokens in the`,
+  'row. --set gives other names their numbers. The operators are those of JavaScript: + - * / ** ! < <= > >= == !=',
+  `&& || and c ? a : b. The functions are ${[...FUNCTIONS.keys()].join(', ')}.`,
+  'sg(x) is x as a constant for the gradient. The gradients are with respect to lp and to H, the entropy.',
+].join(' ');
 
 /** Returns the options that every expression accepts. */
 export function expressionOptions(): Option[] {
@@ -60,7 +53,12 @@ export function expressionSubject(typed: string, values: Readonly<Record<string,
     );
   } catch (error) {
     if (!(error instanceof LossError)) throw error;
-    const spelt = error.withOptionNames((option) =>
+    const name = error.at?.endsWith('unknown name')
+      ? /^[\w$]+/.exec(text.slice(error.position))?.[0]
+      : undefined;
+    const hinted =
+      name === undefined ? error : error.with({ hint: `To give ${name} a number, add --set ${name}=…` });
+    const spelt = hinted.withOptionNames((option) =>
       Object.hasOwn(set, option) ? `--set ${option}` : flagOf(option),
     );
     throw new LossError(error.code, spelt.message, { cause: error });

@@ -1,10 +1,11 @@
 // `--loss-file my-loss.mjs`: policy losses that a user has defined in a module of their own. Importing the module runs
 // its code. No other file that a command reads can do that.
+import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Option } from 'commander';
 import { LossError, POLICY_LOSS_FN, PolicyLossFn, type RegisteredClass } from '../../index.js';
-import { describeFailure, errorAt } from '../rollouts/source.js';
+import { describeFailure, errorAt, MISSING_FILE } from '../rollouts/source.js';
 import { optionValues } from './flags.js';
 
 const FLAG = '--loss-file';
@@ -35,7 +36,8 @@ async function lossesOf(file: string): Promise<LossClass[]> {
   try {
     exported = await import(pathToFileURL(resolve(file)).href);
   } catch (error) {
-    const details = { expected: 'a module that can be imported', received: describeFailure(error) };
+    const received = existsSync(file) ? describeFailure(error) : MISSING_FILE;
+    const details = { expected: 'a module that can be imported', received };
     throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
   }
   const losses = [...new Set(Object.values(exported))].filter(isLossClass);

@@ -4,6 +4,7 @@ import { Presets, SingleBar } from 'cli-progress';
 import Table from 'cli-table3';
 import type { EvaluationProgress } from '../parts/index.js';
 import { jsonText } from '../rollouts/index.js';
+import { fitColumns, widthOf, wrapped } from './lines.js';
 import { visible, writeResult } from './streams.js';
 
 /** Formats a number with 6 significant digits, for people to read. */
@@ -99,22 +100,6 @@ export function countsOf(result: {
   ].join(', ');
 }
 
-/**
- * Joins words into lines of at most `width` characters. A word that is longer than that gets a line of its own.
- * @param separator text that is appended to every word except the last, such as a comma.
- */
-export function inLines(words: readonly string[], separator: string, width: number): string[] {
-  const lines: string[] = [];
-  words.forEach((word, i) => {
-    const shown = i < words.length - 1 ? word + separator : word;
-    const line = lines.at(-1);
-    if (line !== undefined && line.length + 1 + shown.length <= width)
-      lines[lines.length - 1] = `${line} ${shown}`;
-    else lines.push(shown);
-  });
-  return lines;
-}
-
 /** Returns a cell's lines, all with the same style. */
 function inStyle(style: Style, cell: Cell): Line[] {
   return linesOf(cell).map((line) => (typeof line === 'string' ? { text: line, style } : line));
@@ -130,12 +115,46 @@ function isLines(cell: Line | readonly Line[]): cell is readonly Line[] {
   return Array.isArray(cell);
 }
 
-function aligned(rows: readonly (readonly Cell[])[], colAligns: readonly ('left' | 'right')[]): string {
-  const lines = new Table({ chars: NO_LINES, style: PLAIN, colAligns: [...colAligns] });
+/** Formats rows of cells as a table that fits the terminal: wrapped, or as several tables one below the other. */
+function aligned(rows: readonly (readonly Cell[])[], alignments: readonly ('left' | 'right')[]): string {
+  const cells = rows.map((row) => row.map(linesOf));
+  const widest = (column: number, of: (text: string) => number) =>
+    cells.flatMap((row) => row[column] ?? []).reduce((most, line) => Math.max(most, of(textOf(line))), 0);
+  const natural = alignments.map((_, column) => widest(column, ({ length }) => length));
+  const width = widthOf(process.stdout);
+  const least = alignments.map((alignment, column) => {
+    const word = widest(column, (text) => Math.max(...text.split(' ').map(({ length }) => length)));
+    // Names and numbers, with the options above them, are wrapped only if they are very long.
+    const isText = column > 0 && alignment === 'left';
+    return isText ? word : Math.max(word, Math.min(natural[column]!, Math.floor(width / 2)));
+  });
+  return fitColumns(natural, least, width, NO_LINES.middle.length)
+    .map((group) =>
+      drawn(
+        cells.map((row) =>
+          group.map(({ column, width }) => (row[column] ?? []).flatMap((line) => wrappedLine(line, width))),
+        ),
+        group.map(({ column }) => alignments[column]!),
+      ),
+    )
+    .join('\n\n');
+}
+
+function textOf(line: Line): string {
+  return visible(typeof line === 'string' ? line : line.text);
+}
+
+function wrappedLine(line: Line, width: number): Line[] {
+  const lines = wrapped(textOf(line), width);
+  return lines.map((text) => (typeof line === 'string' ? text : { text, style: line.style }));
+}
+
+function drawn(rows: readonly (readonly Line[])[][], colAligns: ('left' | 'right')[]): string {
+  const lines = new Table({ chars: NO_LINES, style: PLAIN, colAligns });
   // cli-table3 takes quadratic time for a cell with several lines. So each line of such a cell becomes a row of its
   // own.
   for (const row of rows) {
-    const cells = row.map((cell) => linesOf(cell).map(shownLine));
+    const cells = row.map((cell) => cell.map(shownLine));
     const height = Math.max(...cells.map(({ length }) => length));
     for (let line = 0; line < height; line++) lines.push(cells.map((cell) => cell[line] ?? ''));
   }

@@ -8,7 +8,8 @@ import { addBuild } from './commands/build.js';
 import { BadResult } from './exit.js';
 import { flagOf } from './flags.js';
 import { helpAfter } from './help.js';
-import { note, visible, writeResult } from './streams.js';
+import { widthOf } from './lines.js';
+import { note, onStderr, visible, writeResult } from './streams.js';
 
 /** The error codes that mean a wrong command line (exit code 2). All other codes mean bad data (exit code 1). */
 const BAD_USAGE: readonly LossErrorCode[] = [
@@ -36,14 +37,16 @@ export async function runProgram(words: readonly string[]): Promise<number> {
   const help: Promise<void>[] = [];
   const program = new Command('policy-loss')
     .description(description)
-    .version(version)
+    .version(version, '-v, --version')
     .exitOverride()
     .showHelpAfterError('Add --help for the options and examples.')
     .configureOutput({
+      getOutHelpWidth: () => widthOf(process.stdout),
+      getErrHelpWidth: () => widthOf(process.stderr),
       writeOut: (text) => help.push(writeResult(text)),
       outputError: (message, writeErr) => writeErr(visibleLines(message, words)),
     })
-    .configureHelp({ styleTitle: (text) => styleText('bold', text) })
+    .configureHelp({ minWidthToWrap: 20, styleTitle: (text) => styleText('bold', text) })
     .addHelpText('after', helpAfter(EXAMPLES));
   addBuild(program);
   try {
@@ -83,16 +86,23 @@ function visibleLines(message: string, words: readonly string[]): string {
   return [...words, ...values]
     .reduce((text, word) => text.replaceAll(word, visible), message)
     .split('\n')
-    .map(visible)
+    .map((line) => onStderr(visible(line)))
     .join('\n');
 }
 
 function report(error: LossError): void {
   const { message } = error.withOptionNames(flagOf);
-  // The message about a missing native module has a line for each place that was tried. In other messages, a line end
-  // can only come from a file or the command line.
-  const lines = error.code === 'ERR_NATIVE_LOAD' ? message.split('\n') : [message];
+  // The message about a missing native module has a line for each place that was tried, and one about an expression ends
+  // with a mark under the place. Other line ends can only come from a file or the command line.
+  const marked = hasPosition(error) ? MARKED.exec(message)?.slice(1) : undefined;
+  const lines = error.code === 'ERR_NATIVE_LOAD' ? message.split('\n') : (marked ?? [message]);
   lines.forEach((line, i) => {
     note(i === 0 ? `error: ${line}` : line);
   });
+}
+
+const MARKED = /^(.*)\n( {2}[^\n]*)\n( *\^)$/s;
+
+function hasPosition(error: unknown): boolean {
+  return error instanceof LossError && (error.position !== undefined || hasPosition(error.cause));
 }

@@ -147,7 +147,7 @@ export async function runPlan(
       shown.stop();
     }
     const merged = await mergePlan(plan, subjects, [runFolder(parts, run.id)], page?.add);
-    await page?.write(merged.subjects);
+    await page?.write(merged);
     const written = await gradients?.place(runFolder(parts, run.id));
     return show(merged, plan.configuration.skipBadRows ? merged.skipped : undefined, quiet, written);
   };

@@ -5,6 +5,7 @@ import { Option } from 'commander';
 import { type Batch, LossError } from '../../index.js';
 import type {
   Collector,
+  FilesEvaluation,
   OnCollected,
   PartWatcher,
   Plan,
@@ -30,7 +31,7 @@ export interface Report {
   /** Returns a function that collects the data of the report. It must be called for every part of the rollout files. */
   watcher(files: readonly string[]): PartWatcher;
   /** Writes the page. It must be called after the watcher has received the last part. */
-  write(results: readonly SubjectEvaluation[]): Promise<void>;
+  write(result: Pick<FilesEvaluation, 'subjects' | 'cosines'>): Promise<void>;
 }
 
 /**
@@ -53,8 +54,8 @@ export async function reportOn(
       builder = new ReportBuilder(infoOf(subjects, files));
       return (part, results) => builder.add(part, results);
     },
-    async write(results) {
-      await writePage(file, builder.finish(results.map(resultOf)));
+    async write({ subjects, cosines }) {
+      await writePage(file, builder.finish(subjects.map(resultOf), cosines));
     },
   };
 }
@@ -94,7 +95,7 @@ export interface MergedReport {
   /** Must be called with what was collected about each shard, in the order of the shards. */
   add: OnCollected;
   /** Writes the page. */
-  write(results: readonly SubjectEvaluation[]): Promise<void>;
+  write(result: Pick<FilesEvaluation, 'subjects' | 'cosines'>): Promise<void>;
 }
 
 /**
@@ -123,7 +124,7 @@ export async function reportOnParts(
   const builder = new MergedReportBuilder(info, configuration.maxRows);
   return {
     add: (collected) => builder.add(collected),
-    write: (results) => writePage(file, builder.finish(results.map(resultOf))),
+    write: ({ subjects, cosines }) => writePage(file, builder.finish(subjects.map(resultOf), cosines)),
   };
 }
 

@@ -8,7 +8,7 @@ import { COLUMNS, describePlace, expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '.
 import { flagOf } from './flags.js';
 import { helpAfter } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
-import { inLines, type OutputOptions, type Printable, ProgressBar, print } from './output.js';
+import { type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 import { refuseInputs } from './output-file.js';
 import { note } from './streams.js';
 import type { TypedSubject } from './typed-subjects.js';
@@ -60,7 +60,7 @@ const FILES = [
   ],
 ] as const;
 
-const COLUMNS_HELP = inLines(`Columns: ${Object.keys(COLUMNS).join(', ')}.`.split(' '), '', 120).join('\n');
+const COLUMNS_HELP = `Columns: ${Object.keys(COLUMNS).join(', ')}.`;
 const LOSS_COLUMNS_HELP = `\
 A loss or algorithm reads only those that it needs. If the files have no advantages, an algorithm computes its own; a
 loss uses GRPO's, computed from reward and task_id.`;

@@ -2,6 +2,7 @@
 import { fstatSync, writeFileSync } from 'node:fs';
 import { LossError } from '../../base/errors.js';
 import { describeFailure } from '../rollouts/source.js';
+import { widthOf, wrapped } from './lines.js';
 
 // All control characters, including line ends, and the characters that change the direction of text.
 const HIDDEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/gu;
@@ -31,12 +32,20 @@ export async function writeResult(text: string): Promise<void> {
   }
 }
 
-/** Prints a line on stderr. Control characters in it become visible. */
+/**
+ * Prints a message on stderr. Control characters in it become visible. A terminal shows it in lines that end between
+ * words. Elsewhere, for example in a log, it is one line, which can be searched.
+ */
 export function note(message: string): void {
   // Nobody can be told that stderr fails, but the exit code shows it.
-  write(process.stderr, `${visible(message)}\n`).catch(() => {
+  write(process.stderr, `${onStderr(visible(message))}\n`).catch(() => {
     process.exitCode ||= 1;
   });
+}
+
+/** Returns a line as stderr shows it: in several lines if it is a terminal. */
+export function onStderr(line: string): string {
+  return process.stderr.isTTY ? wrapped(line, widthOf(process.stderr)).join('\n') : line;
 }
 
 type Stream = typeof process.stdout | typeof process.stderr;

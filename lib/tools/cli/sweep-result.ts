@@ -1,6 +1,7 @@
 import type { Metrics } from '../../index.js';
 import type { FilesEvaluation } from '../parts/index.js';
-import { countsOf, csv, inLines, type Printable, readable, styled, table, type Value } from './output.js';
+import { inLines, widthOf } from './lines.js';
+import { countsOf, csv, type Printable, readable, styled, table, type Value } from './output.js';
 import type { TitledSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss sweep`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
@@ -32,13 +33,13 @@ export interface SweepPoint {
 }
 
 /**
- * Returns the result of `sweep` in its printed forms.
+ * Returns the result of a sweep.
  * @param skipped the number of invalid rows that were skipped; undefined without --skip-bad-rows.
  */
-export function printableSweep(
+export function sweepOf(
   { subjects, rows, tokens, parts }: FilesEvaluation<TitledSubject>,
   skipped: number | undefined,
-): Printable {
+): Sweep {
   const options = Object.keys(subjects[0]!.subject.given);
   const axes = Object.fromEntries(
     options
@@ -49,7 +50,7 @@ export function printableSweep(
       .filter(([, values]) => values.length > 1),
   );
   const names = Object.keys(axes);
-  const sweep: Sweep = {
+  return {
     name: subjects[0]!.subject.name,
     axes,
     points: subjects.map(({ subject, loss, gradNorm, metrics }) => ({
@@ -63,6 +64,15 @@ export function printableSweep(
     ...(parts > 1 && { batches: parts }),
     ...(skipped !== undefined && { skipped }),
   };
+}
+
+/** Returns the result of `sweep` in its printed forms. */
+export function printableSweep(
+  result: FilesEvaluation<TitledSubject>,
+  skipped: number | undefined,
+): Printable {
+  const sweep = sweepOf(result, skipped);
+  const names = Object.keys(sweep.axes);
   const metrics = [...new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)))];
   const lines = (metrics: readonly string[]) =>
     sweep.points.map((point): Value[] => [
@@ -94,7 +104,9 @@ export function printableSweep(
 function sameEverywhere({ metrics }: SweepPoint, names: readonly string[]): string[] {
   if (names.length === 0) return [];
   const list = names.map((name) => `${name} ${readable(metrics[name]!)}`);
-  return [styled('dim', ['The same at every point:', ...inLines(list, ',', 100)].join('\n'))];
+  return [
+    styled('dim', ['The same at every point:', ...inLines(list, ',', widthOf(process.stdout))].join('\n')),
+  ];
 }
 
 function asValue(value: unknown): Value {

@@ -5,7 +5,7 @@ import { FRAMEWORK_NAMES } from '../../algorithm/configurations/frameworks.js';
 import { MAX_CONFIG_CHARACTERS } from '../../algorithm/configurations/text.js';
 import { unknownName } from '../../base/errors.js';
 import { toSnakeCase } from '../../base/options.js';
-import { ALGORITHM_TYPE, type ConfigFramework, fromConfig, LossError } from '../../index.js';
+import { ALGORITHM_TYPE, type ConfigFramework, fromConfig, LossError, POLICY_LOSS_FN } from '../../index.js';
 import { lossSubject, objectiveSubject, type Subject } from '../parts/index.js';
 import { describeFailure, errorAt } from '../rollouts/source.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
@@ -84,6 +84,7 @@ export function typedSubjects(
   const unnamed = shared.some((word) => CHOICES.includes(word as Choice));
   if (subjects.length === 0) {
     if (unnamed || asksForHelp(words)) return { subjects: [], rest: [...words] };
+    checkWithoutSubject(words, command);
     throw new LossError('ERR_INVALID_OPTION', {
       expected: `${accepted} of ${CHOICES_WITH_VALUES}`,
       received: 'none',
@@ -102,6 +103,27 @@ export function typedSubjects(
     subjects: all.map(({ choice, name, options, typed }) => ({ choice, name, options, typed })),
     rest: [...rest, ...operands],
   };
+}
+
+/** Refuses a flag that neither the command nor any loss or algorithm has, before a missing one is reported. */
+function checkWithoutSubject(words: readonly string[], command: Command): void {
+  const own = command.options.map(({ long }) => long!);
+  const known = new Set([...own, ...everyFlag()]);
+  const unknown = flagsIn(takeOptions(words, command.options, []).rest).find((flag) => !known.has(flag));
+  if (unknown !== undefined)
+    throw unknownName('ERR_INVALID_OPTION', `option of ${command.name()}`, unknown, [...known]);
+}
+
+/** Returns the flags of all losses, expressions and algorithms. */
+function everyFlag(): string[] {
+  const none = new Set<string>();
+  const options = [
+    ...expressionOptions(),
+    ...POLICY_LOSS_FN.names().flatMap((name) => lossOptions(name, none)),
+    ...ALGORITHM_TYPE.names().flatMap((name) => algorithmOptions(name, [], none)),
+    frameworkOption(),
+  ];
+  return options.map(({ long }) => long!);
 }
 
 /**
@@ -184,6 +206,10 @@ export function optionsOf(
   }
   const options = [frameworkOption()];
   const further = flags.filter((flag) => !own.has(flag) && !options.some(({ long }) => long === flag));
+  const known = everyFlag();
+  const unknown = further.find((flag) => !known.includes(flag));
+  if (unknown !== undefined)
+    throw unknownName('ERR_INVALID_OPTION', 'option of --config', unknown, [...own, '--framework']);
   if (further.length > 0)
     throw new LossError('ERR_INVALID_OPTION', {
       at: listed(further, 'and'),

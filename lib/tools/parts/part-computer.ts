@@ -7,7 +7,7 @@ import type { EvaluationSettings, OnNonFinite, ShardResult } from './evaluation.
 import { PairProducts } from './gradient-products.js';
 import { firstNonFiniteRow } from './non-finite.js';
 import { termsOfFiles } from './row-errors.js';
-import type { Subject, SubjectOptions, SubjectResult } from './subject.js';
+import { entropyGradientOf, type Subject, type SubjectOptions, type SubjectResult } from './subject.js';
 import { SubjectTotal } from './subject-result.js';
 import type { Whole } from './whole.js';
 
@@ -131,12 +131,13 @@ export class PartComputer {
 function partResult(
   { batch }: RolloutPart,
   { subject, advantages: computed, options }: Prepared,
-  { metrics, gradEntropy }: SubjectResult,
+  result: SubjectResult,
 ): PartResult {
+  const gradEntropy = entropyGradientOf(subject, result);
   const advantages = computed ? perToken(batch, computed) : batch.advantages;
   return {
     grad: options.grad,
-    ...(metrics.entropy_loss !== undefined && gradEntropy && { gradEntropy }),
+    ...(gradEntropy && { gradEntropy }),
     ...(subject.readsAdvantages && advantages !== undefined && { advantages: advantages as Float32Array }),
   };
 }

@@ -3,6 +3,7 @@
 import { LossError } from '../../index.js';
 import { type FileRange, type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
 import { STDIN } from '../rollouts/source.js';
+import { withCopyOfStdin } from '../rollouts/standard-input.js';
 import type { EvaluationSettings, ShardResult } from './evaluation.js';
 import { checkColumns, PartComputer, type PartWatcher } from './part-computer.js';
 import { ShardCounter, type ShardCounts } from './shard-counts.js';
@@ -101,11 +102,21 @@ export async function computeShard(
  * @throws LossError about the files or the subjects. It is `ERR_INVALID_OPTION` for the option batchTokens if a subject
  * needs all rows at once and they do not fit into one part.
  */
-export async function evaluateShard(
+export function evaluateShard(
   sources: Sources,
   subjects: readonly Subject[],
   settings: EvaluationSettings,
   watch?: PartWatcher,
+): Promise<ShardResult> {
+  const evaluate = () => countAndCompute(sources, subjects, settings, watch);
+  return filesOf(sources).includes(STDIN) ? withCopyOfStdin(evaluate) : evaluate();
+}
+
+async function countAndCompute(
+  sources: Sources,
+  subjects: readonly Subject[],
+  settings: EvaluationSettings,
+  watch: PartWatcher | undefined,
 ): Promise<ShardResult> {
   const { batchTokens, progress } = settings;
   const files = filesOf(sources);
@@ -121,13 +132,6 @@ export async function evaluateShard(
   });
   const first: RolloutPart = (await stream.next()).value;
   const second = await stream.next();
-  if (!second.done && files.includes(STDIN))
-    throw new LossError('ERR_INVALID_OPTION', {
-      at: 'standard input',
-      option: 'batchTokens',
-      expected: 'a number that all rows fit into, because standard input cannot be read twice',
-      received: String(batchTokens),
-    });
   await checkColumns(first, subjects, files);
   await counter.add(first);
   if (!second.done) await counter.add(second.value);

@@ -2,7 +2,7 @@
 import { LossError, type Metrics, type Normalizer } from '../../index.js';
 import { DotProduct, type ProductSum, totalOf } from './gradient-products.js';
 import { joinRowValues, metricsOver, type RowValues } from './row-metrics.js';
-import type { Subject, SubjectResult } from './subject.js';
+import { entropyGradientOf, type Subject, type SubjectResult } from './subject.js';
 import type { Whole } from './whole.js';
 
 /** The results of a subject for the rows of a shard. */
@@ -18,7 +18,7 @@ export interface ShardSubject {
   rowValues: RowValues;
   /** The sum of the squared gradients ∂loss/∂logprob. */
   squares: ProductSum;
-  /** The same for ∂loss/∂entropy. Absent without an entropy loss or without entropies. */
+  /** The same for ∂loss/∂entropy. Absent if the loss does not depend on entropies, or without entropies. */
   entropySquares?: ProductSum;
   /** The origin of the advantages; see SubjectEvaluation. */
   advantages?: string;
@@ -32,8 +32,8 @@ export interface SubjectEvaluation<S extends Subject = Subject> {
   /** The Euclidean norm of the gradient ∂loss/∂logprob over all tokens. */
   gradNorm: number;
   /**
-   * The Euclidean norm of the gradient ∂loss/∂entropy over all tokens. Absent if there is no entropy loss or the rows
-   * have no entropy.
+   * The Euclidean norm of the gradient ∂loss/∂entropy over all tokens. Absent if the loss does not depend on entropies,
+   * or the rows have none.
    */
   gradEntropyNorm?: number;
   /**
@@ -65,11 +65,13 @@ export class SubjectTotal<S extends Subject = Subject> {
    * @param computedAdvantages whether the part's advantages were computed, instead of read from the files.
    */
   add(
-    { loss, metrics, grad, gradEntropy, part }: SubjectResult,
+    result: SubjectResult,
     offsets: Int32Array,
     normalizer: Normalizer | undefined,
     computedAdvantages: boolean,
   ): void {
+    const { loss, metrics, grad, part } = result;
+    const gradEntropy = entropyGradientOf(this.subject, result);
     if (normalizer) {
       this.#parts.push(part!);
       this.#normalizer = normalizer;
@@ -78,7 +80,7 @@ export class SubjectTotal<S extends Subject = Subject> {
     }
     this.#hasFiniteLoss &&= Number.isFinite(loss);
     this.#squares.add(grad!, grad!, offsets);
-    if (metrics.entropy_loss !== undefined && gradEntropy) {
+    if (gradEntropy) {
       this.#entropySquares ??= new DotProduct();
       this.#entropySquares.add(gradEntropy, gradEntropy, offsets);
     }

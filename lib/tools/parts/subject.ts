@@ -77,6 +77,14 @@ export interface SubjectOptions {
 /** The result of {@link Subject.compute}. */
 export type SubjectResult = Result<Partial<Metrics>> & { gradEntropy?: Float32Array };
 
+/** Returns ∂loss/∂entropy, or undefined if the loss does not depend on entropies. */
+export function entropyGradientOf(
+  { policyLossFn }: Subject,
+  { metrics, gradEntropy }: SubjectResult,
+): Float32Array | undefined {
+  return metrics.entropy_loss !== undefined || policyLossFn.dependsOnEntropy ? gradEntropy : undefined;
+}
+
 /** The registry names of an algorithm's functions, and the coefficients of its KL loss and its entropy loss. */
 export interface AlgorithmFunctions {
   policyLossFn: string;
@@ -113,7 +121,10 @@ export function policyLossSubject(name: string, fn: Subject['policyLossFn']): Su
     substitutes: (column) =>
       column === 'advantages' ? ["both reward and task_id to compute it by GRPO's rule"] : [],
     compute: (batch, advantages, options) =>
-      fn.compute(advantages ? { ...batch, advantages: perToken(batch, advantages) } : batch, options),
+      fn.compute(advantages ? { ...batch, advantages: perToken(batch, advantages) } : batch, {
+        ...options,
+        gradEntropy: fn.dependsOnEntropy,
+      }),
     merge: (parts, normalizer) => fn.merge(parts, normalizer),
   };
 }

@@ -8,7 +8,6 @@ import { isBlank, NEWLINE, QUOTE, RETURN } from './ascii.js';
 import { maxRowBytes } from './limits.js';
 import { openBytes } from './remote/index.js';
 import {
-  badFile,
   cannotRead,
   type DetailsAtPlace,
   errorAt,
@@ -17,6 +16,7 @@ import {
   type RowLimits,
   STDIN,
 } from './source.js';
+import { readStdin } from './standard-input.js';
 
 /** A record of a text file. Blank records are skipped. */
 export interface TextRecord {
@@ -61,7 +61,11 @@ async function* chunksOf(
   onBytes: (bytes: number) => void,
   range: FileRange | undefined,
 ): AsyncGenerator<Buffer> {
-  const source = file === STDIN ? openStdin() : openBytes(file, CHUNK_BYTES, range);
+  if (file === STDIN) {
+    yield* readStdin(onBytes);
+    return;
+  }
+  const source = openBytes(file, CHUNK_BYTES, range);
   // pipeline() needs a callback, but it can be empty: an error also destroys the last stream, and then the loop below
   // throws the error.
   const chunks: Readable = file.endsWith('.gz')
@@ -73,13 +77,6 @@ async function* chunksOf(
     onBytes(source.bytesRead - reported);
     reported = source.bytesRead;
   }
-}
-
-/** Returns standard input. A stream that has ended would look like an empty file, so it is an error. */
-function openStdin(): typeof process.stdin {
-  if (process.stdin.readableEnded || process.stdin.destroyed)
-    throw badFile(STDIN, { expected: 'one reading', received: 'a second one' });
-  return process.stdin;
 }
 
 const CHUNK_BYTES = 1 << 18;

@@ -111,7 +111,7 @@ export function errorAt(
   details: DetailsAtPlace,
   cause?: unknown,
 ): LossError {
-  const { key, index, option, expected, received, position, hint } = details;
+  const { key, index, option, expected, received, position, text, hint, suggestion } = details;
   // Listing the details is much faster than `...details`, and a file may have many bad rows.
   const shown: Required<LossErrorDetails> = {
     at: describePlace(place),
@@ -121,7 +121,9 @@ export function errorAt(
     expected: short(expected),
     received: short(received),
     position,
+    text,
     hint: short(hint),
+    suggestion: short(suggestion),
   };
   return new LossError(code, shown, cause === undefined ? undefined : { cause });
 }
@@ -147,11 +149,15 @@ export function cannotRead(file: string, error: unknown, hint?: string, contents
   return errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
 }
 
+/** How messages describe a file that does not exist. */
+export const MISSING_FILE = 'nothing: no such file or directory';
+
 /**
  * Describes an error of the operating system or of a library, for the `received` part of a message. Further lines of
  * the error's message, which advise programmers, are left out.
  */
 export function describeFailure(error: unknown): string {
+  if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return MISSING_FILE;
   const [line] = (error instanceof Error ? error.message : String(error)).split('\n');
   return `an error (${line})`;
 }

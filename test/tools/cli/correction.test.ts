@@ -87,7 +87,7 @@ describe('policy-loss --correction and --masks', () => {
     await fails(
       2,
       ['evaluate', file, '--loss', 'ppo', '--masks', 'delt=3'],
-      /masks: delt: expected .* delta, .*Did you mean 'delta'/,
+      /^error: Did you mean 'delta'\? .*masks: delt: got an unknown name/,
     );
     await fails(2, ['evaluate', file, '--loss', 'ppo', '--masks', 'delta'], /Expected a name and a value/);
     await fails(2, ['evaluate', file, '--loss', 'ppo', '--correction', 'name=verl'], /unknown correction/);

@@ -5,7 +5,7 @@ import { ColumnComparison } from '../../../lib/tools/diff/compare-column.js';
 import { diffDumps } from '../../../lib/tools/diff/index.js';
 import type { DumpRow } from '../../../lib/tools/diff/rows.js';
 import { generator } from '../../support/random.js';
-import { EXAMPLE, Files, fails, ROWS, type Row, run, runJson, sixDigits } from './support.js';
+import { EXAMPLE, Files, fails, ROWS, type Row, run, runJson, runWide, sixDigits } from './support.js';
 
 const COLUMNS = ['length', 'logprobs', 'action_mask', 'old_logprobs', 'ref_logprobs', 'entropy', 'reward'];
 
@@ -83,7 +83,7 @@ describe('policy-loss diff', () => {
     assert.deepEqual(of('reward').first, { ...place(4), a: ROWS[4]!.reward, b: 9 });
     assert.equal(of('entropy').differing, 0);
 
-    const { stdout } = await run('diff', EXAMPLE, file);
+    const { stdout } = await runWide('diff', EXAMPLE, file);
     assert.match(
       stdout,
       /^largest differences +values +differing +rows .*\nlogprobs +9164 +3 +2 .* line \d+, token 6\n/,
@@ -98,7 +98,7 @@ describe('policy-loss diff', () => {
         ROWS.filter((_, i) => i < 128 === (half === 0)),
       ),
     );
-    const inHalves = await run('diff', join(files.directory, 'half-*.jsonl'), file);
+    const inHalves = await runWide('diff', join(files.directory, 'half-*.jsonl'), file);
     assert.ok(inHalves.stdout.includes(`${halves[0]}, line 5, token 4 `));
   });
 
@@ -255,6 +255,10 @@ describe('policy-loss diff', () => {
   it('needs two dumps', async () => {
     await fails(2, ['diff', EXAMPLE], /missing required argument 'b'/);
     await fails(2, ['diff', EXAMPLE, EXAMPLE, EXAMPLE], /too many arguments/);
-    await fails(2, ['diff', EXAMPLE, EXAMPLE, '--los', 'ppo'], /unknown option '--los'/);
+    await fails(
+      2,
+      ['diff', EXAMPLE, EXAMPLE, '--los', 'ppo'],
+      /^error: Did you mean '--loss'\? unknown option of diff/,
+    );
   });
 });

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { CHECKS, diagnose } from '../../../lib/tools/doctor/index.js';
-import { EXAMPLE, Files, fails, ROWS, run, runJson, TOKENS } from './support.js';
+import { EXAMPLE, Files, fails, ROWS, run, runJson, runWide, TOKENS } from './support.js';
 
 describe('policy-loss doctor', () => {
   let files: Files;
@@ -55,7 +55,7 @@ describe('policy-loss doctor', () => {
   });
 
   it('prints a table with the most serious finding first', async () => {
-    const { code, stdout, stderr } = await run('doctor', faulty);
+    const { code, stdout, stderr } = await runWide('doctor', faulty);
     assert.equal(stderr, '');
     assert.equal(code, 0);
     assert.match(
@@ -122,8 +122,8 @@ describe('policy-loss doctor', () => {
   });
 
   it('has no options of losses', async () => {
-    await fails(2, ['doctor', EXAMPLE, '--loss', 'ppo'], /unknown option '--loss'/);
-    await fails(2, ['doctor', EXAMPLE, '--device', 'cpu'], /unknown option '--device'/);
+    await fails(2, ['doctor', EXAMPLE, '--loss', 'ppo'], /unknown option of doctor: .*'--loss'/);
+    await fails(2, ['doctor', EXAMPLE, '--device', 'cpu'], /unknown option of doctor: .*'--device'/);
     await fails(2, ['doctor'], /missing required argument 'files'/);
   });
 });

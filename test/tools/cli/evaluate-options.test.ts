@@ -69,7 +69,11 @@ describe('policy-loss evaluate', () => {
       const words = ['--loss', 'ppo', '--column', 'logprobs=lp', '--column=oldLogprob=of the sampler'];
       assert.deepEqual(await evaluateJson(file, ...words), await evaluateJson(EXAMPLE, '--loss', 'ppo'));
       await fails(2, [file, '--loss', 'ppo', '--column', 'logprobs'], /--column.*'logprobs=lp'/);
-      await fails(2, [file, '--loss', 'ppo', '--column', 'logprbs=lp'], /logprbs.*Did you mean 'logprobs'/);
+      await fails(
+        2,
+        [file, '--loss', 'ppo', '--column', 'logprbs=lp'],
+        /Did you mean 'logprobs'\? .*logprbs/,
+      );
     });
 
     it("--backend accepts a framework's column names", async () => {

@@ -50,7 +50,7 @@ describe('policy-loss identify', () => {
   it('prints a table, with the logged numbers first', async () => {
     const { stdout, code } = await run(...WORDS, '--top', '1');
     assert.equal(code, 0);
-    assert.match(stdout, /^rank +loss .*\n +logged +-0\.133417 .*\n1 +ppo token-mean/);
+    assert.match(stdout, /^rank +loss .*\n +logged +-0\.133417 .*\n1a +ppo token-mean/);
     assert.match(stdout, /\d+ configurations in [\d.]+ s, \d+ a second; \d+ rows, \d+ tokens/);
     const lines = parseCsv((await run(...WORDS, '--top', '1', '--csv')).stdout);
     assert.ok(lines.every(({ rank }) => rank === '1'));

@@ -14,7 +14,7 @@ import {
   POLICY_LOSS_FN,
 } from '../../../lib/index.js';
 import { requiredArgs } from '../../support/draw.js';
-import { fails, run, runJson } from './support.js';
+import { fails, run, runJson, runWide } from './support.js';
 
 interface Entry {
   kind: string;
@@ -90,7 +90,7 @@ describe('policy-loss list', () => {
   });
 
   it('prints tables by kind, or one function in full', async () => {
-    const { code, stdout, stderr } = await run('list');
+    const { code, stdout, stderr } = await runWide('list', '--long');
     assert.equal(code, 0);
     assert.equal(stderr, '');
     assert.match(stdout, /^Policy losses \(--loss, --policy-loss-fn\)\nname +what it is +source\n/);
@@ -98,7 +98,7 @@ describe('policy-loss list', () => {
     assert.match(stdout, / clip_range=0\.2, /);
     assert.match(stdout, /^ +reads: old_logprob, action_mask, advantages$/m);
     assert.match(stdout, /^ +metrics: sft_loss \(nats\)$/m);
-    const ofOne = (await run('list', 'gspo')).stdout;
+    const ofOne = (await runWide('list', 'gspo')).stdout;
     assert.match(ofOne, /^reads +old_logprob, action_mask, advantages$/m);
     assert.match(ofOne, /^ppo_kl +nats per token$/m);
     assert.match(ofOne, /^gspo — a policy loss\nclass +GSPOLossFn\n/);
@@ -108,8 +108,21 @@ describe('policy-loss list', () => {
     assert.doesNotMatch(kl, /Policy losses/);
   });
 
+  it('prints a line each', async () => {
+    const { stdout } = await run('list');
+    const lines = stdout.split('\n');
+    for (const name of POLICY_LOSS_FN.names())
+      assert.ok(
+        lines.some((line) => line.startsWith(`${name}   `)),
+        name,
+      );
+    const names = Object.values(NAMES).flat().length;
+    assert.ok(lines.length < names + 40, 'besides the names, only titles and notes');
+    assert.ok(lines.includes('sft                   ℓ = −logprob'));
+  });
+
   it('groups by framework, and describes aliases and namesakes', async () => {
-    const { stdout } = await run('list', 'loss');
+    const { stdout } = await runWide('list', 'loss', '--long');
     const titles = stdout.split('\n').filter((line) => line.startsWith('Policy losses'));
     assert.deepEqual(
       titles.map((title) => title.replace(' (--loss, --policy-loss-fn)', '')),
@@ -134,7 +147,7 @@ describe('policy-loss list', () => {
   });
 
   it('suggests the nearest known name', () =>
-    fails(2, ['list', 'gspoo'], /unknown kind or name: .*'gspoo'\. Did you mean 'gspo'\?/));
+    fails(2, ['list', 'gspoo'], /^error: Did you mean 'gspo'\? unknown kind or name: got 'gspoo'\n$/));
 });
 
 describe('policy-loss devices', () => {

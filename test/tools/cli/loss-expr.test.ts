@@ -5,7 +5,19 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { ADVANTAGE_FN, lossFromExpression } from '../../../lib/index.js';
-import { batchOf, EXAMPLE, Files, fails, fromLibrary, norm, ROWS, run, runJson, TOKENS } from './support.js';
+import {
+  batchOf,
+  EXAMPLE,
+  Files,
+  fails,
+  fromLibrary,
+  norm,
+  ROWS,
+  run,
+  runJson,
+  runWide,
+  TOKENS,
+} from './support.js';
 
 const CLIPPED = 'max(-A*r, -A*clip(r, 1-low, 1+high))';
 const SET = ['--set', 'low=0.2', '--set', 'high=0.28'];
@@ -43,6 +55,25 @@ describe('policy-loss --loss-expr', () => {
       gradNorm,
       advantages: 'grpo',
     });
+  });
+
+  it('prints the norm of the gradient with respect to the entropy', async () => {
+    const text = '-A*r - c*H';
+    const batch = batchOf(ROWS);
+    const { advantages } = ADVANTAGE_FN.create('grpo').computeSync(batch);
+    const fn = lossFromExpression(text, { options: { c: 0.1 } });
+    const { gradEntropy } = await fn.compute({ ...batch, advantages }, { grad: true, gradEntropy: true });
+    const words = [text, '--set', 'c=0.1'];
+    const whole = await evaluate(...words);
+    assert.equal(whole.gradEntropyNorm, norm(gradEntropy!));
+    assert.ok(whole.gradEntropyNorm > 0);
+    const inParts = await evaluate(...words, '--batch-tokens', '700');
+    assert.ok(Math.abs(inParts.gradEntropyNorm / whole.gradEntropyNorm - 1) < 1e-6);
+    const { stdout } = await run('evaluate', EXAMPLE, '--loss-expr', ...words);
+    assert.match(stdout, /\nentropy gradient norm +[\d.]+\n/);
+    assert.match(stdout, /gradient with respect to the entropy \(H\)[^.]*\.[^.]*gradEntropy\./);
+    assert.equal((await evaluate('-A*r')).gradEntropyNorm, undefined);
+    assert.equal((await evaluate('-A*r - 0.1*sg(H)')).gradEntropyNorm, undefined);
   });
 
   it('accepts every aggregation', async () => {
@@ -99,7 +130,7 @@ describe('policy-loss --loss-expr', () => {
     assert.ok(cosines[0][1] > 1 - 1e-9 && cosines[0][2] < 1 - 1e-4, `${cosines[0]}`);
     assert.equal(half.loss, (await computed(CLIPPED, { options: { low: 0.1, high: 0.14 } })).loss);
 
-    const { stdout } = await run('compare', EXAMPLE, ...words);
+    const { stdout } = await runWide('compare', EXAMPLE, ...words);
     assert.match(stdout, / ppo +max\(-A\*r, -A\*clip\(r, 1-low, 1\+high\)\) +half\n/);
     assert.match(stdout, / --set high=0\.28 +--set high=0\.14\n/);
   });
@@ -188,7 +219,7 @@ describe('policy-loss --loss-expr', () => {
       await refused(
         '-A*rr',
         [],
-        /^error: --loss-expr: .*unknown name.*got 'rr' at character 4\. Did you mean 'r'/,
+        /^error: Did you mean 'r'\? --loss-expr: unknown name: got 'rr' at character 4\..*\n {2}-A\*rr\n {5}\^\n$/,
       );
       await refused('mine: -A*rr', [], /got 'rr' at character 10/);
       await refused('max(A', [], /--loss-expr: .*got the end of the text at character 6/);
@@ -198,7 +229,11 @@ describe('policy-loss --loss-expr', () => {
       await refused('', [], /an empty text/);
     });
     it('a name without a number', async () => {
-      await refused(CLIPPED, ['--set', 'low=0.2'], /unknown name.*got 'high' at character 31/);
+      await refused(
+        CLIPPED,
+        ['--set', 'low=0.2'],
+        /unknown name.*got 'high' at character 31\. To give high a number, add --set high=…\n/,
+      );
       await refused(CLIPPED, ['--set', 'low=0.2', '--set', 'hihg=0.2'], /--set hihg: expected a name that/);
     });
     it('a wrong value', async () => {
@@ -213,7 +248,7 @@ describe('policy-loss --loss-expr', () => {
       await refused('-A*r', ['--loss-agg-mode', 'mean'], /expected one of token-mean/);
     });
     it('an option of another loss', () =>
-      refused('-A*r', ['--clip-range', '0.2'], /unknown option of --loss-expr: .*--set.*'--clip-range'/));
+      refused('-A*r', ['--clip-range', '0.2'], /unknown option of --loss-expr: .*'--clip-range'/));
     it('no text', () => fails(2, ['evaluate', EXAMPLE, '--loss-expr'], /--loss-expr <text>.*missing/));
     it('two losses', () => refused('-A*r', ['--loss', 'ppo'], /got --loss-expr and --loss/));
   });

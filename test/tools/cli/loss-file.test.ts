@@ -100,7 +100,7 @@ describe('policy-loss --loss-file', () => {
     await fails(
       2,
       [...words, '--bata', '1'],
-      /unknown option of penalised: .*'--bata'.*Did you mean '--beta'/,
+      /^error: Did you mean '--beta'\? unknown option of penalised: got '--bata'/,
     );
     await fails(2, ['evaluate', EXAMPLE, ...USE, '--loss', 'penalized'], /Did you mean 'penalised'/);
   });
@@ -142,7 +142,7 @@ describe('policy-loss --loss-file', () => {
       refused(
         1,
         join(folder, 'none.mjs'),
-        /none\.mjs: expected a module that can be imported, got an error/,
+        /none\.mjs: expected a module that can be imported, got nothing: no such file/,
       ));
     it('a module that does not compile', () =>
       refused(

@@ -3,7 +3,18 @@ import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { EXAMPLE, Files, PROGRAM, ROOT, ROWS, type Run, run, runIn, runProcess } from './support.js';
+import {
+  EXAMPLE,
+  Files,
+  PROGRAM,
+  ROOT,
+  ROWS,
+  type Run,
+  run,
+  runIn,
+  runInColumns,
+  runProcess,
+} from './support.js';
 
 const COMMANDS = ['evaluate', 'compare', 'sweep', 'gradients', 'doctor', 'diff', 'list', 'devices'];
 
@@ -30,7 +41,8 @@ describe('policy-loss', () => {
       assert.equal(code, 0);
       assert.equal(stderr, '');
       assert.match(stdout, new RegExp(`^Usage: policy-loss ${command}`));
-      const examples = [...stdout.matchAll(/^ {2}\$ policy-loss (.*)$/gm)].map(([, words]) => words!);
+      const unfolded = stdout.replace(/ \\\n +/g, ' ');
+      const examples = [...unfolded.matchAll(/^ {2}\$ policy-loss (.*)$/gm)].map(([, words]) => words!);
       assert.ok(examples.length >= 2);
       for (const example of examples) {
         assert.ok(example.startsWith(command));
@@ -57,8 +69,87 @@ describe('policy-loss', () => {
     assert.match(nothing.stderr, /Usage: policy-loss/);
     const misspelt = await run('evaluat', EXAMPLE);
     assert.equal(misspelt.code, 2);
-    assert.match(misspelt.stderr, /Did you mean evaluate\?/);
+    assert.match(misspelt.stderr, /^error: Did you mean 'evaluate'\? unknown command: got 'evaluat'\n$/);
   });
+
+  it('says that a file is missing', async () => {
+    const missing = files.path('missing');
+    for (const words of [
+      ['evaluate', missing, '--loss', 'ppo'],
+      ['doctor', missing],
+      ['evaluate', EXAMPLE, '--config', missing],
+      ['evaluate', EXAMPLE, '--loss-file', missing, '--loss', 'mine'],
+      ['run', missing, '--out', files.directory],
+    ]) {
+      const { code, stderr } = await run(...words);
+      assert.equal(code, 1);
+      assert.match(
+        stderr,
+        /missing: expected a .*, got nothing: no such file or directory\n$/,
+        words.join(' '),
+      );
+    }
+  });
+
+  it('finds unknown options before anything else that is wrong', async () => {
+    for (const words of [
+      ['evaluate', 'nowhere.jsonl', '--jsno'],
+      ['evaluate', 'nowhere.jsonl', '--config', 'nowhere.yaml', '--jsno'],
+      ['sweep', '--loss', 'ppo', '--jsno'],
+      ['identify', 'nowhere.jsonl', '--jsno'],
+      ['worker', '--qeue', 'redis://host'],
+      ['merge', '--jsno'],
+    ]) {
+      const { code, stderr } = await run(...words);
+      assert.equal(code, 2);
+      assert.match(stderr, /^error: Did you mean '--(json|queue)'\? unknown option of /, words.join(' '));
+    }
+    const { stderr } = await run('evaluate', EXAMPLE, '--clip-range', '0.1');
+    assert.match(stderr, /expected exactly one of --loss/);
+  });
+
+  it('lists only a few names if none is similar', async () => {
+    const { stderr } = await run('evaluate', EXAMPLE, '--loss', 'xxxxxxxxxxxxxxx');
+    assert.match(
+      stderr,
+      /^error: unknown policy loss: expected one of ppo, gspo, .* and \d+ more, got 'x+'\n$/,
+    );
+    assert.ok(stderr.length < 250);
+  });
+
+  it('fits the width of the terminal, or 80 characters', async () => {
+    const six = ['ppo', 'gspo', 'cispo', 'sapo', 'sft', 'rec'].flatMap((name) => ['--loss', name]);
+    for (const words of [
+      ['--help'],
+      ['evaluate', '--help'],
+      ['evaluate', '--loss', 'ppo', '--help'],
+      ['identify', '--help'],
+      ['list'],
+      ['list', '--long'],
+      ['list', 'gspo'],
+      ['compare', EXAMPLE, ...six, '--loss', 'ppo', '--clip-range', '0.1', '--loss-agg-mode', 'token-mean'],
+      ['evaluate', EXAMPLE, '--loss', 'ppo', '--micro-batches', '8'],
+      ['evaluate', EXAMPLE, '--algorithm', 'grpo'],
+      ['sweep', EXAMPLE, '--algorithm', 'grpo', '--clip-range', '0.1,0.2'],
+      ['doctor', EXAMPLE],
+      [
+        ...['identify', EXAMPLE, '--logged', 'loss=-0.12', '--logged', 'ppo_kl=0.00276'],
+        ...['--logged', 'pg_clipfrac=0.0122', '--loss', 'ppo', '--micro-batches', '1'],
+      ],
+      ['diff', EXAMPLE, EXAMPLE, ...six],
+    ])
+      for (const columns of [undefined, 60, 132]) {
+        const { stdout } = await runInColumns(columns, ...words);
+        const width = columns ?? 80;
+        // A word that is longer than its column stands alone.
+        const long = stdout
+          .replaceAll(EXAMPLE, 'rollouts.jsonl')
+          .split('\n')
+          .filter((line) => [...line].length > width && /\S \S+$/.test(line));
+        assert.deepEqual(long, [], `${words.join(' ')} in ${width} columns`);
+        assert.ok(stdout.length > 0);
+      }
+  }).timeout(300_000);
 
   it('suggests the nearest known option in every command', async () => {
     for (const words of [
@@ -135,6 +226,21 @@ describe('policy-loss in a terminal', () => {
       assert.ok(!plain.stdout.includes(ESCAPE));
       // Apart from the colour codes, the coloured output must equal the plain one, so that columns stay aligned.
       assert.equal(coloured.stdout.replace(COLOURS, '').replace(/ +\r$/gm, '\r'), plain.stdout);
+    }
+  });
+
+  it('wraps errors and tables between words', () => {
+    for (const words of [
+      ['evaluate', 'examples/rollouts.jsonl', '--loss', 'xxxxxxxxxxxxxxx'],
+      ['evaluate', 'examples/rollouts.jsonl', '--loss', 'ppo', '--batch-tokens', 'many'],
+      ['doctor', 'examples/rollouts.jsonl', '--quiet'],
+    ]) {
+      const command = [process.execPath, PROGRAM, ...words].map((word) => `'${word}'`).join(' ');
+      const options = { encoding: 'utf8', cwd: ROOT, env: { ...process.env, NO_COLOR: '1' } } as const;
+      const { stdout } = spawnSync('script', ['-qec', `stty cols 50; ${command}`, '/dev/null'], options);
+      const lines = stdout.trimEnd().split(/\r?\n/);
+      assert.ok(lines.length > 2, stdout);
+      for (const line of lines) assert.ok(line.length <= 50, line);
     }
   });
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { EXAMPLE, Files, PROGRAM, type Run, runIn, runJson } from './support.js';
 
 const ROLLOUTS = readFileSync(EXAMPLE, 'utf8');
@@ -10,12 +10,14 @@ const ROLLOUTS = readFileSync(EXAMPLE, 'utf8');
 let files: Files;
 before(() => {
   files = new Files();
+  mkdirSync(files.path('tmp'));
 });
 after(() => files.remove());
 
 /** Runs the program with the given standard input. */
 async function runWithInput(input: string, ...words: string[]): Promise<Run> {
-  const child = spawn(process.execPath, [PROGRAM, ...words], { cwd: files.directory });
+  const env = { ...process.env, TMPDIR: files.path('tmp') };
+  const child = spawn(process.execPath, [PROGRAM, ...words], { cwd: files.directory, env });
   const result: Run = { code: null, stdout: '', stderr: '' };
   for (const stream of ['stdout', 'stderr'] as const)
     child[stream].setEncoding('utf8').on('data', (text: string) => {
@@ -63,15 +65,31 @@ describe('the file name -', () => {
     assert.equal(code, 1);
   });
 
-  it('must fit into one part, because it can be read only once', async () => {
-    const words = ['evaluate', '-', '--loss', 'ppo', '--batch-tokens'];
-    const { code, stderr } = await runWithInput(ROLLOUTS, ...words, '1000');
+  it('is computed in parts like a file, and leaves no copy behind', async () => {
+    for (const words of [
+      ['evaluate', '--loss', 'ppo'],
+      ['evaluate', EXAMPLE, '--algorithm', 'grpo'],
+      ['compare', '--loss', 'ppo', '--loss', 'gspo'],
+    ]) {
+      const [command, ...options] = [...words, '--batch-tokens', '1000', '--json'];
+      const { code, stdout, stderr } = await runWithInput(ROLLOUTS, command!, '-', ...options);
+      assert.deepEqual({ code, stderr }, { code: 0, stderr: '' });
+      const { batches, ...result } = JSON.parse(stdout);
+      assert.ok(batches > 9);
+      assert.deepEqual({ batches, ...result }, await runJson(command!, EXAMPLE, ...options.slice(0, -1)));
+    }
+    assert.deepEqual(readdirSync(files.path('tmp')), []);
+  });
+
+  it('needs a folder for its copy', async () => {
+    rmSync(files.path('tmp'), { recursive: true });
+    const { code, stderr } = await runWithInput(ROLLOUTS, 'evaluate', '-', '--loss', 'ppo');
+    mkdirSync(files.path('tmp'));
     assert.match(
       stderr,
-      /^error: standard input: --batch-tokens: expected a number that all rows fit into, .*, got 1000\n$/,
+      /^error: standard input: expected a folder for its copy in .*tmp, got nothing: no such file/,
     );
-    assert.equal(code, 2);
-    assert.equal((await runWithInput(ROLLOUTS, ...words, '100000')).code, 0);
+    assert.equal(code, 1);
   });
 
   it('is not the file ./- or a file that a pattern matches', async () => {

@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { EXAMPLE, Files, PROGRAM, ROOT, ROWS, run } from './support.js';
+import { EXAMPLE, Files, PROGRAM, ROOT, ROWS, runWide } from './support.js';
 
 /** Clears the screen, sets the window's title, changes the colour and reverses the direction of text. */
 const HOSTILE = '\u001b[2J\u001b]0;owned\u0007\u009b31m\u202e\u2028\u2029\u2066\u007f\r\u0085\t\nerror: fake';
@@ -54,7 +54,7 @@ describe('control characters', () => {
 
   /** Runs the program and asserts that it prints control characters neither to stdout nor to stderr. */
   async function clean(...words: string[]): Promise<string> {
-    const { code, stdout, stderr } = await run(...words);
+    const { code, stdout, stderr } = await runWide(...words);
     assert.doesNotMatch(stdout, CONTROL, words.join(' '));
     assert.doesNotMatch(stderr, CONTROL, words.join(' '));
     // A line end would let a text from a file look like a message of the program.

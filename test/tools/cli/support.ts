@@ -26,10 +26,7 @@ export const PROGRAM = join(ROOT, 'dist', 'tools', 'cli', 'main.js');
 const { href } = new URL('../../../dist/tools/cli/program.js', import.meta.url);
 
 /** Runs the compiled program in this process and captures its output. This is ten times faster than a new process. */
-export async function run(...words: string[]): Promise<Run> {
-  const { runProgram }: typeof import('../../../lib/tools/cli/program.js') = await import(href);
-  return captured(() => runProgram(words));
-}
+export const run = (...words: string[]): Promise<Run> => runInColumns(undefined, ...words);
 
 /** Runs the compiled program in this process, with `folder` as the current folder. */
 export async function runIn(folder: string, words: readonly string[]): Promise<Run> {
@@ -41,6 +38,15 @@ export async function runIn(folder: string, words: readonly string[]): Promise<R
     process.chdir(before);
   }
 }
+
+/** Runs the program as {@link run} does, with lines of so many characters. */
+export async function runInColumns(columns: number | undefined, ...words: string[]): Promise<Run> {
+  const { runProgram }: typeof import('../../../lib/tools/cli/program.js') = await import(href);
+  return captured(() => runProgram(words), columns);
+}
+
+/** Runs the program with lines that are so long that nothing is wrapped. */
+export const runWide = (...words: string[]) => runInColumns(200, ...words);
 
 /** Runs the compiled program in a process of its own, with the repository's root as the current folder. */
 export function runProcess(...words: string[]): Promise<Run> {

@@ -71,8 +71,8 @@ describeInBrowser('a report in a browser', () => {
       const { page, noise } = colorScheme === 'light' ? light : dark;
       const drawn = await canvases(page);
       // Three charts show the ratios per token, the ratios per rollout and the advantages. Each of the three losses
-      // adds a chart of its gradients and two curves.
-      assert.equal(drawn.length, 3 + 3 + 6);
+      // adds a chart of its gradients and two curves. Four charts show the curves of all losses.
+      assert.equal(drawn.length, 3 + 3 + 6 + 4);
       for (const [i, { colours, drawn: pixels, light }] of drawn.entries()) {
         assert.ok(colours > 20 && pixels > 1000, `chart ${i}: ${colours} colours in ${pixels} pixels`);
         assert.equal(light > 0.5, colorScheme === 'light', `chart ${i}: lightness ${light}`);
@@ -198,9 +198,7 @@ describeInBrowser('a report in a browser', () => {
     await curves.scrollIntoViewIfNeeded();
     await curves.hover({ position: { x: 2, y: 50 } });
     const [ratio, positive, negative] = await Promise.all(
-      ['ratio', 'positive', 'negative'].map((slot) =>
-        page.locator(`[data-readout="6"] [data-slot="${slot}"]`).textContent(),
-      ),
+      ['x', '0', '1'].map((slot) => page.locator(`[data-readout="6"] [data-slot="${slot}"]`).textContent()),
     );
     assert.match(ratio!, /^at ratio 0\.50?/);
     // At ratio 0.5, PPO's loss for advantage 1 is −0.5. For advantage −1 the ratio is clipped to 0.8, which is then the
@@ -216,7 +214,7 @@ describeInBrowser('a report in a browser', () => {
     const box = (await plot.boundingBox())!;
     const ratioAt = async (x: number) => {
       await plot.hover({ position: { x, y: 40 } });
-      const text = await page.locator('[data-readout="6"] [data-slot="ratio"]').textContent();
+      const text = await page.locator('[data-readout="6"] [data-slot="x"]').textContent();
       return Number(/[\d.]+$/.exec(text!)![0]);
     };
     const before = await ratioAt(3);
@@ -229,6 +227,48 @@ describeInBrowser('a report in a browser', () => {
     await plot.dblclick({ position: { x: 40, y: 40 } });
     assert.equal(await ratioAt(3), before);
     assert.deepEqual(noise, []);
+  });
+
+  it('draws the losses over each other', async () => {
+    const { page } = light;
+    const { charts } = await dataOf(page);
+    const overlaid = charts.flatMap((chart, i) =>
+      chart.kind === 'lines' && chart.lines.length === 3 ? [{ chart, i }] : [],
+    );
+    assert.equal(overlaid.length, 4);
+    const [{ chart, i: index }] = overlaid as [(typeof overlaid)[number]];
+    const readout = page.locator(`[data-readout="${index}"]`);
+    assert.deepEqual(await readout.locator('.key').allTextContents(), [
+      'ppo',
+      'gspo',
+      'sapo',
+      'token ratios',
+    ]);
+    // PPO's loss for advantage 1 is −ratio up to the bound 1.2.
+    chart.xs.forEach((x, i) => {
+      assert.ok(Math.abs(chart.lines[0]!.values[i]! + Math.min(Math.exp(x), 1.2)) < 0.01, `at ${x}`);
+    });
+    const plot = page.locator(`[data-chart="${index}"] .u-over`);
+    await plot.scrollIntoViewIfNeeded();
+    await plot.hover({ position: { x: 2, y: 50 } });
+    assert.match((await readout.locator('[data-slot="0"]').textContent())!, /^−0\.50?/);
+    assert.match((await readout.locator('[data-slot="x"]').textContent())!, /^at ratio 0\.50?/);
+  });
+
+  it('shows in a narrow window that a table continues', async () => {
+    const { page } = await reader.open(await examplePage('ppo', 'gspo', 'sapo', 'cispo'), {
+      viewport: { width: 400, height: 900 },
+    });
+    const found = await page.locator('#metrics .scroll').evaluate((element) => ({
+      hidden: element.scrollWidth - element.clientWidth,
+      // The browser of the tests hides the bar itself.
+      bar: Number.parseFloat(getComputedStyle(element, '::-webkit-scrollbar').height),
+      shadow: getComputedStyle(element).backgroundImage,
+    }));
+    assert.ok(found.hidden > 100);
+    assert.ok(found.bar >= 8, `a bar of ${found.bar} pixels`);
+    assert.match(found.shadow, /linear-gradient/);
+    await assertFits(page, [400]);
   });
 
   it('escapes all text, and runs no script in it', async () => {
@@ -302,7 +342,67 @@ describeInBrowser('a report in a browser', () => {
       // Two histograms of ratios, one of advantages, one of gradients, and two curves of the loss.
       assert.equal(await page.locator('canvas').count(), 6);
       assert.equal(await page.locator('.rollout').count(), 10);
+      assert.equal(await page.locator('#cosines').count(), 0);
       assert.deepEqual(noise, []);
+    } finally {
+      files.remove();
+    }
+  });
+
+  it('has the cosines of compare', async () => {
+    const files = new Files();
+    try {
+      const file = files.path('out.html');
+      const words = ['--loss', 'ppo', '--loss', 'gspo', '--loss', 'sft'];
+      const { cosines } = await runJson('compare', EXAMPLE, ...words, '--report', file);
+      const { page, noise } = await reader.open(readFileSync(file, 'utf8'));
+      const values = await page
+        .locator('#cosines data')
+        .evaluateAll((all) => all.map((data) => Number((data as HTMLDataElement).value)));
+      assert.deepEqual(values, cosines.flat());
+      assert.deepEqual(noise, []);
+    } finally {
+      files.remove();
+    }
+  });
+
+  it('plots a sweep', async () => {
+    const files = new Files();
+    try {
+      const file = files.path('out.html');
+      const words = ['--loss', 'ppo', '--clip-range', '0.3,0.1,0.2', '--loss-agg-mode'];
+      const { points } = await runJson(
+        ...['sweep', EXAMPLE, ...words, 'token-mean,seq-mean-token-mean', '--report', file],
+      );
+      const { page, noise } = await reader.open(readFileSync(file, 'utf8'));
+      const { charts } = await dataOf(page);
+      const [chart] = charts;
+      assert.ok(chart?.kind === 'lines');
+      assert.deepEqual(chart.xs, [0.1, 0.2, 0.3]);
+      const lossesOf = (mode: string) =>
+        chart.xs.map((x) => {
+          const { loss } = points.find(
+            ({ options }: { options: Record<string, unknown> }) =>
+              options['clip-range'] === x && options['loss-agg-mode'] === mode,
+          );
+          return Number(loss.toPrecision(6));
+        });
+      assert.deepEqual(
+        chart.lines.map(({ values }) => values),
+        ['token-mean', 'seq-mean-token-mean'].map(lossesOf),
+      );
+      assert.ok((await page.locator('canvas').count()) >= 3);
+      assert.equal(await page.locator('#values tbody tr').count(), 6);
+      for (const { colours } of await canvases(page)) assert.ok(colours > 10);
+      await assertFits(page, [1200, 400]);
+      assert.deepEqual(noise, []);
+
+      await runJson('sweep', EXAMPLE, '--algorithm', 'grpo', '--advantage-fn', 'grpo,rloo', '--report', file);
+      const named = await reader.open(readFileSync(file, 'utf8'));
+      const [byName] = (await dataOf(named.page)).charts;
+      assert.ok(byName?.kind === 'lines');
+      assert.deepEqual(byName.names, ['grpo', 'rloo']);
+      assert.deepEqual(named.noise, []);
     } finally {
       files.remove();
     }

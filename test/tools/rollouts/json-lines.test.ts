@@ -308,7 +308,7 @@ describe('reading JSON lines', () => {
     it('a file that does not exist', () =>
       assert.rejects(readRollouts([folder.path('nowhere.jsonl')]), {
         code: 'ERR_INVALID_INPUT',
-        message: /nowhere\.jsonl: expected a readable file of rollouts, got an error \(ENOENT/,
+        message: /nowhere\.jsonl: expected a readable file of rollouts, got nothing: no such file/,
       }));
     it('a directory', () =>
       assert.rejects(readRollouts([folder.directory]), {

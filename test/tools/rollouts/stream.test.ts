@@ -177,7 +177,10 @@ describe('streaming rollouts', () => {
       }));
 
     it('throws for an unreadable file', () =>
-      assert.rejects(partsOf([fileOf(good), folder.path('nowhere.jsonl')], { skipBadRows: true }), /ENOENT/));
+      assert.rejects(
+        partsOf([fileOf(good), folder.path('nowhere.jsonl')], { skipBadRows: true }),
+        /no such file/,
+      ));
   });
 
   describe('with other column names', () => {
@@ -234,7 +237,7 @@ describe('streaming rollouts', () => {
     it('rejects unknown columns and backends', async () => {
       await assert.rejects(keysOf({ rename: { logprbs: 'x' } }), {
         code: 'ERR_INVALID_OPTION',
-        message: /column: expected one of .*, got 'logprbs'\. Did you mean 'logprobs'\?/,
+        message: /^Did you mean 'logprobs'\? unknown column: got 'logprbs'$/,
       });
       await assert.rejects(
         keysOf({ rename: { logprobs: 'a', logprob: 'b' } }),

@@ -44,7 +44,7 @@ export function addCompare(program: Command, words: readonly string[]): readonly
     await runOnRollouts(patterns, options, typed, report?.wanted ?? {}, async (run) => {
       const settings = { ...run.settings, compares: true };
       const result = await evaluateFiles(run.files, subjects, settings, report?.watcher(run.files));
-      await report?.write(result.subjects);
+      await report?.write(result);
       return printableComparison(result, run.skipped);
     });
   });

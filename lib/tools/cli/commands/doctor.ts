@@ -5,16 +5,8 @@ import { type ReadProgress, streamRollouts } from '../../rollouts/index.js';
 import { version } from '../about.js';
 import { describeRows, missingColumns, wordsOf } from '../evidence.js';
 import { BadResult } from '../exit.js';
-import {
-  countsOf,
-  csv,
-  inLines,
-  type Printable,
-  readable,
-  type Style,
-  styled,
-  twoColumns,
-} from '../output.js';
+import { inLines, widthOf, wrapped } from '../lines.js';
+import { countsOf, csv, type Printable, readable, type Style, styled, twoColumns } from '../output.js';
 import { checkWritable, REPORT_OPTION, writePage } from '../report-file.js';
 import {
   type RolloutsOptions,
@@ -130,13 +122,9 @@ function describe(result: DoctorResult): string {
     findings.length === 0
       ? 'Nothing is wrong or suspicious.'
       : `${countsBySeverity(findings)} in ${ran} checks.`;
-  const missing = [...missingColumns(result)].map(([column, runs]): [string, string[]] => [
+  const missing = [...missingColumns(result)].map(([column, runs]): [string, string] => [
     column,
-    inLines(
-      runs.map(({ name }) => name),
-      ',',
-      WIDTH,
-    ),
+    runs.map(({ name }) => name).join(', '),
   ]);
   return [
     ...blocks,
@@ -146,23 +134,31 @@ function describe(result: DoctorResult): string {
   ].join('\n\n');
 }
 
-const WIDTH = 90;
+// The width of an indented name with the gap after it, and the largest width of the text next to it.
+const NAME_WIDTH = '  evidence   '.length;
+const MAX_WIDTH = 90;
 
 function describeFinding(finding: Finding, rows: number): string {
   const { id, severity, title, meaning, advice, evidence } = finding;
-  const wrapped = (text: string) => inLines(text.split(' '), '', WIDTH);
+  const width = Math.min(MAX_WIDTH, widthOf(process.stdout) - NAME_WIDTH);
+  const lines = (text: string) => wrapped(text, width);
   const numbers = Object.entries(evidence).map(([name, x]) => `${wordsOf(name)} ${readable(x)}`);
   const table = twoColumns(
     [
-      ['rows', wrapped(describeRows(finding, rows))],
-      ...(numbers.length > 0 ? [['evidence', inLines(numbers, ',', WIDTH)] as const] : []),
-      ['meaning', wrapped(meaning)],
-      ['try', wrapped(advice)],
+      ['rows', lines(describeRows(finding, rows))],
+      ...(numbers.length > 0 ? [['evidence', inLines(numbers, ',', width)] as const] : []),
+      ['meaning', lines(meaning)],
+      ['try', lines(advice)],
     ],
     'left',
   );
   const indented = table.replace(/^(?=.)/gm, '  ');
-  return `${styled(STYLES[severity], severity)}  ${styled('bold', title)} (${id})\n${indented}`;
+  const [head, ...more] = wrapped(`${title} (${id})`, widthOf(process.stdout) - severity.length - 2);
+  const heads = [
+    `${styled(STYLES[severity], severity)}  ${styled('bold', head!)}`,
+    ...more.map((line) => `  ${styled('bold', line)}`),
+  ];
+  return `${heads.join('\n')}\n${indented}`;
 }
 
 function countsBySeverity(findings: readonly Finding[]): string {

@@ -57,7 +57,7 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
         run.settings,
         watchers.length > 0 ? watch : undefined,
       );
-      await report?.write(result.subjects);
+      await report?.write(result);
       return printableEvaluation(result, run.skipped, options.quiet === true, divided?.result);
     });
   });

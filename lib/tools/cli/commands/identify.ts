@@ -4,6 +4,7 @@ import { LossError } from '../../../index.js';
 import { type Candidate, type Identification, identify, TRAINER_NAMES } from '../../identify/index.js';
 import { grpoMethod, perToken } from '../../parts/advantage-method.js';
 import { type PackedRows, type RolloutPart, streamRollouts } from '../../rollouts/index.js';
+import { widthOf, wrapped } from '../lines.js';
 import { countsOf, csv, type Printable, readable, styled, table, type Value } from '../output.js';
 import {
   parseCount,
@@ -163,9 +164,13 @@ function printable(
     notes: notesOn(part, hasMadeAdvantages, candidates),
   };
   const names = Object.keys(candidates[0]?.logged ?? {});
-  const lines = (shown: readonly Candidate[], form: (x: number) => Value) =>
+  const lines = (
+    shown: readonly Candidate[],
+    form: (x: number) => Value,
+    rankOf: (candidate: Candidate) => Value = ({ rank }) => rank,
+  ) =>
     shown.map((candidate): Value[] => [
-      candidate.rank,
+      rankOf(candidate),
       describeLoss(candidate),
       describeTerms(candidate),
       `${candidate.logprobsFrom} / ${candidate.oldLogprobsFrom}`,
@@ -197,22 +202,16 @@ function printable(
       ];
       const told =
         wouldTellApart.length > 0
-          ? [`To tell rank 1 apart, add --logged for: ${wouldTellApart.join(', ')}`]
+          ? [`To tell rank 1 apart, add --logged for: ${listed(wouldTellApart)}`]
           : [];
+      const counts = countsOf({ ...report, ...(skipped !== undefined && { skipped }) });
+      const inFull =
+        candidates.length > 0 ? [logged, ...lines(shown, (x) => Number(readable(x)), labelIn(shown))] : [];
       return [
-        table(
-          head,
-          candidates.length > 0 ? [logged, ...lines(shown, (x) => Number(readable(x)))] : [],
-          'left',
-        ),
-        ...(left > 0 ? [styled('dim', `${left} more that share a rank with these; --json lists them`)] : []),
-        ...report.notes,
-        ...told,
-        styled(
-          'dim',
-          `${tried} configurations in ${seconds.toFixed(1)} s, ${report.perSecond} a second; ` +
-            countsOf({ ...report, ...(skipped !== undefined && { skipped }) }),
-        ),
+        table(head, inFull, 'left'),
+        ...(left > 0 ? [dim(`${left} more that share a rank with these; --json lists them`)] : []),
+        ...[...report.notes, ...told].map(fitted),
+        dim(`${tried} configurations in ${seconds.toFixed(1)} s, ${report.perSecond} a second; ${counts}`),
       ].join('\n\n');
     },
   };
@@ -220,6 +219,28 @@ function printable(
 
 // How many candidates of a rank the table shows.
 const MOST_SHOWN = 8;
+
+// How many names of numbers a note lists.
+const MOST_NAMES = 12;
+
+function listed(names: readonly string[]): string {
+  const more = names.length - MOST_NAMES;
+  return more > 1
+    ? `${names.slice(0, MOST_NAMES).join(', ')} and ${more} more; --json lists them`
+    : names.join(', ');
+}
+
+const fitted = (text: string) => wrapped(text, widthOf(process.stdout)).join('\n');
+const dim = (text: string) => styled('dim', fitted(text));
+
+// Returns a function that labels the candidates of a rank 1a, 1b and so on, so that a table in parts shows which is which.
+function labelIn(shown: readonly Candidate[]): (candidate: Candidate) => Value {
+  return (candidate) => {
+    const sharing = shown.filter(({ rank }) => rank === candidate.rank);
+    const letter = String.fromCharCode('a'.charCodeAt(0) + sharing.indexOf(candidate));
+    return sharing.length > 1 ? `${candidate.rank}${letter}` : candidate.rank;
+  };
+}
 
 function notesOn(part: RolloutPart, hasMadeAdvantages: boolean, candidates: readonly Candidate[]): string[] {
   const best = candidates.filter(({ rank }) => rank === 1);

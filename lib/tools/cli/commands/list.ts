@@ -1,14 +1,14 @@
 // `policy-loss list`: prints the functions and algorithms with their summaries, sources, options, inputs and metrics.
-import { Argument, type Command } from 'commander';
+import { Argument, type Command, Option } from 'commander';
 import { unknownName } from '../../../base/errors.js';
 import { byFramework, ofFramework } from '../../../losses/frameworks.js';
 import { type CatalogueEntry, catalogue, differencesOf, KINDS, type Kind } from '../catalogue.js';
 import { helpAfter } from '../help.js';
+import { inLines, widthOf, wrapped } from '../lines.js';
 import { LOSS_FILE_OPTION } from '../loss-file.js';
 import {
   type Cell,
   csv,
-  inLines,
   type Line,
   type OutputOptions,
   print,
@@ -46,8 +46,10 @@ const KIND_WORDS: Record<Kind, string> = {
 };
 
 const SYMBOLS =
-  'ℓ is the loss of a token, A its advantage, R the reward of its row, r = exp(logprob − old_logprob),\n' +
+  'ℓ is the loss of a token, A its advantage, R the reward of its row, r = exp(logprob − old_logprob), ' +
   'p = exp(logprob), δ = ref_logprob − logprob.';
+
+const MORE = "'policy-loss list <name>' describes one in full, and --long lists the options of all.";
 
 const CUT = "A list that ends with … continues in 'policy-loss list <name>'.";
 
@@ -63,12 +65,14 @@ export function addList(program: Command): void {
     .command('list')
     .summary('list the functions and algorithms, or describe one')
     .description(
-      'Lists the functions and algorithms with their summaries, sources, options, defaults, inputs and metrics.',
+      'Lists the functions and algorithms with a summary of each, or describes one in full: with its sources, options, ' +
+        'defaults, inputs and metrics.',
     )
     .addArgument(new Argument('[what]', `a kind (${KINDS.join(', ')}), or a name to describe in full`));
-  for (const option of [LOSS_FILE_OPTION(), ...OUTPUT_OPTIONS()]) command.addOption(option);
-  command.addHelpText('after', helpAfter(['list', 'list loss', 'list gspo', 'list advantage --json']));
-  command.action(async (what: string | undefined, options: OutputOptions) => {
+  const long = new Option('--long', 'also list the sources, options, inputs and metrics of each');
+  for (const option of [long, LOSS_FILE_OPTION(), ...OUTPUT_OPTIONS()]) command.addOption(option);
+  command.addHelpText('after', helpAfter(['list', 'list loss --long', 'list gspo', 'list advantage --json']));
+  command.action(async (what: string | undefined, options: OutputOptions & { long?: boolean }) => {
     const entries = entriesOf(what);
     const inFull = what !== undefined && !KINDS.includes(what as Kind);
     await print(options, {
@@ -81,7 +85,8 @@ export function addList(program: Command): void {
             ...[settings(options).join(' '), framework, aliases?.join(' '), differencesOf(unlike).join('; ')],
           ]),
         ),
-      text: () => (inFull ? entries.map(describe).join('\n\n') : overview(entries)),
+      text: () =>
+        inFull ? entries.map(describe).join('\n\n') : options.long ? overview(entries) : summaries(entries),
     });
   });
 }
@@ -103,21 +108,61 @@ function entriesOf(what: string | undefined): CatalogueEntry[] {
 }
 
 function overview(entries: readonly CatalogueEntry[]): string {
-  // The width of the middle column of the table: the width of the terminal, minus the name and source columns.
-  const width = Math.min(Math.max((process.stdout.columns ?? 120) - 54, 26), 64);
-  const sections = KINDS.flatMap((kind) => {
+  const sections = sectionsOf(entries, (functions) => {
+    const names = functions.flatMap(({ name, aliases = [] }) => [
+      name,
+      ...aliases.map((alias) => `or ${alias}`),
+    ]);
+    const nameWidth = Math.max(...names.map(({ length }) => length));
+    // The width of the middle column: what the name and the source leave.
+    const width = Math.min(Math.max(widthOf(process.stdout) - nameWidth - SOURCE_WIDTH - 2 * GAP, 20), 64);
+    const rows = functions.map((entry) => [
+      [entry.name, ...aliasLines(entry)],
+      [...inLines(entry.about.split(' '), '', width), ...detailLines(entry, width)],
+      entry.source.split(', '),
+    ]);
+    return table(['name', 'what it is', 'source'], rows);
+  });
+  return [...sections, notes(SYMBOLS, SPELLING, CUT)].join('\n\n');
+}
+
+/** Returns one line for each entry, which ends where the terminal does. */
+function summaries(entries: readonly CatalogueEntry[]): string {
+  const sections = sectionsOf(entries, (functions) => {
+    const nameWidth = Math.max(...functions.map(({ name }) => name.length));
+    const room = widthOf(process.stdout) - nameWidth - GAP;
+    return twoColumns(
+      functions.map(({ name, about }) => [
+        name,
+        about.length > room ? `${about.slice(0, room - 1)}…` : about,
+      ]),
+      'left',
+    );
+  });
+  return [...sections, notes(SYMBOLS, MORE)].join('\n\n');
+}
+
+// The space between two columns of a table, and the usual width of the column of sources.
+const GAP = 3;
+const SOURCE_WIDTH = 20;
+
+/** Returns the entries by kind and framework, each group with its title. */
+function sectionsOf(
+  entries: readonly CatalogueEntry[],
+  draw: (functions: readonly CatalogueEntry[]) => string,
+): string[] {
+  return KINDS.flatMap((kind) => {
     const ofKind = entries.filter((entry) => entry.kind === kind);
     return byFramework(ofKind, ({ framework }) => framework).map(({ framework, functions }) => {
       const title = `${TITLES[kind]}${ofFramework(framework)} ${FLAGS[kind]}`;
-      const rows = functions.map((entry) => [
-        [entry.name, ...aliasLines(entry)],
-        [...inLines(entry.about.split(' '), '', width), ...detailLines(entry, width)],
-        entry.source.split(', '),
-      ]);
-      return `${styled(['bold', 'underline'], title)}\n${table(['name', 'what it is', 'source'], rows)}`;
+      return `${styled(['bold', 'underline'], title)}\n${draw(functions)}`;
     });
   });
-  return [...sections, styled('dim', [SYMBOLS, SPELLING, CUT].join('\n'))].join('\n\n');
+}
+
+function notes(...texts: readonly string[]): string {
+  const lines = texts.flatMap((text) => wrapped(text, widthOf(process.stdout)));
+  return styled('dim', lines.join('\n'));
 }
 
 function aliasLines({ aliases = [] }: CatalogueEntry): Line[] {
@@ -147,8 +192,8 @@ function describe(entry: CatalogueEntry): string {
     ['class', cls],
     ['what it is', about],
   ];
-  if (details) facts.push(['details', wrapped(details.join(' '))]);
-  const differing = differencesOf(unlike).flatMap(wrapped);
+  if (details) facts.push(['details', details.join(' ')]);
+  const differing = differencesOf(unlike);
   if (differing.length > 0) facts.push(['differences', differing]);
   facts.push(['source', source], ['framework', framework]);
   if (aliases) facts.push(['aliases', aliases.join(', ')]);
@@ -157,7 +202,7 @@ function describe(entry: CatalogueEntry): string {
   const optionLines = Object.entries(options).map(([option, value]): Cell[] => [
     option,
     value === null ? 'none' : String(value),
-    ...(help ? [wrapped(help[option]!)] : []),
+    ...(help ? [help[option]!] : []),
   ]);
   const metricLines = Object.entries(metrics);
   return [
@@ -167,10 +212,6 @@ function describe(entry: CatalogueEntry): string {
       : []),
     ...(metricLines.length > 0 ? [table(['metric', 'unit'], metricLines)] : []),
   ].join('\n\n');
-}
-
-function wrapped(text: string): string[] {
-  return inLines(text.split(' '), '', 72);
 }
 
 function settings(options: CatalogueEntry['options']): string[] {

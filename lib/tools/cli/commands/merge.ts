@@ -30,7 +30,7 @@ export function addMerge(program: Command): void {
     const subjects = await plannedSubjects(file, plan, program);
     const page = await reportOnParts(plan, subjects, report);
     const result = await mergePlan(plan, subjects, parts, page?.add);
-    await page?.write(result.subjects);
+    await page?.write(result);
     const skipped = plan.configuration.skipBadRows ? result.skipped : undefined;
     await print(form, showFor(plan)(result, skipped, quiet === true, undefined));
   });

@@ -2,11 +2,13 @@
 import type { Command } from 'commander';
 import { LossError } from '../../../index.js';
 import { evaluateFiles } from '../../parts/index.js';
+import { version } from '../about.js';
 import { product, valuesOfWord } from '../grid.js';
 import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from '../queue-run.js';
+import { checkWritable, REPORT_OPTION, writePage } from '../report-file.js';
 import { rolloutsCommand, runOnRollouts } from '../rollouts-command.js';
 import { settingOf } from '../settings.js';
-import { printableSweep } from '../sweep-result.js';
+import { printableSweep, sweepOf } from '../sweep-result.js';
 import { makeSubject, optionsOf, type TypedSubject, typedSubject } from '../typed-subjects.js';
 import { asksForHelp, type TypedOption, wordsOf } from '../words.js';
 
@@ -26,7 +28,12 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
     summary: 'compute a loss or an algorithm for many option values',
     description:
       'Computes a policy loss or an algorithm on rollout files, once for every combination of option values.',
-    options: submittingOptions(),
+    options: [
+      REPORT_OPTION('write an HTML page that plots the loss and its metrics over the values').conflicts(
+        'queue',
+      ),
+      ...submittingOptions(),
+    ],
     help: HELP,
     examples: EXAMPLES,
   });
@@ -45,10 +52,17 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
         await computeOnQueue(patterns, options, all, command, printableSweep);
         return;
       }
+      const { report } = options;
+      await checkWritable(report);
       const subjects = await Promise.all(all.map((one) => makeSubject(one, command)));
-      await runOnRollouts(patterns, options, [typed], {}, async (run) =>
-        printableSweep(await evaluateFiles(run.files, subjects, run.settings), run.skipped),
-      );
+      await runOnRollouts(patterns, options, [typed], {}, async (run) => {
+        const result = await evaluateFiles(run.files, subjects, run.settings);
+        if (report !== undefined) {
+          const { sweepPage } = await import('../report/sweep-page.js');
+          await writePage(report, sweepPage({ ...sweepOf(result, run.skipped), files: run.files, version }));
+        }
+        return printableSweep(result, run.skipped);
+      });
     });
   }
   return left;
@@ -66,6 +80,7 @@ const EXAMPLES = [
   'sweep rollouts.jsonl --loss cispo --clip-range-high 0.2:0.4:0.1 --enable-mask-clip=true,false',
   'sweep rollouts.parquet --algorithm grpo --kl-loss-fn k1,k2,k3 --kl-coef 0.001,0.01 --json',
   'sweep rollouts.jsonl --algorithm grpo --advantage-fn grpo,rloo,opmd',
+  'sweep rollouts.jsonl --loss ppo --clip-range 0.1:0.4:0.05 --report out.html',
   "sweep 'rollouts/*.jsonl' --loss ppo --clip-range 0.1,0.2 --queue redis://host:6379 --parts /shared/parts",
   "sweep rollouts.jsonl --loss-expr 'max(-A*r, -A*clip(r, 1-low, 1+low))' --set low=0.1:0.3:0.05",
 ];

@@ -1,11 +1,11 @@
 // The page's section of curves. For each loss and algorithm (subject), it shows the loss and the gradient as functions
-// of the ratio, over the distribution of the ratios in the data.
+// of the ratio, over the distribution of the ratios in the data. Figures of all losses come first.
 import { type CurvePoint, curveAt, sampleCurve } from './curves.js';
 import { binsData } from './distributions.js';
 import { type Html, html } from './html.js';
+import { LINE_COLOURS, linesFigure } from './lines-figure.js';
 import { titleOf } from './metrics.js';
-import { rounded } from './numbers.js';
-import type { CurvesData, PageData } from './page-data.js';
+import type { BinsData, PageData } from './page-data.js';
 import { short } from './short-number.js';
 import type { Sketch } from './sketch.js';
 import type { DataStatistics, ReportSubject } from './statistics.js';
@@ -19,6 +19,7 @@ export function curvesSection(
   const range = rangeOf(logRatios);
   const density = logRatios && densityOf(logRatios, range);
   const sampled = subjects.map(({ curve }) => sampleCurve(curve, range));
+  const each = subjects.map((subject, i) => subjectCurves(subject, sampled[i], `curves-${i}`, density, data));
   return html`<section id="curves" aria-labelledby="curves-title">
 <h2 id="curves-title">Loss and gradient by ratio</h2>
 ${
@@ -26,7 +27,7 @@ ${
   html`<p>The loss of a one-token rollout, and its gradient with respect to the log-probability, for advantages 1 and −1.
 ${density && html`The grey area is the distribution of the data’s token ratios. `}<span class="hint">Drag over a chart to zoom in; double-click to zoom out.</span></p>
 `
-}${subjects.map((subject, i) => subjectCurves(subject, sampled[i], `curves-${i}`, density, data))}
+}${overlaidCurves(subjects, sampled, range, density, data)}${each}
 </section>`;
 }
 
@@ -57,7 +58,7 @@ function subjectCurves(
   { title, curve }: ReportSubject,
   points: readonly CurvePoint[] | undefined,
   id: string,
-  density: CurvesData['density'],
+  density: BinsData | undefined,
   data: PageData,
 ): Html {
   if (!points)
@@ -67,7 +68,7 @@ function subjectCurves(
   const values = curveAt(curve, RATIOS)!;
   return html`<section class="subject" aria-labelledby="${id}"><h3 id="${id}">${titleOf(title)}</h3>
 <div class="figures two">
-${figure('loss', points, density, data)}${figure('gradient', points, density, data)}</div>
+${figure('Loss', [0, 2], points, density, data)}${figure('Gradient', [1, 3], points, density, data)}</div>
 <details><summary>Values</summary>
 <div class="scroll" role="region" aria-label="Curve values" tabindex="0">
 <table>
@@ -89,32 +90,77 @@ ${RATIOS.map(
 
 const RATIOS = [0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 2, 4];
 
-const DIGITS = 6;
-
 function figure(
-  y: CurvesData['y'],
+  name: string,
+  [positive, negative]: readonly [number, number],
   points: readonly CurvePoint[],
-  density: CurvesData['density'],
+  density: BinsData | undefined,
   data: PageData,
 ): Html {
-  const [positive, negative] = y === 'loss' ? ([0, 2] as const) : ([1, 3] as const);
-  const number =
-    data.charts.push({
-      kind: 'curves',
-      y,
-      label: 'ratio to the old policy',
-      logRatios: points.map(({ logRatio }) => logRatio),
-      positive: points.map(({ values }) => rounded(values[positive], DIGITS)),
-      negative: points.map(({ values }) => rounded(values[negative], DIGITS)),
-      ...(density && { density }),
-    }) - 1;
-  const name = y === 'loss' ? 'Loss' : 'Gradient';
-  return html`<figure aria-labelledby="chart-${number}-name">
-<figcaption><h4 id="chart-${number}-name">${name}</h4></figcaption>
-<div class="plot" data-chart="${number}" role="img" aria-label="${name} by ratio: one line for advantage 1, one for advantage −1. The table below has the values."></div>
-<p class="readout legend" data-readout="${number}"><span class="key positive">A = 1<output data-slot="positive"></output></span> <span class="key negative">A = −1<output data-slot="negative"></output></span> ${
-    density && html`<span class="key density">token ratios</span> `
-  }<output data-slot="ratio"></output></p>
-</figure>
+  const valuesAt = (i: number) => points.map(({ values }) => values[i]!);
+  return linesFigure(
+    name,
+    `${name} by ratio: one line for advantage 1, one for advantage −1. The table below has the values.`,
+    [
+      { label: 'A = 1', colour: 'up', values: valuesAt(positive) },
+      { label: 'A = −1', colour: 'down', values: valuesAt(negative) },
+    ],
+    { ...BY_RATIO, xs: points.map(({ logRatio }) => logRatio), ...(density && { density }) },
+    data,
+  );
+}
+
+const BY_RATIO = { x: 'ratio', label: 'ratio to the old policy' } as const;
+
+const OVERLAID = [
+  ['Loss, A = 1', 0],
+  ['Loss, A = −1', 2],
+  ['Gradient, A = 1', 1],
+  ['Gradient, A = −1', 3],
+] as const;
+// The number of ratios at which the curves of all losses are compared.
+const SHARED_POINTS = 320;
+
+/** Returns figures with the curves of all losses and algorithms over each other; nothing if fewer than two have curves. */
+function overlaidCurves(
+  subjects: readonly ReportSubject[],
+  sampled: readonly (readonly CurvePoint[] | undefined)[],
+  { low, high }: { low: number; high: number },
+  density: BinsData | undefined,
+  data: PageData,
+): Html | undefined {
+  const drawn = subjects.flatMap(({ title }, i) => (sampled[i] ? [{ title, points: sampled[i] }] : []));
+  if (drawn.length < 2) return undefined;
+  const shown = drawn.slice(0, LINE_COLOURS);
+  const xs = Array.from({ length: SHARED_POINTS + 1 }, (_, i) => low + ((high - low) * i) / SHARED_POINTS);
+  const figures = OVERLAID.map(([name, index]) =>
+    linesFigure(
+      name,
+      `${name}, by ratio: one line for each loss. The tables below have the values.`,
+      shown.map(({ title, points }, i) => ({
+        label: title,
+        colour: `line-${i}`,
+        values: interpolated(points, index, xs),
+      })),
+      { ...BY_RATIO, xs, ...(density && { density }) },
+      data,
+    ),
+  );
+  return html`<section class="subject" aria-labelledby="curves-overlaid"><h3 id="curves-overlaid">All losses together</h3>
+${drawn.length > shown.length && html`<p class="note">The first ${shown.length} of ${drawn.length}.</p>`}
+<div class="figures two">
+${figures}</div>
+</section>
 `;
+}
+
+/** Returns a curve's values at ascending places, between which its own points are straight lines. */
+function interpolated(points: readonly CurvePoint[], index: number, xs: readonly number[]): number[] {
+  let next = 1;
+  return xs.map((x) => {
+    while (next < points.length - 1 && points[next]!.logRatio < x) next++;
+    const [a, b] = [points[next - 1]!, points[next]!];
+    const share = (x - a.logRatio) / (b.logRatio - a.logRatio);
+    return a.values[index]! + Math.min(Math.max(share, 0), 1) * (b.values[index]! - a.values[index]!);
+  });
 }

@@ -7,7 +7,7 @@ import type { RolloutPart } from '../../rollouts/index.js';
 import { noStatistics, type ReportPartResult, StatisticsCollector } from './collect.js';
 import { ReportFindings } from './findings.js';
 import { renderPage } from './render.js';
-import type { DataStatistics, ReportInfo, ReportResult } from './statistics.js';
+import type { Cosines, DataStatistics, ReportInfo, ReportResult } from './statistics.js';
 import { mergeStatistics, statisticsFrom } from './statistics-data.js';
 
 export { RowMeasurer } from '../../doctor/index.js';
@@ -41,9 +41,10 @@ export class ReportBuilder {
   /**
    * Returns the page as self-contained HTML.
    * @param results the results of each loss or algorithm for all parts together, in the order of ReportInfo.subjects.
+   * @param cosines the cosines between their gradients; undefined if the gradients were not compared.
    */
-  finish(results: readonly ReportResult[]): string {
-    return pageOf(this.#info, this.#collector.statistics, results, this.#examination);
+  finish(results: readonly ReportResult[], cosines?: Cosines): string {
+    return pageOf(this.#info, this.#collector.statistics, results, this.#examination, cosines);
   }
 }
 
@@ -75,8 +76,8 @@ export class MergedReportBuilder {
   }
 
   /** Returns the page, as ReportBuilder.finish() does. */
-  finish(results: readonly ReportResult[]): string {
-    return pageOf(this.#info, this.#statistics, results, this.#examination);
+  finish(results: readonly ReportResult[], cosines?: Cosines): string {
+    return pageOf(this.#info, this.#statistics, results, this.#examination, cosines);
   }
 }
 
@@ -85,7 +86,8 @@ function pageOf(
   statistics: DataStatistics,
   results: readonly ReportResult[],
   examination: Examination,
+  cosines: Cosines | undefined,
 ): string {
   const findings = new ReportFindings(examination, examination.finish(), statistics);
-  return renderPage(info, statistics, results, findings);
+  return renderPage(info, statistics, results, findings, cosines);
 }

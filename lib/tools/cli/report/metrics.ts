@@ -27,6 +27,31 @@ ${names.map((name) => line(html`<code>${breakable(name)}</code>`, ({ metrics }) 
 ${differencesList(subjects)}</section>`;
 }
 
+/**
+ * Returns the section with the cosines of the angles between the gradients of losses and algorithms.
+ * @param cosines cosines[i][j] is that of the subjects i and j; null if one of the gradients is 0.
+ */
+export function cosinesSection(
+  subjects: readonly ReportSubject[],
+  cosines: readonly (readonly (number | null)[])[],
+): Html {
+  const titles = subjects.map(({ title }) => titleOf(title));
+  const line = (title: Html, row: readonly (number | null)[]) =>
+    html`<tr><th scope="row">${title}</th>${row.map((cosine) => cell(cosine ?? undefined))}</tr>
+`;
+  return html`<section id="cosines" aria-labelledby="cosines-title">
+<h2 id="cosines-title">Cosines between gradients</h2>
+<div class="scroll" role="region" aria-labelledby="cosines-title" tabindex="0">
+<table>
+<thead><tr><td></td>${titles.map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
+<tbody>
+${titles.map((title, i) => line(title, cosines[i]!))}</tbody>
+</table>
+</div>
+<p class="note">1: two losses move the policy in the same direction; 0: in unrelated ones; −1: in opposite ones.</p>
+</section>`;
+}
+
 /** Returns a row that names the framework above its columns; nothing if all columns are of one framework. */
 function frameworksRow(subjects: readonly ReportSubject[]): Html | undefined {
   const groups: { framework: string; columns: number }[] = [];

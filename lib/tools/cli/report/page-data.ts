@@ -11,7 +11,7 @@ export interface PageData {
   strips: StripData[];
 }
 
-export type ChartData = HistogramData | CurvesData;
+export type ChartData = HistogramData | LinesData;
 
 /** The counts of values in bins of equal width. The first bin begins at `low`. */
 export interface BinsData {
@@ -36,17 +36,27 @@ export interface HistogramData {
   total: number;
 }
 
-/** The data of a chart with two curves over the ratio: `positive` for advantage 1, `negative` for advantage −1. */
-export interface CurvesData {
-  kind: 'curves';
-  /** The quantity that the curves show. */
-  y: 'loss' | 'gradient';
+/** The data of a chart of lines. */
+export interface LinesData {
+  kind: 'lines';
+  /**
+   * What the horizontal axis shows. With 'ratio', `xs` are the natural logarithms of the ratios that it shows; with 'name',
+   * they are indices of `names`.
+   */
+  x: 'ratio' | 'number' | 'name';
   label: string;
-  logRatios: number[];
-  positive: (number | null)[];
-  negative: (number | null)[];
+  xs: number[];
+  names?: string[];
+  lines: LineData[];
   /** The distribution of ln(ratio) in the rollouts; absent if they have no old log-probabilities. */
   density?: BinsData;
+}
+
+/** A line of a chart. */
+export interface LineData {
+  /** The name of its colour in the style sheet. */
+  colour: string;
+  values: (number | null)[];
 }
 
 /** The numbers of the tokens in a row, which the tooltips show. */

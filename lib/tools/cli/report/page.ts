@@ -4,7 +4,7 @@
 // The compiled file is inserted into the page after uPlot and short-number.ts, so it must not import values from any
 // other module.
 import type UPlot from 'uplot';
-import type { BinsData, ChartData, CurvesData, HistogramData, PageData, StripData } from './page-data.js';
+import type { BinsData, ChartData, HistogramData, LinesData, PageData, StripData } from './page-data.js';
 import { short, withMinus } from './short-number.js';
 
 const { uPlot } = globalThis as unknown as { uPlot: typeof UPlot };
@@ -227,32 +227,60 @@ function binAt(edges: readonly number[], x: number): number {
   return Math.floor((x - edges[0]!) / (edges[1]! - edges[0]!));
 }
 
-function curves(chart: CurvesData, readout: HTMLElement) {
-  const { logRatios, positive, negative, density, label } = chart;
-  const slot = (name: string) => readout.querySelector(`[data-slot="${name}"]`)!;
-  const values = [...positive, ...negative].map((y) => Math.abs(y ?? 0));
-  const line = { width: 2, points: { show: false } };
+function lines(chart: LinesData, readout: HTMLElement) {
+  const { x, xs, names = [], density } = chart;
+  const slot = (name: string | number) => readout.querySelector(`[data-slot="${name}"]`)!;
+  const most = chart.lines
+    .flatMap(({ values }) => values)
+    .reduce<number>((a, y) => Math.max(a, Math.abs(y ?? 0)), 0);
   const rest: Partial<UPlot.Options> = {
     scales: { x: { time: false }, y: { range: (_u, low, high) => padded(low, high) } },
-    series: [{}, { ...line, stroke: colour('up') }, { ...line, stroke: colour('down'), dash: [7, 5] }],
-    axes: [ratioAxis(label), valueAxis(values.reduce((most, y) => Math.max(most, y), 0))],
+    series: [
+      {},
+      ...chart.lines.map(
+        (line, i): UPlot.Series => ({
+          width: 2,
+          points: { show: x !== 'ratio' },
+          stroke: colour(line.colour),
+          dash: DASHES[i % DASHES.length]!,
+        }),
+      ),
+    ],
+    axes: [axisOf(chart), valueAxis(most)],
     hooks: {
       drawClear: [(u) => density && drawDensity(u, density)],
-      drawAxes: [drawCross],
+      drawAxes: [(u) => x === 'ratio' && drawCross(u)],
       setCursor: [
         (u) => {
           const at = inBounds(u) ? u.cursor.idx : undefined;
-          const fill = (name: string, text: (i: number) => string) => {
+          const fill = (name: string | number, text: (i: number) => string) => {
             slot(name).textContent = at === null || at === undefined ? '' : text(at);
           };
-          fill('positive', (i) => shown(positive[i]));
-          fill('negative', (i) => shown(negative[i]));
-          fill('ratio', (i) => `at ratio ${short(Math.exp(logRatios[i]!))}`);
+          chart.lines.forEach(({ values }, i) => {
+            fill(i, (at) => shown(values[at]));
+          });
+          fill('x', (at) => {
+            if (x === 'ratio') return `at ratio ${short(Math.exp(xs[at]!))}`;
+            return `at ${x === 'name' ? names[xs[at]!] : short(xs[at]!)}`;
+          });
         },
       ],
     },
   };
-  return { rest, data: [logRatios, positive, negative] as UPlot.AlignedData };
+  return { rest, data: [xs, ...chart.lines.map(({ values }) => values)] as UPlot.AlignedData };
+}
+
+// The key of line i in the legend has the class `dash` with the index of its pattern.
+const DASHES = [[], [7, 5], [2, 4]];
+
+function axisOf({ x, label, xs, names = [] }: LinesData): UPlot.Axis {
+  if (x === 'ratio') return ratioAxis(label);
+  const axis = numberAxis(
+    label,
+    xs.reduce((most, value) => Math.max(most, Math.abs(value)), 0),
+  );
+  if (x === 'number') return axis;
+  return { ...axis, label, splits: () => xs, values: (_u, splits) => splits.map((i) => names[i] ?? '') };
 }
 
 function padded(low: number | null, high: number | null): [number, number] {
@@ -309,7 +337,7 @@ function drawCross(u: UPlot): void {
 
 function draw(element: HTMLElement, chart: ChartData): UPlot {
   const readout = document.querySelector<HTMLElement>(`[data-readout="${element.dataset.chart}"]`)!;
-  const { rest, data } = chart.kind === 'histogram' ? histogram(chart, readout) : curves(chart, readout);
+  const { rest, data } = chart.kind === 'histogram' ? histogram(chart, readout) : lines(chart, readout);
   return new uPlot(options(element.clientWidth, element.clientHeight, rest), data, element);
 }
 

@@ -3,11 +3,11 @@ import { curvesSection } from './curve-figures.js';
 import { distributionsSection } from './distributions.js';
 import { findingsSection, type ReportFindings } from './findings.js';
 import { type Html, html } from './html.js';
-import { metricsSection } from './metrics.js';
+import { cosinesSection, metricsSection } from './metrics.js';
 import type { PageData } from './page-data.js';
 import { rolloutsSection } from './rollouts.js';
 import { coverage, pageOf } from './shell.js';
-import type { DataStatistics, ReportInfo, ReportResult } from './statistics.js';
+import type { Cosines, DataStatistics, ReportInfo, ReportResult } from './statistics.js';
 
 /** Returns a report as a complete HTML page. */
 export function renderPage(
@@ -15,10 +15,12 @@ export function renderPage(
   statistics: DataStatistics,
   results: readonly ReportResult[],
   findings: ReportFindings,
+  cosines: Cosines | undefined,
 ): string {
   const data: PageData = { charts: [], strips: [] };
   const sections = [
     metricsSection(info.subjects, results),
+    ...(cosines ? [cosinesSection(info.subjects, cosines)] : []),
     distributionsSection(info.subjects, statistics, data),
     curvesSection(info.subjects, statistics, data),
     rolloutsSection(info.subjects, statistics, data, findings),
@@ -27,20 +29,24 @@ export function renderPage(
   return pageOf({
     title: `${namesOf(info)} – policy-loss report`,
     version: info.version,
-    header: header(info, statistics),
+    header: header(info, statistics, cosines !== undefined),
     sections,
     data,
   });
 }
 
-function header(info: ReportInfo, statistics: DataStatistics): Html {
+function header(info: ReportInfo, statistics: DataStatistics, hasCosines: boolean): Html {
   return html`<header>
 <p class="eyebrow">policy-loss report</p>
 <h1>${namesOf(info)}</h1>
 <p class="lead">${coverage(info.files, statistics)}</p>
 <nav aria-label="Sections"><ul>
 <li><a href="#metrics">Metrics</a></li>
-<li><a href="#distributions">Distributions</a></li>
+${
+  hasCosines &&
+  html`<li><a href="#cosines">Cosines</a></li>
+`
+}<li><a href="#distributions">Distributions</a></li>
 <li><a href="#curves">Curves</a></li>
 <li><a href="#rollouts">Rollouts</a></li>
 <li><a href="#findings">Findings</a></li>

@@ -36,6 +36,9 @@ export interface ReportResult {
   gradNorm: number;
 }
 
+/** The cosines of the angles between the gradients of each two losses and algorithms; null if one of the gradients is 0. */
+export type Cosines = readonly (readonly (number | null)[])[];
+
 /** The statistics of one loss or algorithm over all unmasked tokens. */
 export interface SubjectStatistics {
   gradients: Sketch;

@@ -1,5 +1,6 @@
 // The style sheet of a report's page: a light and a dark scheme, a layout for any width of the window, and one for
 // paper.
+import { LINE_COLOURS } from './lines-figure.js';
 
 /**
  * The page colours tokens by gradient: one colour for negative gradients, one for positive. This is the number of
@@ -13,17 +14,26 @@ const LIGHT = `
   color-scheme: light;
   --page: #fbfbfa; --text: #1c2228; --soft: #59636e; --line: #dce0e4; --grid: #e9ecee; --panel: #ffffff;
   --up: #0f62ab; --down: #b8450a; --up-cell: 79 163 232; --down-cell: 242 150 74; --bars: #7c8a99; --bars-fill: #7c8a9966;
-  --density: #7c8a9940; --masked: #c9ced3; --warning: #8a3500; --warning-panel: #fff3e6; --focus: #0f62ab;`;
+  --density: #7c8a9940; --masked: #c9ced3; --warning: #8a3500; --warning-panel: #fff3e6; --focus: #0f62ab;
+  --line-0: #0f62ab; --line-1: #b8450a; --line-2: #00795c; --line-3: #8a3d8f; --line-4: #8a6200; --line-5: #4f5b66;
+  --line-6: #c02b57; --line-7: #007a94;`;
 const DARK = `
   color-scheme: dark;
   --page: #14181c; --text: #e4e8eb; --soft: #9ba6b1; --line: #323a42; --grid: #252c33; --panel: #1b2025;
   --up: #6cb4f5; --down: #f5a15d; --up-cell: 27 100 171; --down-cell: 164 80 14; --bars: #93a1b0; --bars-fill: #93a1b055;
-  --density: #93a1b038; --masked: #4a535c; --warning: #ffb778; --warning-panel: #33230f; --focus: #6cb4f5;`;
+  --density: #93a1b038; --masked: #4a535c; --warning: #ffb778; --warning-panel: #33230f; --focus: #6cb4f5;
+  --line-0: #6cb4f5; --line-1: #f5a15d; --line-2: #4fc9a4; --line-3: #d59ad9; --line-4: #e0b94a; --line-5: #aeb8c2;
+  --line-6: #f58aa9; --line-7: #5fd0e3;`;
 
 const shades = Array.from({ length: SHADES }, (_, i) => {
   const alpha = ((i + 1) / SHADES).toFixed(3);
   return `.u${i + 1} { background: rgb(var(--up-cell) / ${alpha}); } .d${i + 1} { background: rgb(var(--down-cell) / ${alpha}); }`;
 }).join('\n');
+
+const lineKeys = Array.from(
+  { length: LINE_COLOURS },
+  (_, i) => `.key.line-${i}::before { border-color: var(--line-${i}); }`,
+).join('\n');
 
 /** The page's style sheet. */
 export const STYLE = `
@@ -64,7 +74,19 @@ main > section { margin-top: 2.5rem; padding-top: 2rem; border-top: 1px solid va
 .subject { margin-top: 1.75rem; }
 footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); font-size: 0.875rem; }
 
-.scroll { overflow-x: auto; max-width: 100%; }
+/* The shadows at the edges and the bar show that a table continues; systems may hide their own bars. */
+.scroll {
+  overflow-x: auto; max-width: 100%; scrollbar-width: thin; scrollbar-color: var(--soft) var(--grid);
+  background:
+    linear-gradient(to left, var(--page) 30%, transparent) right / 2.5rem 100% no-repeat local,
+    linear-gradient(to left, rgb(0 0 0 / 0.25), transparent) right / 0.9rem 100% no-repeat scroll;
+}
+@supports selector(::-webkit-scrollbar) {
+  .scroll { scrollbar-width: auto; scrollbar-color: auto; }
+  .scroll::-webkit-scrollbar { height: 0.6rem; }
+  .scroll::-webkit-scrollbar-track { background: var(--grid); border-radius: 0.3rem; }
+  .scroll::-webkit-scrollbar-thumb { background: var(--soft); border-radius: 0.3rem; }
+}
 table { border-collapse: collapse; font-size: 0.9375rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0 0.3rem 1.5rem; text-align: right; vertical-align: bottom; }
 td { white-space: nowrap; }
@@ -95,8 +117,11 @@ figcaption { margin-bottom: 0.25rem; }
 .legend output { color: var(--text); }
 .key output:not(:empty)::before { content: ": "; }
 .key::before { content: ""; display: inline-block; width: 1.5rem; margin-right: 0.4rem; vertical-align: 0.25em; border-top: 2px solid; }
-.key.positive::before { border-color: var(--up); }
-.key.negative::before { border-color: var(--down); border-top-style: dashed; }
+.key.up::before { border-color: var(--up); }
+.key.down::before { border-color: var(--down); }
+.key.dash-1::before { border-top-style: dashed; }
+.key.dash-2::before { border-top-style: dotted; }
+${lineKeys}
 .key.density::before { border: 0; height: 0.75em; vertical-align: -0.05em; background: var(--density); }
 .u-select { background: var(--density); }
 .u-hz .u-cursor-x { border-right: 1px solid var(--soft); }
@@ -151,7 +176,7 @@ ${shades}
   nav, .hint, #tip, details:not([open]) { display: none; }
   .strip i, .shades i, .key::before, .m { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
   .figures, .figures.two { grid-template-columns: 1fr 1fr; gap: 1rem 1.5rem; }
-  .scroll { overflow: visible; }
+  .scroll { overflow: visible; background: none; }
   .peak { outline-width: 1.5px; }
   main > section { margin-top: 1.25rem; padding-top: 1rem; }
   h2, h3, h4 { break-after: avoid; }
