@@ -1,5 +1,6 @@
 // Writes to stdout and stderr. Results go to stdout, everything else to stderr. Every write that fails is noticed.
 import { fstatSync, writeFileSync } from 'node:fs';
+import { format } from 'node:util';
 import { LossError } from '../../base/errors.js';
 import { describeFailure } from '../rollouts/source.js';
 
@@ -37,6 +38,14 @@ export function note(message: string): void {
   write(process.stderr, `${visible(message)}\n`).catch(() => {
     process.exitCode ||= 1;
   });
+}
+
+/** Makes note() print the warnings of libraries, which may contain text from a server. */
+export function noteConsole(): void {
+  for (const name of ['warn', 'error'] as const)
+    console[name] = (...values: unknown[]) => {
+      for (const line of format(...values).split('\n')) note(line);
+    };
 }
 
 type Stream = typeof process.stdout | typeof process.stderr;
