@@ -246,6 +246,22 @@ describe('a write that fails', () => {
     }
   });
 
+  it('to --report leaves the page before', () => {
+    const words = ['evaluate', EXAMPLE, '--loss', 'ppo', '--quiet', '--report', 'r.html'];
+    writeFileSync(files.path('r.html'), 'before');
+    const { status, stderr } = inShell('ulimit -f 8; "$0" "$@"', ...words);
+    assert.match(
+      stderr,
+      /^error: --report r\.html: expected a file that can be written, got an error \(EFBIG/,
+    );
+    assert.equal(status, 2);
+    assert.equal(readFileSync(files.path('r.html'), 'utf8'), 'before');
+    assert.deepEqual(
+      readdirSync(files.directory).filter((entry) => entry.startsWith('.')),
+      [],
+    );
+  });
+
   it('because the reader is gone is quiet', () => {
     for (const words of COMMANDS) {
       const { status, stderr } = inShell('{ "$0" "$@"; echo "code $?" >&2; } | true', ...words);
