@@ -3,6 +3,7 @@
 import { allocate } from '../base/errors.js';
 import { SLICE, type Steps } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
+import { inputRow } from '../batch/columns.js';
 import { readMask, readRowNumbers } from '../batch/convert.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
 import { type Layout, readLayout } from '../batch/layout.js';
@@ -51,7 +52,8 @@ export class KlPenalty {
     const mask = findInput(batch, this.#mapper, 'action_mask');
     const layout = yield* readLayout(batch, mask.value);
     const masks = yield* readMask(mask.key, mask.value, layout, 'token');
-    const perRow = yield* readRowNumbers(rewards.key, rewards.value, layout.rows);
+    const { hint } = inputRow('rewards');
+    const perRow = yield* readRowNumbers(rewards.key, rewards.value, layout.rows, hint);
     return { ...batch, tokenLevelScores: yield* onLastToken(perRow, masks, layout) };
   }
 }

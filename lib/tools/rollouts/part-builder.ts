@@ -2,7 +2,7 @@
 // which columns the rows have, the numbers of groups and runs, and the number of rows.
 import { describeValue, type LossError } from '../../base/errors.js';
 import type { BatchWith } from '../../batch/batch.js';
-import type { ColumnNames } from './column-names.js';
+import { adviceOnNear, adviceOnStandIn, type ColumnNames } from './column-names.js';
 import {
   COLUMNS,
   type ColumnBuilder,
@@ -51,6 +51,8 @@ export interface RolloutPart extends Rollouts {
   kept: Record<string, unknown>[];
   /** The place of each row in its file, for error messages. */
   places: Place[];
+  /** The names of the columns of the first row in its file, for error messages. */
+  fileColumns?: readonly string[];
   /**
    * Returns the ids of a column that have numbers so far, in the order of their numbers. Numbers begin at 0. The list is
    * empty if the rows have no such column.
@@ -63,8 +65,12 @@ interface Column {
   /** The names that the column may have in files. Error messages show the first one. */
   names: readonly [string, ...string[]];
   builder: ColumnBuilder;
-  /** Whether the rows have this column. All rows have it, or none. */
-  present: boolean;
+  /**
+   * The place of a row that has a value, and of one that has none although it may not lack it. All rows have the column, or
+   * none: once one of these is known, the other is an error.
+   */
+  has: Place | undefined;
+  lacks: Place | undefined;
 }
 
 /** The columns that rows have. */
@@ -97,9 +103,10 @@ export class PartBuilder {
   readonly #limits: PartLimits;
   readonly #logprobs: Column;
   readonly #mask: Column;
+  // All columns but the mask.
   readonly #columns: Column[];
   readonly #given: PresentColumns | undefined;
-  #firstPlace: Place | undefined;
+  #fileColumns: readonly string[] | undefined;
 
   // The part that is being built: the index of its first row, the token at which each row begins, the token at which
   // the next row will begin, the kept values of each row, and the place of each row.
@@ -119,15 +126,14 @@ export class PartBuilder {
     this.#limits = limits;
     this.#names = names;
     this.#given = given;
-    this.#firstPlace = given?.first;
     const columns = names.columns.map((name) => ({
       name,
       names: names.of(name),
       builder: COLUMNS[name].make(),
-      present: given?.columns.includes(name) ?? true,
+      ...this.#givenPlaces(name),
     }));
     [this.#logprobs, this.#mask] = columns as [Column, Column];
-    this.#columns = columns.slice(2);
+    this.#columns = columns.filter((column) => column !== this.#mask);
   }
 
   /**
@@ -140,38 +146,40 @@ export class PartBuilder {
     const { maxRows } = this.#limits;
     if (this.rows + this.skipped >= maxRows) throw errorAt(place, 'ERR_OUT_OF_MEMORY', tooManyRows(maxRows));
     const values = row.read();
+    const fileColumns = row.columns ?? Object.keys(values);
     const makeErrorFor =
       ({ names: [key] }: Column): MakeError =>
       (code, details) =>
         errorAt(place, code, { key, ...details });
 
     const logprobs = columnIn(values, this.#logprobs);
+    const mask = columnIn(values, this.#mask);
+    const isMasked = isList(mask) && mask.length > 0 && mask.every((flag) => flag === 0 || flag === false);
     const needsLogprobs = this.#names.needLogprobs || this.#names.isRenamed('logprobs');
-    if (logprobs === undefined && needsLogprobs) throw missing(this.#logprobs, values, place);
+    if (logprobs === undefined && needsLogprobs && !isMasked)
+      throw missing(this.#logprobs, values, fileColumns, place);
     const makeError = makeErrorFor(this.#logprobs);
     const slot = this.#slotFor(
       logprobs === undefined ? this.#tokensOf(values) : lengthOf(logprobs, makeError),
       makeError,
     );
-    this.#checkPresence(this.#logprobs, logprobs, makeError);
-    if (logprobs !== undefined) this.#logprobs.builder.set(logprobs, slot, makeError);
-    const mask = columnIn(values, this.#mask);
-    if (mask === undefined && this.#names.isRenamed('action_mask')) throw missing(this.#mask, values, place);
+    if (mask === undefined && this.#names.isRenamed('action_mask'))
+      throw missing(this.#mask, values, fileColumns, place);
     this.#mask.builder.set(mask, slot, makeErrorFor(this.#mask));
-
     for (const column of this.#columns) {
       const value = columnIn(values, column);
-      if (value === undefined && this.#names.isRenamed(column.name)) throw missing(column, values, place);
-      this.#checkPresence(column, value, makeErrorFor(column));
-      if (value !== undefined) column.builder.set(value, slot, makeErrorFor(column));
+      const mayLack = this.#mayLack(column, values, isMasked);
+      if (value === undefined && !mayLack && this.#names.isRenamed(column.name))
+        throw missing(column, values, fileColumns, place);
+      checkPresence(column, value, mayLack, makeErrorFor(column));
+      if (value !== undefined || mayLack) column.builder.set(value ?? null, slot, makeErrorFor(column));
     }
 
     const { kept, cost } = this.#keptOf(values, place);
-    if (!this.#firstPlace) {
-      this.#firstPlace = place;
-      for (const column of [this.#logprobs, ...this.#columns])
-        column.present = columnIn(values, column) !== undefined;
-    }
+    for (const column of this.#columns)
+      if (columnIn(values, column) !== undefined) column.has ??= place;
+      else if (!this.#mayLack(column, values, isMasked)) column.lacks ??= place;
+    this.#fileColumns ??= fileColumns;
     this.#kept.push(kept);
     this.#places.push(place);
     this.#starts.push(slot.start);
@@ -204,9 +212,9 @@ export class PartBuilder {
     this.#end = end;
     for (const list of [this.#starts, this.#places, this.#kept]) list.length = this.#setStart;
     this.#openCost = 0;
-    // Unless it is given, the first row decides which columns are present. If no row is left, the next row becomes the
-    // first.
-    if (this.rows === 0) this.#firstPlace = this.#given?.first;
+    // If no row is left, the next ones decide which columns are present.
+    if (this.rows === 0)
+      for (const column of this.#columns) Object.assign(column, this.#givenPlaces(column.name));
   }
 
   /** Returns the remaining rows as the last part. */
@@ -214,22 +222,30 @@ export class PartBuilder {
     return this.#take(this.#places.length);
   }
 
-  /** Throws an error if a row lacks a column that the rows before it have, or the other way round. */
-  #checkPresence(column: Column, value: unknown, makeError: MakeError): void {
-    const first = this.#firstPlace;
-    if (!first || column.present === (value !== undefined)) return;
-    throw makeError('ERR_MISSING_INPUT', {
-      expected: `${COLUMNS[column.name].expected} in every row or in none`,
-      received: column.present
-        ? `none here, but one in ${describePlace(first)}`
-        : `one here, but none in ${describePlace(first)}`,
-    });
+  /**
+   * Returns whether a row may lack a value of a column. One that the user has named must occur, if only with null.
+   * @param isMasked whether all tokens of the row are masked.
+   */
+  #mayLack({ name, names, has }: Column, values: Readonly<RowValues>, isMasked: boolean): boolean {
+    if (this.#names.isRenamed(name) && !has && !(names[0] in values)) return false;
+    const { mayLack } = COLUMNS[name];
+    return mayLack === 'any' || (mayLack === 'masked' && isMasked);
   }
 
-  /** Returns the number of tokens of a row without logprobs: what the file states, or the length of another list. */
+  #givenPlaces(name: RolloutColumn): Pick<Column, 'has' | 'lacks'> {
+    const { columns, first } = this.#given ?? {};
+    return columns?.includes(name) ? { has: first, lacks: undefined } : { has: undefined, lacks: first };
+  }
+
+  /**
+   * Returns the number of tokens of a row without logprobs: what the file states, or the length of another list. A row that
+   * has only a number for all its tokens counts as one token.
+   */
   #tokensOf(values: Readonly<RowValues>): number {
-    const lists = [this.#mask, ...this.#columns].map((column) => columnIn(values, column)).filter(isList);
-    return values[ROW_TOKENS] ?? lists[0]?.length ?? 0;
+    const list = [this.#mask, ...this.#columns].map((column) => columnIn(values, column)).find(isList);
+    const isNumber = (column: Column) =>
+      COLUMNS[column.name].per === 'either' && columnIn(values, column) !== undefined;
+    return values[ROW_TOKENS] ?? list?.length ?? Number(this.#columns.some(isNumber));
   }
 
   /** Returns the position that the next row, of the given number of tokens, will have in the part. */
@@ -277,14 +293,21 @@ export class PartBuilder {
       cuSeqlens,
       actionMask,
     };
-    if (this.#logprobs.present) batch.logprob = this.#logprobs.builder.take(from, end);
-    for (const { name, builder, present } of this.#columns)
-      if (present) batch[COLUMNS[name].key] = builder.take(from, end);
+    for (const column of this.#columns) {
+      const { name, builder } = column;
+      // A part without rows has all columns. Rows that are all masked may lack the logprobs that are needed.
+      const isNeeded = name === 'logprobs' && this.#names.needLogprobs;
+      if (column.has || isNeeded || (rows === 0 && !column.lacks))
+        batch[COLUMNS[name].key] = builder.take(from, end);
+      // The next parts have the same columns.
+      else column.lacks ??= this.#places[0];
+    }
     const part: RolloutPart = {
       batch: batch as Rollouts['batch'],
       rows,
       tokens: actionMask.reduce((sum, m) => sum + m, 0),
       first: this.#first,
+      fileColumns: this.#fileColumns ?? [],
       kept: this.#kept.splice(0, rows),
       places: this.#places.splice(0, rows),
       idsOf: (column) => {
@@ -312,6 +335,22 @@ function lengthOf(logprobs: unknown, makeError: MakeError): number {
   });
 }
 
+/** Throws an error if a row lacks a column that another row has, or the other way round. */
+function checkPresence(
+  { name, has, lacks }: Column,
+  value: unknown,
+  mayLack: boolean,
+  makeError: MakeError,
+): void {
+  const other = value === undefined ? (mayLack ? undefined : has) : lacks;
+  if (!other) return;
+  throw makeError('ERR_MISSING_INPUT', {
+    expected: `${COLUMNS[name].expected} in every row or in none`,
+    received: `${value === undefined ? 'none here, but one' : 'one here, but none'} in ${describePlace(other)}`,
+    hint: COLUMNS[name].hint,
+  });
+}
+
 /** Returns a row's value of a column; undefined if it is absent. null counts as absent. */
 function columnIn(values: Readonly<RowValues>, { names }: Column): unknown {
   for (const name of names) {
@@ -321,24 +360,29 @@ function columnIn(values: Readonly<RowValues>, { names }: Column): unknown {
   return undefined;
 }
 
-/** Returns the error to throw for a row that lacks a required column. */
-function missing({ name, names }: Column, values: Readonly<RowValues>, place: Place): LossError {
-  const standIn = name === 'logprobs' && STAND_INS.find((other) => other in values);
+/**
+ * Returns the error to throw for a row that lacks a required column.
+ * @param names the names of the file's columns.
+ */
+function missing(
+  column: Column,
+  values: Readonly<RowValues>,
+  names: readonly string[],
+  place: Place,
+): LossError {
+  const { expected, hint } = COLUMNS[column.name];
+  const [wanted] = column.names;
+  const isNull = column.names.some((name) => values[name] === null);
   return errorAt(place, 'ERR_MISSING_INPUT', {
-    key: names[0],
-    expected: COLUMNS[name].expected,
-    received: names.some((name) => values[name] === null)
-      ? 'null'
-      : describeColumns('a row', Object.keys(values)),
-    hint: standIn
-      ? `To evaluate at a ratio of 1, as a trainer does first, let ${standIn} stand in: --column logprobs=${standIn}`
-      : undefined,
+    key: wanted,
+    expected,
+    received: isNull ? 'null' : describeColumns('a row', names),
+    hint:
+      (isNull ? hint : adviceOnNear(column.name, wanted, names)) ??
+      adviceOnStandIn(column.name, names) ??
+      hint,
   });
 }
-
-// Columns of log-probabilities that can stand in for those of the current policy, which most trainers do not save.
-const STAND_INS = ['old_logprobs', 'old_log_probs', 'rollout_logprobs', 'rollout_log_probs'];
-
 // The text in kept values counts towards a part's capacity. This many characters cost as much as one token.
 const CHARACTERS_PER_TOKEN = 16;
 

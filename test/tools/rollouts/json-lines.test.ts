@@ -178,6 +178,59 @@ describe('reading JSON lines', () => {
     assert.ok(last >= 1);
   });
 
+  describe('with missing numbers', () => {
+    const { NaN: nan, POSITIVE_INFINITY: infinity } = Number;
+
+    it('reads NaN, Infinity and null in lists, and as numbers of a row', async () => {
+      const file = folder.write(
+        'nan.jsonl',
+        '{"logprobs":[NaN,-Infinity,null,-1],"advantages":Infinity,"reward":NaN,"v_star": -Infinity }\n' +
+          '{"logprobs":[nan,-inf],"advantages":NaN,"reward":2,"v_star":1}',
+      );
+      const { batch } = await readRollouts([file]);
+      assert.deepEqual(batch.logprob, Float32Array.of(nan, -infinity, nan, -1, nan, -infinity));
+      assert.deepEqual(batch.advantages, Float32Array.of(infinity, infinity, infinity, infinity, nan, nan));
+      assert.deepEqual(batch.rewards, Float64Array.of(nan, 2));
+      assert.deepEqual(batch.vStar, Float64Array.of(-infinity, 1));
+    });
+
+    it('lets rows lack their reward, whichever they are', async () => {
+      const rows = [1, null, undefined, 0].map((reward) => ({ logprobs: [-1], reward }));
+      for (let i = 0; i < rows.length; i++) {
+        const turned = [...rows.slice(i), ...rows.slice(0, i)];
+        const { batch } = await readRollouts([folder.write('rewards.jsonl', linesOf(...turned))]);
+        const expected = Float64Array.from(turned, ({ reward }) => reward ?? nan);
+        assert.deepEqual(batch.rewards, expected);
+      }
+      const none = await readRollouts([folder.write('none.jsonl', linesOf(...rows.slice(1, 3)))]);
+      assert.equal('rewards' in none.batch, false);
+    });
+
+    it('lets rows whose tokens are all masked lack any numbers', async () => {
+      const full = { logprobs: [-1, -2], old_logprobs: [-3, -4], reward_baseline: 1 };
+      const masked = { action_mask: [0, false], logprobs: null, old_logprobs: null };
+      for (const rows of [
+        [full, masked],
+        [masked, full],
+      ]) {
+        const { batch } = await readRollouts([folder.write('masked.jsonl', linesOf(...rows))]);
+        const of = (values: readonly number[]) => rows.flatMap((row) => (row === full ? values : [nan, nan]));
+        assert.deepEqual(batch.logprob, Float32Array.from(of([-1, -2])));
+        assert.deepEqual(batch.oldLogprob, Float32Array.from(of([-3, -4])));
+        const baselines = rows.map((row) => (row === full ? 1 : nan));
+        assert.deepEqual(batch.rewardBaselines, Float64Array.from(baselines));
+      }
+      const alone = await readRollouts([folder.write('alone.jsonl', linesOf(masked))]);
+      assert.deepEqual(alone.batch.logprob, Float32Array.of(nan, nan));
+    });
+
+    it('counts a row with only one number for all its tokens as one token', async () => {
+      const file = folder.write('scalars.jsonl', linesOf({ advantages: 0.5 }, { advantages: -0.5 }));
+      const { batch, tokens } = await readRollouts([file], { logprobs: 'optional' });
+      assert.deepEqual([tokens, batch.advantages], [2, Float32Array.of(0.5, -0.5)]);
+    });
+  });
+
   const good = '{"logprobs":[-1,-2],"old_logprobs":[-1,-2]}\n';
   describe('rejects', () => {
     it('a truncated line', () =>
@@ -189,14 +242,6 @@ describe('reading JSON lines', () => {
         'line 2',
         'expected a JSON object, got an array of length 2',
       ));
-    for (const word of ['NaN', '-Infinity'])
-      it(`${word} as a number`, () =>
-        refuses(
-          `${good}{"text":"a \\"","logprobs":[-1,${word}]}`,
-          'ERR_INVALID_INPUT',
-          'line 2',
-          `got ${word.replace('-', '')}, which JSON cannot represent`,
-        ));
     it('a line with NaN only inside a string, without blaming NaN', () =>
       refuses(
         `${good}{"text":"NaN \\" NaN","logprobs":[-1,}`,
@@ -210,8 +255,21 @@ describe('reading JSON lines', () => {
         'ERR_MISSING_INPUT',
         'line 1',
         'logprobs: expected a list',
-        'logprob, x',
+        'logprob, x. Did you mean logprob? Then add --column logprobs=logprob',
       ));
+    it('a row whose logprobs have almost their name, with that name before one that can stand in', () =>
+      refuses(
+        '{"log_probs":[-1],"old_logprobs":[-1]}',
+        'ERR_MISSING_INPUT',
+        /Did you mean log_probs\? .*=log_probs$/,
+      ));
+    it('a row without a column of the name that the user gave', async () => {
+      const file = folder.write('renamed.jsonl', '{"logprobs":[-1],"scores":1}');
+      await assert.rejects(
+        readRollouts([file], { rename: { reward: 'score' } }),
+        /score: expected a number, .*Did you mean scores\? Then add --column reward=scores$/,
+      );
+    });
     it('logprobs that are not a list', () =>
       refuses('{"logprobs":-1}', 'ERR_INVALID_INPUT', 'line 1: logprobs', 'got number -1'));
     it('lists of different lengths', () =>
@@ -236,8 +294,24 @@ describe('reading JSON lines', () => {
         'ERR_INVALID_INPUT',
         "line 2: logprobs[1]: expected a number, got '-2'",
       ));
-    it('null among numbers', () =>
-      refuses('{"logprobs":[-1],"advantages":[null]}', 'ERR_INVALID_INPUT', 'advantages[0]', 'got null'));
+    it('null in a mask', () =>
+      refuses('{"logprobs":[-1],"action_mask":[null]}', 'ERR_INVALID_INPUT', 'action_mask[0]', 'got null'));
+    it('NaN and Infinity as ids', async () => {
+      for (const id of ['NaN', '-Infinity'])
+        await refuses(
+          `{"logprobs":[-1],"task_id":${id}}`,
+          'ERR_INVALID_INPUT',
+          'task_id: expected a finite number or a string',
+        );
+    });
+    it('words that only look like NaN or Infinity', async () => {
+      for (const word of ['NaNs', '2Infinity', '0.inf', 'NaN NaN', 'infinity'])
+        await refuses(
+          `{"logprobs":[-1,${word}]}`,
+          'ERR_INVALID_INPUT',
+          /does not parse|expected a JSON object/,
+        );
+    });
     it('a list instead of one number', () =>
       refuses(
         '{"logprobs":[-1],"reward":[1]}',
