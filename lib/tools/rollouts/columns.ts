@@ -257,7 +257,7 @@ export interface ColumnKind {
   expected: string;
   /** Whether a row has one value per token ('token'), a single value ('row'), or one of the two ('either'). */
   per: 'token' | 'row' | 'either';
-  /** Which rows may lack a value if others have one: their value is then NaN. */
+  /** Which rows may lack a value if the first row has one, or null. Their value is NaN. */
   mayLack: 'none' | 'masked' | 'any';
   /** What to do if a value is missing, for error messages. */
   hint?: string | undefined;

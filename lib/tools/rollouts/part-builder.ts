@@ -65,12 +65,8 @@ interface Column {
   /** The names that the column may have in files. Error messages show the first one. */
   names: readonly [string, ...string[]];
   builder: ColumnBuilder;
-  /**
-   * The place of a row that has a value, and of one that has none although it may not lack it. All rows have the column, or
-   * none: once one of these is known, the other is an error.
-   */
-  has: Place | undefined;
-  lacks: Place | undefined;
+  /** Whether the rows have this column. All rows have it, or none, apart from values that are missing. */
+  present: boolean;
 }
 
 /** The columns that rows have. */
@@ -106,7 +102,8 @@ export class PartBuilder {
   // All columns but the mask.
   readonly #columns: Column[];
   readonly #given: PresentColumns | undefined;
-  #fileColumns: readonly string[] | undefined;
+  #firstPlace: Place | undefined;
+  #fileColumns: readonly string[] = [];
 
   // The part that is being built: the index of its first row, the token at which each row begins, the token at which
   // the next row will begin, the kept values of each row, and the place of each row.
@@ -126,11 +123,12 @@ export class PartBuilder {
     this.#limits = limits;
     this.#names = names;
     this.#given = given;
+    this.#firstPlace = given?.first;
     const columns = names.columns.map((name) => ({
       name,
       names: names.of(name),
       builder: COLUMNS[name].make(),
-      ...this.#givenPlaces(name),
+      present: given?.columns.includes(name) ?? true,
     }));
     [this.#logprobs, this.#mask] = columns as [Column, Column];
     this.#columns = columns.filter((column) => column !== this.#mask);
@@ -156,7 +154,7 @@ export class PartBuilder {
     const mask = columnIn(values, this.#mask);
     const isMasked = isList(mask) && mask.length > 0 && mask.every((flag) => flag === 0 || flag === false);
     const needsLogprobs = this.#names.needLogprobs || this.#names.isRenamed('logprobs');
-    if (logprobs === undefined && needsLogprobs && !isMasked)
+    if (logprobs === undefined && needsLogprobs && !this.#mayLack(this.#logprobs, values, isMasked))
       throw missing(this.#logprobs, values, fileColumns, place);
     const makeError = makeErrorFor(this.#logprobs);
     const slot = this.#slotFor(
@@ -166,20 +164,23 @@ export class PartBuilder {
     if (mask === undefined && this.#names.isRenamed('action_mask'))
       throw missing(this.#mask, values, fileColumns, place);
     this.#mask.builder.set(mask, slot, makeErrorFor(this.#mask));
-    for (const column of this.#columns) {
-      const value = columnIn(values, column);
-      const mayLack = this.#mayLack(column, values, isMasked);
-      if (value === undefined && !mayLack && this.#names.isRenamed(column.name))
+    const found = this.#columns.map((column) => {
+      const value = columnIn(values, column) ?? (this.#mayLack(column, values, isMasked) ? null : undefined);
+      if (value === undefined && this.#names.isRenamed(column.name))
         throw missing(column, values, fileColumns, place);
-      checkPresence(column, value, mayLack, makeErrorFor(column));
-      if (value !== undefined || mayLack) column.builder.set(value ?? null, slot, makeErrorFor(column));
-    }
+      this.#checkPresence(column, value, makeErrorFor(column));
+      if (value !== undefined) column.builder.set(value, slot, makeErrorFor(column));
+      return value;
+    });
 
     const { kept, cost } = this.#keptOf(values, place);
-    for (const column of this.#columns)
-      if (columnIn(values, column) !== undefined) column.has ??= place;
-      else if (!this.#mayLack(column, values, isMasked)) column.lacks ??= place;
-    this.#fileColumns ??= fileColumns;
+    if (!this.#firstPlace) {
+      this.#firstPlace = place;
+      this.#fileColumns = fileColumns;
+      this.#columns.forEach((column, i) => {
+        column.present = found[i] !== undefined;
+      });
+    }
     this.#kept.push(kept);
     this.#places.push(place);
     this.#starts.push(slot.start);
@@ -212,9 +213,9 @@ export class PartBuilder {
     this.#end = end;
     for (const list of [this.#starts, this.#places, this.#kept]) list.length = this.#setStart;
     this.#openCost = 0;
-    // If no row is left, the next ones decide which columns are present.
-    if (this.rows === 0)
-      for (const column of this.#columns) Object.assign(column, this.#givenPlaces(column.name));
+    // Unless it is given, the first row decides which columns are present. If no row is left, the next row becomes the
+    // first.
+    if (this.rows === 0) this.#firstPlace = this.#given?.first;
   }
 
   /** Returns the remaining rows as the last part. */
@@ -223,18 +224,28 @@ export class PartBuilder {
   }
 
   /**
-   * Returns whether a row may lack a value of a column. One that the user has named must occur, if only with null.
+   * Returns whether a row may lack a value of a column that other rows have. The first row may only lack a reward, which is
+   * null then.
    * @param isMasked whether all tokens of the row are masked.
    */
-  #mayLack({ name, names, has }: Column, values: Readonly<RowValues>, isMasked: boolean): boolean {
-    if (this.#names.isRenamed(name) && !has && !(names[0] in values)) return false;
+  #mayLack({ name, names, present }: Column, values: Readonly<RowValues>, isMasked: boolean): boolean {
     const { mayLack } = COLUMNS[name];
-    return mayLack === 'any' || (mayLack === 'masked' && isMasked);
+    if (!this.#firstPlace) return mayLack === 'any' && names.some((each) => values[each] === null);
+    return present && (mayLack === 'any' || (mayLack === 'masked' && isMasked));
   }
 
-  #givenPlaces(name: RolloutColumn): Pick<Column, 'has' | 'lacks'> {
-    const { columns, first } = this.#given ?? {};
-    return columns?.includes(name) ? { has: first, lacks: undefined } : { has: undefined, lacks: first };
+  /** Throws an error if a row lacks a column that the rows before it have, or the other way round. */
+  #checkPresence({ name, present }: Column, value: unknown, makeError: MakeError): void {
+    const first = this.#firstPlace;
+    if (!first || present === (value !== undefined)) return;
+    const { expected, hint } = COLUMNS[name];
+    throw makeError('ERR_MISSING_INPUT', {
+      expected: `${expected} in every row or in none`,
+      received: present
+        ? `none here, but one in ${describePlace(first)}`
+        : `one here, but none in ${describePlace(first)}`,
+      hint,
+    });
   }
 
   /**
@@ -293,21 +304,14 @@ export class PartBuilder {
       cuSeqlens,
       actionMask,
     };
-    for (const column of this.#columns) {
-      const { name, builder } = column;
-      // A part without rows has all columns. Rows that are all masked may lack the logprobs that are needed.
-      const isNeeded = name === 'logprobs' && this.#names.needLogprobs;
-      if (column.has || isNeeded || (rows === 0 && !column.lacks))
-        batch[COLUMNS[name].key] = builder.take(from, end);
-      // The next parts have the same columns.
-      else column.lacks ??= this.#places[0];
-    }
+    for (const { name, builder, present } of this.#columns)
+      if (present) batch[COLUMNS[name].key] = builder.take(from, end);
     const part: RolloutPart = {
       batch: batch as Rollouts['batch'],
       rows,
       tokens: actionMask.reduce((sum, m) => sum + m, 0),
       first: this.#first,
-      fileColumns: this.#fileColumns ?? [],
+      fileColumns: this.#fileColumns,
       kept: this.#kept.splice(0, rows),
       places: this.#places.splice(0, rows),
       idsOf: (column) => {
@@ -332,22 +336,6 @@ function lengthOf(logprobs: unknown, makeError: MakeError): number {
   throw makeError('ERR_INVALID_INPUT', {
     expected: COLUMNS.logprobs.expected,
     received: describeValue(logprobs),
-  });
-}
-
-/** Throws an error if a row lacks a column that another row has, or the other way round. */
-function checkPresence(
-  { name, has, lacks }: Column,
-  value: unknown,
-  mayLack: boolean,
-  makeError: MakeError,
-): void {
-  const other = value === undefined ? (mayLack ? undefined : has) : lacks;
-  if (!other) return;
-  throw makeError('ERR_MISSING_INPUT', {
-    expected: `${COLUMNS[name].expected} in every row or in none`,
-    received: `${value === undefined ? 'none here, but one' : 'one here, but none'} in ${describePlace(other)}`,
-    hint: COLUMNS[name].hint,
   });
 }
 

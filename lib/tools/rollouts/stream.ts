@@ -105,7 +105,9 @@ export interface StreamOptions extends ReadOptions {
  *
  * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
  * (`.jsonl.gz`). A null value counts as absent, and in a list of numbers as NaN. Every column except action_mask must have
- * a value in every row or in none; but the value of a masked row, or a reward, that is absent counts as NaN. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size
+ * a value in every row or in none. Later rows may lack a reward, and rows whose tokens are all masked may lack any numbers;
+ * these are NaN then. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on
+ * the size
  * of the files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice. A
  * maxRowTokens of more than 9 million raises this limit.
  *

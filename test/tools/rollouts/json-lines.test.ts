@@ -1,7 +1,7 @@
 /** Tests how JSON lines are read into batches, and that errors name the file, the line and the column. */
 import assert from 'node:assert/strict';
 import { LossError } from '../../../lib/index.js';
-import { columnOfKey, readRollouts } from '../../../lib/tools/rollouts/index.js';
+import { columnOfKey, readRollouts, streamRollouts } from '../../../lib/tools/rollouts/index.js';
 import { temporaryFolder } from '../../support/temporary-folder.js';
 
 describe('reading JSON lines', () => {
@@ -194,34 +194,37 @@ describe('reading JSON lines', () => {
       assert.deepEqual(batch.vStar, Float64Array.of(-infinity, 1));
     });
 
-    it('lets rows lack their reward, whichever they are', async () => {
-      const rows = [1, null, undefined, 0].map((reward) => ({ logprobs: [-1], reward }));
-      for (let i = 0; i < rows.length; i++) {
-        const turned = [...rows.slice(i), ...rows.slice(0, i)];
-        const { batch } = await readRollouts([folder.write('rewards.jsonl', linesOf(...turned))]);
-        const expected = Float64Array.from(turned, ({ reward }) => reward ?? nan);
-        assert.deepEqual(batch.rewards, expected);
+    it('lets rows lack their reward, in parts too', async () => {
+      for (const rewards of [
+        [1, null, undefined, 0],
+        [null, undefined, 1, null],
+      ]) {
+        const file = folder.write(
+          'rewards.jsonl',
+          linesOf(...rewards.map((reward) => ({ logprobs: [-1], reward }))),
+        );
+        const expected = Float64Array.from(rewards, (reward) => reward ?? nan);
+        assert.deepEqual((await readRollouts([file])).batch.rewards, expected);
+        let row = 0;
+        for await (const { batch } of streamRollouts([file], { maxTokens: 1 }))
+          assert.deepEqual(batch.rewards, expected.subarray(row, ++row));
       }
-      const none = await readRollouts([folder.write('none.jsonl', linesOf(...rows.slice(1, 3)))]);
-      assert.equal('rewards' in none.batch, false);
+      await refuses(
+        linesOf({ logprobs: [-1] }, { logprobs: [-1], reward: 1 }),
+        'ERR_MISSING_INPUT',
+        /line 2: reward: .* one here, but none in .*line 1\. TRL leaves/,
+      );
     });
 
     it('lets rows whose tokens are all masked lack any numbers', async () => {
       const full = { logprobs: [-1, -2], old_logprobs: [-3, -4], reward_baseline: 1 };
       const masked = { action_mask: [0, false], logprobs: null, old_logprobs: null };
-      for (const rows of [
-        [full, masked],
-        [masked, full],
-      ]) {
-        const { batch } = await readRollouts([folder.write('masked.jsonl', linesOf(...rows))]);
-        const of = (values: readonly number[]) => rows.flatMap((row) => (row === full ? values : [nan, nan]));
-        assert.deepEqual(batch.logprob, Float32Array.from(of([-1, -2])));
-        assert.deepEqual(batch.oldLogprob, Float32Array.from(of([-3, -4])));
-        const baselines = rows.map((row) => (row === full ? 1 : nan));
-        assert.deepEqual(batch.rewardBaselines, Float64Array.from(baselines));
-      }
-      const alone = await readRollouts([folder.write('alone.jsonl', linesOf(masked))]);
-      assert.deepEqual(alone.batch.logprob, Float32Array.of(nan, nan));
+      const { batch } = await readRollouts([folder.write('masked.jsonl', linesOf(full, masked, full))]);
+      assert.deepEqual(batch.logprob, Float32Array.of(-1, -2, nan, nan, -1, -2));
+      assert.deepEqual(batch.oldLogprob, Float32Array.of(-3, -4, nan, nan, -3, -4));
+      assert.deepEqual(batch.rewardBaselines, Float64Array.of(1, nan, 1));
+      // Whether the first row is masked or not, it decides which columns there are.
+      await refuses(linesOf({ ...masked, logprobs: [-1, -2] }, full), 'ERR_MISSING_INPUT', 'but none in');
     });
 
     it('counts a row with only one number for all its tokens as one token', async () => {
