@@ -51,7 +51,7 @@ export function* readNamedRewards(
         index,
         expected: 'a finite number',
         received: String(numbers[index]),
-        hint,
+        hint: Number.isNaN(numbers[index]) ? hint : undefined,
       });
     rewards.set(numbers, k * rows);
   }
@@ -110,7 +110,7 @@ export function nonFiniteError(
       index,
       expected: 'a finite number',
       received: String(value),
-      hint,
+      hint: Number.isNaN(value) ? hint : undefined,
     });
   if (name === 'rewards') return errorAt(row, native.rewards![row]!);
   if (name === 'reward_baselines') return errorAt(row, native.baselines![row]!);

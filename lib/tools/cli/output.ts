@@ -233,7 +233,7 @@ export class ProgressBar implements EvaluationProgress {
       left: share > 0 ? duration((seconds * (1 - share)) / share) : '–',
       more,
     };
-    // Other workers report some of the texts, through the queue.
+    // Workers report some of these texts through the queue.
     const shown = Object.fromEntries(Object.entries(about).map(([name, text]) => [name, visible(text)]));
     if (this.#bar) this.#bar.update(Math.floor(share * STEPS), shown);
     else this.#bar = this.#start(share, shown);

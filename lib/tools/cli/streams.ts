@@ -40,7 +40,7 @@ export function note(message: string): void {
   });
 }
 
-/** Makes note() print the warnings of libraries, which may contain text from a server. */
+/** Lets note() print what libraries write to the console as warnings, because it may contain text from a server. */
 export function noteConsole(): void {
   for (const name of ['warn', 'error'] as const)
     console[name] = (...values: unknown[]) => {

@@ -226,7 +226,7 @@ class InputCollector {
           key: 'reward',
           expected: 'a finite number',
           received: String(reward),
-          hint: COLUMNS.reward.hint,
+          hint: Number.isNaN(reward) ? COLUMNS.reward.hint : undefined,
         });
       this.#rewards.push(reward);
     });
@@ -241,7 +241,7 @@ class InputCollector {
           key: 'token_level_rewards',
           expected: 'finite numbers',
           received: `numbers whose sum is ${sum}`,
-          hint: COLUMNS.token_level_rewards.hint,
+          hint: Number.isNaN(sum) ? COLUMNS.token_level_rewards.hint : undefined,
         });
       this.#rewards.push(sum);
     }

@@ -104,11 +104,12 @@ export interface StreamOptions extends ReadOptions {
  * padding and no prompts, and their columns have the names of rollout columns in addition to their own.
  *
  * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
- * (`.jsonl.gz`). A null value counts as absent, and in a list of numbers as NaN. Every column except action_mask must have
- * a value in every row or in none. Later rows may lack a reward, and rows whose tokens are all masked may lack any numbers;
- * these are NaN then. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on
- * the size
- * of the files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice. A
+ * (`.jsonl.gz`). A null value counts as absent, and in a list of numbers as NaN. Every column except action_mask must
+ * have a value in every row or in none. Later rows may lack a reward, and rows whose tokens are all masked may lack any
+ * numbers; these are NaN then.
+ *
+ * The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size of the
+ * files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice. A
  * maxRowTokens of more than 9 million raises this limit.
  *
  * @param files the names of the files. A range of a file, as cutFile() returns it, stands for some of its rows.
