@@ -3,6 +3,7 @@
 import { allocate } from '../base/errors.js';
 import { SLICE, type Steps } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
+import { inputRow } from '../batch/columns.js';
 import { readRowNumbers } from '../batch/convert.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
 import { type Layout, readLayout } from '../batch/layout.js';
@@ -50,7 +51,8 @@ export class KlPenalty {
     if (!rewards) throw missingInput(this.#mapper, 'token_level_scores', 'a score per token, or rewards');
     const layout = yield* readLayout(batch, nestedIn(batch, this.#mapper));
     const masks = yield* readActionMask(batch, this.#mapper, layout);
-    const perRow = yield* readRowNumbers(rewards.key, rewards.value, layout.rows);
+    const { hint } = inputRow('rewards');
+    const perRow = yield* readRowNumbers(rewards.key, rewards.value, layout.rows, hint);
     return { ...batch, tokenLevelScores: yield* onLastToken(perRow, masks, layout) };
   }
 }

@@ -22,6 +22,8 @@ interface InputRow {
   readonly expected: string;
   /** A sentence about it without its shape, for the published declarations and docs/columns.md. */
   readonly help: string;
+  /** What to do if a value is missing or NaN, for error messages. */
+  readonly hint?: string;
   /** verl's name, if it differs. */
   readonly verl?: string;
   /** The column's name in rollout files. Undefined if files have none. */
@@ -37,6 +39,11 @@ interface InputRow {
   /** The member of a native batch that has the input, if it has a member of its own. */
   readonly member?: keyof NativeAdvantageBatch;
 }
+
+const UNSCORED =
+  'TRL leaves a completion without a reward out of the mean and deviation of its group and gives it advantage 0, ' +
+  'ms-swift counts it as 0, and in Trinity-RFT, verl and NeMo-RL it makes the advantages of its whole group NaN. ' +
+  'Give it a reward, leave its row out, or pass advantages';
 
 /** The table. Its order is that of the package's documentation. */
 export const INPUTS = {
@@ -141,6 +148,7 @@ export const INPUTS = {
     per: 'row',
     expected: 'a reward per row',
     help: 'the reward of each row, for advantage functions',
+    hint: UNSCORED,
     file: 'reward',
     row: 0,
     member: 'rewards',
@@ -150,6 +158,7 @@ export const INPUTS = {
     per: 'token',
     expected: 'a reward per token, or the key rewards with one per row',
     help: 'the reward of each token',
+    hint: UNSCORED,
     file: 'token_level_rewards',
     advantage: 0,
   },

@@ -150,6 +150,7 @@ type Copy<S, T> = (key: string, values: S, from: number, out: T, at: number, cou
 
 /**
  * Copies numbers into a typed array, from one index of each list on.
+ * @param hint what to do about an element that is missing, for the error.
  * @throws LossError `ERR_INVALID_INPUT` for an element that is not a number.
  */
 export function copyNumbers(
@@ -159,6 +160,7 @@ export function copyNumbers(
   out: Float32Array | Float64Array,
   at: number,
   count: number,
+  hint?: string,
 ): void {
   for (let i = 0; i < count; i++) {
     const x = values[from + i];
@@ -168,6 +170,7 @@ export function copyNumbers(
         index: at + i,
         expected: 'a number',
         received: describeValue(x),
+        hint: x === null || x === undefined ? hint : undefined,
       });
     out[at + i] = x;
   }
@@ -317,10 +320,16 @@ export function* readMask(
 
 /**
  * Reads one number per row. NaN and infinities are accepted.
+ * @param hint what to do about a number that is missing, for the error.
  * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
  * wrong.
  */
-export function* readRowNumbers(key: string, value: unknown, rows: number): Steps<Float64Array> {
+export function* readRowNumbers(
+  key: string,
+  value: unknown,
+  rows: number,
+  hint?: string,
+): Steps<Float64Array> {
   const isFloat64 = isFloat64Array(value);
   const isTyped = isFloat64 || isFloat32Array(value);
   if (isTyped) checkAttached(key, value);
@@ -333,7 +342,8 @@ export function* readRowNumbers(key: string, value: unknown, rows: number): Step
   checkRows(key, value.length, rows);
   if (isFloat64) return fixedLength(value);
   const numbers = newArray(key, rows, () => new Float64Array(rows));
-  yield* isTyped ? copyList(key, value, numbers, copyFloats) : copyList(key, value, numbers, copyNumbers);
+  const copy: Copy<readonly unknown[], Float64Array> = (...given) => copyNumbers(...given, hint);
+  yield* isTyped ? copyList(key, value, numbers, copyFloats) : copyList(key, value, numbers, copy);
   return numbers;
 }
 

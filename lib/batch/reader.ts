@@ -307,9 +307,9 @@ function convertedInput(
   value: unknown,
   layout: Layout,
 ): Steps<Converted> {
-  const { type, per } = inputRow(name);
+  const { type, per, hint } = inputRow(name);
   if (type === 'flags') return readMask(key, value, layout, per === 'row' ? 'row' : 'token');
-  if (type === 'numbers') return readRowNumbers(key, value, layout.rows);
+  if (type === 'numbers') return readRowNumbers(key, value, layout.rows, hint);
   if (type === 'ids') return readRowIds(key, value, layout.rows);
   return readFloats(key, value, layout, mayBePerRow);
 }

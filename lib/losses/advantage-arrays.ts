@@ -7,7 +7,7 @@ import { isFloat32Array } from '../base/kinds.js';
 import type { Steps } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
 import type { InputName } from '../batch/columns.js';
-import { ADVANTAGE_COLUMNS } from '../batch/columns.js';
+import { ADVANTAGE_COLUMNS, inputRow } from '../batch/columns.js';
 import { readRowNumbers } from '../batch/convert.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
 import { describeShape, type Layout } from '../batch/layout.js';
@@ -42,7 +42,8 @@ export function* readNamedRewards(
         expected: 'a reward per row, in host memory',
         received: onDevice ? 'a batch on a device' : 'a batch without it',
       });
-    const numbers = yield* readRowNumbers(found.key, found.value, rows);
+    const { hint } = inputRow('rewards');
+    const numbers = yield* readRowNumbers(found.key, found.value, rows, hint);
     const index = numbers.findIndex((reward) => !Number.isFinite(reward));
     if (index >= 0)
       throw new LossError('ERR_INVALID_INPUT', {
@@ -50,6 +51,7 @@ export function* readNamedRewards(
         index,
         expected: 'a finite number',
         received: String(numbers[index]),
+        hint: Number.isNaN(numbers[index]) ? hint : undefined,
       });
     rewards.set(numbers, k * rows);
   }
@@ -91,12 +93,15 @@ export function nonFiniteError(
   masked: boolean,
 ): LossError {
   const name = INPUTS[input]!;
-  if (source === undefined)
-    return new LossError('ERR_INVALID_INPUT', {
-      key: name,
+  const { hint } = inputRow(name);
+  const errorIn = (key: string) =>
+    new LossError('ERR_INVALID_INPUT', {
+      key,
       expected: 'finite numbers',
       received: `a number that is not finite in row ${row}`,
+      hint,
     });
+  if (source === undefined) return errorIn(name);
   const { batch, native } = source;
   const key = find(batch, mapper.keys(name))?.key ?? name;
   const errorAt = (index: number, value: number) =>
@@ -105,17 +110,12 @@ export function nonFiniteError(
       index,
       expected: 'a finite number',
       received: String(value),
+      hint: Number.isNaN(value) ? hint : undefined,
     });
   if (name === 'rewards') return errorAt(row, native.rewards![row]!);
   if (name === 'reward_baselines') return errorAt(row, native.baselines![row]!);
   const found = firstNonFinite(source, (ADVANTAGE_COLUMNS as readonly string[]).indexOf(name), row, masked);
-  return found
-    ? errorAt(found.index, found.value)
-    : new LossError('ERR_INVALID_INPUT', {
-        key,
-        expected: 'finite numbers',
-        received: `a number that is not finite in row ${row}`,
-      });
+  return found ? errorAt(found.index, found.value) : errorIn(key);
 }
 
 function firstNonFinite({ native, layout }: HostSource, slot: number, row: number, masked: boolean) {

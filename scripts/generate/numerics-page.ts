@@ -1,6 +1,7 @@
 // Writes the text of docs/numerics.md: the range of inputs for which each function is made, its behaviour outside that
 // range, and its measured rounding errors.
 
+import { inputRow } from '../../lib/batch/columns.js';
 import {
   ADVANTAGE_FN,
   ENTROPY_LOSS_FN,
@@ -94,6 +95,7 @@ run in float32 within a tile of at most 1024 tokens and in float64 beyond it. Lo
   exactly 0.
 - Unmasked NaN gives NaN. Unmasked Infinity and results beyond 3.4·10³⁸ continue as in float32 arithmetic, to ±Infinity or
   NaN. They are not errors, except in rewards, values and baselines, which must be finite.
+- Advantage functions refuse NaN as a reward. ${inputRow('rewards').hint}.
 - 16-bit columns are widened exactly. Float64Array and numbers are rounded to float32 once; rewards are not rounded.
 - 16-bit gradients are the float32 gradients, rounded to the nearest number, with ties to even.
 - An exponential below the smallest normal float32 (e^−87.3) is 0.

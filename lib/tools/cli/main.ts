@@ -2,7 +2,7 @@
 // The file that runs when a user calls `policy-loss`.
 import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
 import { runProgram } from './program.js';
-import { note } from './streams.js';
+import { note, noteConsole } from './streams.js';
 
 // A program that reads the output, such as `head`, may close the pipe early. This is not an error. All other errors are
 // also passed to the function that wrote.
@@ -25,6 +25,7 @@ process.on('uncaughtException', (error) => {
   process.exit(1);
 });
 
+noteConsole();
 const words = process.argv.slice(2);
 showWarnings(words.includes('--quiet') || words.includes('-q'));
 const code = await runProgram(words);

@@ -252,8 +252,10 @@ export class ProgressBar implements EvaluationProgress {
       left: share > 0 ? duration((seconds * (1 - share)) / share) : '–',
       more,
     };
-    if (this.#bar) this.#bar.update(Math.floor(share * STEPS), about);
-    else this.#bar = this.#start(share, about);
+    // Workers report some of these texts through the queue.
+    const shown = Object.fromEntries(Object.entries(about).map(([name, text]) => [name, visible(text)]));
+    if (this.#bar) this.#bar.update(Math.floor(share * STEPS), shown);
+    else this.#bar = this.#start(share, shown);
   }
 
   /** Removes the bar from the terminal. */
@@ -269,6 +271,9 @@ export class ProgressBar implements EvaluationProgress {
         barsize: 24,
         clearOnComplete: true,
         gracefulExit: false,
+        // Cuts the bar at the terminal's width. Otherwise line wrap would be off until the bar stops, and it would stay off
+        // if a signal ended the program.
+        linewrap: true,
         stream: process.stderr,
       },
       Presets.shades_classic,

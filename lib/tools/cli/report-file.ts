@@ -1,5 +1,5 @@
 // `--report out.html`: writes a command's results as an HTML page.
-import { access, constants, writeFile } from 'node:fs/promises';
+import { access, constants } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { Option } from 'commander';
 import { type Batch, LossError } from '../../index.js';
@@ -12,6 +12,7 @@ import type {
   PlannedConfiguration,
   SubjectEvaluation,
 } from '../parts/index.js';
+import { replaceWhole } from '../parts/whole-file.js';
 import { describeFailure } from '../rollouts/source.js';
 import { version } from './about.js';
 import { catalogue, differencesOf } from './catalogue.js';
@@ -167,11 +168,11 @@ export async function checkWritable(file: string | undefined): Promise<void> {
 }
 
 /**
- * Writes a page to the file of a report.
+ * Writes a page to the file of a report. It is complete or absent.
  * @throws LossError `ERR_INVALID_OPTION` if the file cannot be written.
  */
 export async function writePage(file: string, page: string): Promise<void> {
-  await writable(file, writeFile(file, page));
+  await writable(file, replaceWhole(file, page));
 }
 
 async function writable(file: string, writing: Promise<void>): Promise<void> {

@@ -262,7 +262,8 @@ function describeNonFinite(loss: number, row: NonFiniteRow | undefined): string 
   const what = Number.isFinite(loss) ? 'the gradient is not finite' : `the loss is ${loss}`;
   if (!row) return what;
   const { place, value } = row;
-  const reason = value ? `, where ${value.column}[${value.index}] is ${value.number}` : '';
+  const index = value?.index === undefined ? '' : `[${value.index}]`;
+  const reason = value ? `, where ${value.column}${index} is ${value.number}` : '';
   return `${what}, first because of ${describePlace(place)}${reason}`;
 }
 

@@ -10,11 +10,13 @@ import { plannedColumns, plannedSubjects } from './planning.js';
 import { PARTS_VARIABLE } from './queue-options.js';
 import { collectorFor } from './report-file.js';
 import { readingOf } from './rollouts-command.js';
-import { note } from './streams.js';
+import { note, noteConsole } from './streams.js';
 
 process.on('exit', removeTemporaryFolders);
 // When the worker has ended, in whatever way, nobody wants the shard. BullMQ would try to report to it for ever.
 process.on('disconnect', () => process.exit(1));
+
+noteConsole();
 
 // Prints nothing: an error of commander becomes the error of the job.
 const program = new Command().exitOverride().configureOutput({ writeErr: () => {} });

@@ -1,5 +1,6 @@
 // Writes to stdout and stderr. Results go to stdout, everything else to stderr. Every write that fails is noticed.
 import { fstatSync, writeFileSync } from 'node:fs';
+import { format } from 'node:util';
 import { LossError } from '../../base/errors.js';
 import { describeFailure } from '../rollouts/source.js';
 import { widthOf, wrapped } from './lines.js';
@@ -46,6 +47,14 @@ export function note(message: string): void {
 /** Returns a line as stderr shows it: in several lines if it is a terminal. */
 export function onStderr(line: string): string {
   return process.stderr.isTTY ? wrapped(line, widthOf(process.stderr)).join('\n') : line;
+}
+
+/** Lets note() print what libraries write to the console as warnings, because it may contain text from a server. */
+export function noteConsole(): void {
+  for (const name of ['warn', 'error'] as const)
+    console[name] = (...values: unknown[]) => {
+      for (const line of format(...values).split('\n')) note(line);
+    };
 }
 
 type Stream = typeof process.stdout | typeof process.stderr;

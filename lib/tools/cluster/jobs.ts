@@ -10,6 +10,8 @@ export const SHARDS = 'policy-loss-shards';
 /** The phases of a run. Between counting and computing, the counts of all shards are merged. */
 export type RunPhase = Phase | 'merge';
 
+const RUN_PHASES: readonly RunPhase[] = [...PHASES, 'merge'];
+
 /** The phases that a plan's run has, in order. */
 export function phasesOf({ shards }: Pick<Plan, 'shards'>): RunPhase[] {
   return shards.length > 1 ? ['count', 'merge', 'compute'] : ['compute'];
@@ -64,10 +66,11 @@ export function shardId({ run, phase, shard }: ShardJob): string {
   return `${run}-${phase}-${shard}`;
 }
 
-/** Returns what the id of a shard's job says; undefined if it is a job of another run. */
+/** Returns what the id of a shard's job says; undefined if it is not the id of a job of this run. */
 export function shardOf(id: string, run: string): Pick<ShardJob, 'phase' | 'shard'> | undefined {
-  const [of, phase, shard] = id.split('-');
-  return of === run && shard !== undefined ? { phase: phase as RunPhase, shard: Number(shard) } : undefined;
+  const [of, phase, shard = ''] = id.split('-', 3);
+  const job = { run, phase: phase as RunPhase, shard: Number(shard) };
+  return of === run && RUN_PHASES.includes(job.phase) && shardId(job) === id ? job : undefined;
 }
 
 /**
@@ -78,15 +81,30 @@ export function shardJobFrom(data: unknown): ShardJob {
   const fields = new Fields(`a job of ${SHARDS}`, data);
   return {
     run: runFrom(fields),
-    phase: fields.choice('phase', [...PHASES, 'merge']),
+    phase: fields.choice('phase', RUN_PHASES),
     shard: fields.count('shard'),
   };
+}
+
+/** Reads the result of a shard's job, as shardJobFrom() does. */
+export function shardDoneFrom(result: unknown): ShardDone {
+  const fields = new Fields(`a result of ${SHARDS}`, result);
+  return { rows: fields.count('rows'), tokens: fields.count('tokens') };
 }
 
 /** Reads the data of a run's job, as shardJobFrom() does. */
 export function runJobFrom(data: unknown): RunJob {
   const fields = new Fields(`a job of ${RUNS}`, data);
   return { run: runFrom(fields), begun: fields.count('begun', 3) };
+}
+
+/** Returns what `read` returns; undefined if it throws, because what it reads from the queue is not valid. */
+export function validOrNone<T>(read: () => T): T | undefined {
+  try {
+    return read();
+  } catch {
+    return undefined;
+  }
 }
 
 function runFrom(fields: Fields): string {

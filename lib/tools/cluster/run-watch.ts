@@ -1,7 +1,15 @@
 // What is known about the progress of a run, over all workers.
 import type { Job, QueueEvents } from 'bullmq';
 import type { Plan } from '../parts/index.js';
-import { jobsIn, phasesOf, type RunPhase, type ShardDone, shardOf } from './jobs.js';
+import {
+  jobsIn,
+  phasesOf,
+  type RunPhase,
+  type ShardDone,
+  shardDoneFrom,
+  shardOf,
+  validOrNone,
+} from './jobs.js';
 
 /** The progress of a run's current phase. */
 export interface RunProgress {
@@ -89,13 +97,17 @@ export class RunWatch {
     };
   }
 
-  /** Adds a job that is done. A job may be reported more than once, and counts once. */
+  /**
+   * Adds a job that is done. A job may be reported more than once, and counts once. A job that the run does not have, or
+   * whose result is not valid, does not count, because anybody may report it who can write to the queue.
+   */
   #add(id: string, value: unknown): void {
     const shard = shardOf(id, this.#run);
-    if (!shard) return;
-    const { rows, tokens }: ShardDone = typeof value === 'string' ? JSON.parse(value) : value;
+    if (!shard || shard.shard >= jobsIn(shard.phase, this.#plan)) return;
+    const done = validOrNone(() => shardDoneFrom(typeof value === 'string' ? JSON.parse(value) : value));
+    if (!done) return;
     const all = this.#done.get(shard.phase) ?? new Map<number, ShardDone>();
-    all.set(shard.shard, { rows, tokens });
+    all.set(shard.shard, done);
     this.#done.set(shard.phase, all);
   }
 }

@@ -15,6 +15,7 @@ import {
   type ShardJob,
   shardId,
   shardJobFrom,
+  validOrNone,
 } from './jobs.js';
 import { bullmq } from './peers.js';
 import { storedPlan } from './run-folder.js';
@@ -73,7 +74,7 @@ export async function startWorker(options: WorkerOptions): Promise<{ close(): Pr
   shards.on('completed', ({ data }, done) => options.onDone(data, done));
   shards.on('failed', (job, { message }) => {
     if (!job) return;
-    const shard = validOrNone(job.data);
+    const shard = validOrNone(() => shardJobFrom(job.data));
     if (shard && watch.hasStopped(job.id!)) options.onStopped(shard);
     else options.onFailed(shard, job.attemptsMade, message);
   });
@@ -97,15 +98,6 @@ export async function startWorker(options: WorkerOptions): Promise<{ close(): Pr
       await shardsQueue.close();
     },
   };
-}
-
-// Anybody may have added the job who can write to the queue.
-function validOrNone(data: unknown): ShardJob | undefined {
-  try {
-    return shardJobFrom(data);
-  } catch {
-    return undefined;
-  }
 }
 
 // Redis runs the commands of a batch without a break.

@@ -69,6 +69,12 @@ export const TOKEN_COLUMNS: readonly RolloutColumn[] = INPUT_NAMES.flatMap((name
   return type === 'floats' && file ? [file] : [];
 });
 
+/** The columns with one number per row. */
+export const NUMBER_COLUMNS: readonly RolloutColumn[] = INPUT_NAMES.flatMap((name) => {
+  const { type, file } = inputRow(name);
+  return type === 'numbers' && file ? [file] : [];
+});
+
 /** The columns with log-probabilities. */
 export const LOGPROB_COLUMNS = TOKEN_COLUMNS.filter((column) => column.endsWith('logprobs'));
 

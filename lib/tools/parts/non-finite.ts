@@ -7,8 +7,11 @@ import type { Subject, SubjectOptions, SubjectResult } from './subject.js';
 /** A row whose loss or gradient is not finite. */
 export interface NonFiniteRow {
   place: Place;
-  /** The row's first value that is not finite, among its unmasked tokens; absent if all of them are finite. */
-  value?: { column: RolloutColumn; index: number; number: number };
+  /**
+   * The row's first value that is not finite, among those of its unmasked tokens and its own; absent if all are finite. A
+   * value of the row itself has no index.
+   */
+  value?: { column: RolloutColumn; index?: number; number: number };
 }
 
 /**
@@ -58,7 +61,11 @@ function firstNonFiniteValue(
   const [start, end] = [batch.cuSeqlens[row]!, batch.cuSeqlens[row + 1]!];
   for (const column of ['logprobs', ...columns] as const) {
     const { key, per } = COLUMNS[column];
-    const values = per === 'row' ? undefined : (batch[key] as Float32Array | undefined);
+    const values = batch[key] as Float32Array | undefined;
+    if (values && per === 'row') {
+      if (!Number.isFinite(values[row])) return { column, number: values[row]! };
+      continue;
+    }
     for (let t = start; values && t < end; t++)
       if (batch.actionMask[t] !== 0 && !Number.isFinite(values[t]))
         return { column, index: t - start, number: values[t]! };

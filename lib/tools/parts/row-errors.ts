@@ -1,5 +1,6 @@
 // Translates errors about batches, which name keys and positions, into errors about files, which name columns and rows.
 import { LossError } from '../../index.js';
+import { adviceOnNear } from '../rollouts/column-names.js';
 import { columnOfKey, describePlace, type RolloutColumn, type RolloutPart } from '../rollouts/index.js';
 import type { Subject } from './subject.js';
 
@@ -38,7 +39,7 @@ function inTermsOfFiles(
     // No column is called tokenLevelScores: the KL penalty makes these scores from the column `reward`, so the error
     // must name that column.
     const column = key === 'tokenLevelScores' ? 'reward' : columnOfKey(key);
-    return isGiven || column === undefined ? error : missingColumn(error, column, subject, files);
+    return isGiven || column === undefined ? error : missingColumn(error, column, subject, part, files);
   }
   if (LAYOUT.has(key)) return error.with({ at: nameOf(files), key: undefined });
   const column = columnOfKey(key);
@@ -63,17 +64,26 @@ function missingColumn(
   error: LossError,
   column: RolloutColumn,
   subject: Subject,
+  { fileColumns = [] }: RolloutPart,
   files: readonly string[],
 ): LossError {
   const substitutes = subject.substitutes(column);
   const reason = column === 'advantages' ? subject.advantageObstacle : undefined;
+  const hint = [column, ...(COMPUTED.has(column) ? INPUTS : [])]
+    .map((each) => adviceOnNear(each, each, fileColumns))
+    .find((advice) => advice !== undefined);
   return error.with({
     at: subject.name,
     key: column,
     expected: ['this column in every row', ...substitutes].join(', or ') + (reason ? `, ${reason}` : ''),
     received: `${substitutes.length === 0 ? 'no such column' : 'none of them'} in ${nameOf(files)}`,
+    ...(hint !== undefined && { hint }),
   });
 }
+
+/** The columns that can be computed from others, and these others. */
+const COMPUTED: ReadonlySet<RolloutColumn> = new Set(['advantages', 'token_level_rewards']);
+const INPUTS: readonly RolloutColumn[] = ['reward', 'task_id'];
 
 function nameOf(files: readonly string[]): string {
   return files.length === 1 ? files[0]! : 'the files';

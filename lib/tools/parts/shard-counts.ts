@@ -1,6 +1,6 @@
 // The first phase: counts the rows of a shard, and collects what advantages over groups need of them. A shard is some of
 // the rows of the files; the counts of all shards together tell what is needed to compute each of them.
-import type { RolloutColumn } from '../rollouts/columns.js';
+import { COLUMNS, type RolloutColumn } from '../rollouts/columns.js';
 import { columnOfKey, type Place, type RolloutPart } from '../rollouts/index.js';
 import { errorAt } from '../rollouts/source.js';
 import type { AdvantageMethod } from './advantage-method.js';
@@ -226,6 +226,7 @@ class InputCollector {
           key: 'reward',
           expected: 'a finite number',
           received: String(reward),
+          hint: Number.isNaN(reward) ? COLUMNS.reward.hint : undefined,
         });
       this.#rewards.push(reward);
     });
@@ -240,6 +241,7 @@ class InputCollector {
           key: 'token_level_rewards',
           expected: 'finite numbers',
           received: `numbers whose sum is ${sum}`,
+          hint: Number.isNaN(sum) ? COLUMNS.token_level_rewards.hint : undefined,
         });
       this.#rewards.push(sum);
     }

@@ -1,9 +1,47 @@
 // Maps each column to the names that it may have in files: either the name that the user gave, or the column's own name
 // and the name that a training framework uses.
+import { distance } from 'fastest-levenshtein';
 import { LossError, unknownName } from '../../base/errors.js';
 import { toCamelCase, toSnakeCase } from '../../base/options.js';
 import { KeyMapper } from '../../batch/key-mapper.js';
 import { COLUMNS, columnOfKey, type RolloutColumn } from './columns.js';
+
+/**
+ * Returns advice on a missing column if the file has a column of almost the same name, such as log_probs for logprobs.
+ * @param wanted a name that the column may have.
+ * @param names the names of the file's columns.
+ */
+export function adviceOnNear(
+  column: RolloutColumn,
+  wanted: string,
+  names: readonly string[],
+): string | undefined {
+  if (names.includes(wanted)) return undefined;
+  const wantedWord = wordOf(wanted);
+  const most = Math.min(Math.floor(wantedWord.length / 4), 2);
+  // A longer name is not near, and would take long to compare.
+  const near = names
+    .filter((name) => name.length < 2 * wanted.length + 8)
+    .map((name) => ({ name, distance: distance(wordOf(name), wantedWord) }))
+    .sort((a, b) => a.distance - b.distance)[0];
+  if (!near || near.distance > most) return undefined;
+  return `Did you mean ${near.name}? Then add --column ${column}=${near.name}`;
+}
+
+// Columns of log-probabilities that can stand in for those of the current policy, which most trainers do not save.
+const STAND_INS = ['old_logprobs', 'old_log_probs', 'rollout_logprobs', 'rollout_log_probs'];
+
+/** Returns advice on a missing column for which another column of the file can stand in. */
+export function adviceOnStandIn(column: RolloutColumn, names: readonly string[]): string | undefined {
+  const standIn = column === 'logprobs' ? STAND_INS.find((other) => names.includes(other)) : undefined;
+  if (standIn === undefined) return undefined;
+  return `To evaluate at a ratio of 1, as a trainer does first, let ${standIn} stand in: --column logprobs=${standIn}`;
+}
+
+/** Returns a name without what only spelling decides: case, and what stands between words. */
+function wordOf(name: string): string {
+  return name.toLowerCase().replace(/[^a-z0-9]/g, '');
+}
 
 const ALL = Object.keys(COLUMNS) as RolloutColumn[];
 

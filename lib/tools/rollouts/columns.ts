@@ -29,6 +29,7 @@ export interface Slot {
  * the value.
  */
 export interface ColumnBuilder {
+  /** @param value the value of a row. null stands for a missing one, which only columns of numbers may have. */
   set(value: unknown, slot: Slot, makeError: MakeError): void;
   /**
    * Ends a part: returns the column's array for the rows before `from`. The rows from `from` to `end` become the first
@@ -77,7 +78,7 @@ abstract class TokenBuilder<A extends TokenArray> implements ColumnBuilder {
 
 const MIN_CAPACITY = 1024;
 
-/** Collects a column with one number per token. */
+/** Collects a column with one number per token. Missing numbers become NaN. */
 class TokenFloats extends TokenBuilder<Float32Array> {
   readonly #scalars: boolean;
 
@@ -93,8 +94,8 @@ class TokenFloats extends TokenBuilder<Float32Array> {
     { start, tokens }: Slot,
     makeError: MakeError,
   ): void {
-    if (this.#scalars && typeof value === 'number') {
-      data.fill(value, start, start + tokens);
+    if (value === null || (this.#scalars && typeof value === 'number')) {
+      data.fill(value ?? Number.NaN, start, start + tokens);
       return;
     }
     const list = listOf(value, tokens, 'number', this.#scalars ? ', or one number' : '', makeError);
@@ -103,7 +104,7 @@ class TokenFloats extends TokenBuilder<Float32Array> {
       return;
     }
     for (let t = 0; t < tokens; t++) {
-      const x: unknown = list[t];
+      const x: unknown = list[t] ?? Number.NaN;
       if (typeof x !== 'number')
         throw makeError('ERR_INVALID_INPUT', { index: t, expected: 'a number', received: describeValue(x) });
       data[start + t] = x;
@@ -151,9 +152,10 @@ abstract class RowBuilder<V> implements ColumnBuilder {
   protected abstract collect(values: V[]): unknown;
 }
 
-/** Collects a column with one number per row. */
+/** Collects a column with one number per row. A missing number becomes NaN. */
 class RowNumbers extends RowBuilder<number> {
   protected override read(value: unknown, makeError: MakeError): number {
+    if (value === null) return Number.NaN;
     if (typeof value !== 'number')
       throw makeError('ERR_INVALID_INPUT', { expected: 'one number', received: describeValue(value) });
     return value;
@@ -232,9 +234,9 @@ function idOf(value: unknown, makeError: MakeError): number | string {
       });
     return value;
   }
-  if (typeof value !== 'number')
+  if (typeof value !== 'number' || !Number.isFinite(value))
     throw makeError('ERR_INVALID_INPUT', {
-      expected: 'a number or a string',
+      expected: typeof value === 'number' ? 'a finite number or a string' : 'a number or a string',
       received: describeValue(value),
     });
   // Other readers return such integers as text already. A large float64 must be equal to them.
@@ -255,19 +257,32 @@ export interface ColumnKind {
   expected: string;
   /** Whether a row has one value per token ('token'), a single value ('row'), or one of the two ('either'). */
   per: 'token' | 'row' | 'either';
+  /** Which rows may lack a value if the first row has one, or null. Their value is NaN. */
+  mayLack: 'none' | 'masked' | 'any';
+  /** What to do if a value is missing, for error messages. */
+  hint?: string | undefined;
   make: () => ColumnBuilder;
 }
 
 // The values of an input that a row of a file may have, and what collects them.
 function kindOf(name: InputName): ColumnKind {
-  const { type, per } = inputRow(name);
-  const about = { key: toCamelCase(name), per: per === 'row' ? 'row' : 'token' } as const;
+  const { type, per, hint } = inputRow(name);
+  const about = {
+    key: toCamelCase(name),
+    hint,
+    per: per === 'row' ? 'row' : 'token',
+    mayLack: type === 'floats' || type === 'numbers' ? 'masked' : 'none',
+  } as const;
   if (type === 'ids') return { ...about, expected: 'a number or a string', make: () => new RowIds() };
   if (type === 'flags')
     return per === 'row'
       ? { ...about, expected: 'true or false', make: () => new RowFlags() }
       : { ...about, expected: 'a list of 0 and 1', make: () => new TokenMask() };
-  if (per === 'row') return { ...about, expected: 'a number', make: () => new RowNumbers() };
+  if (per === 'row') {
+    // A reward function may fail. Losses that need no rewards can be computed nevertheless.
+    const mayLack = name === 'rewards' ? 'any' : about.mayLack;
+    return { ...about, mayLack, expected: 'a number', make: () => new RowNumbers() };
+  }
   if (name === 'advantages')
     return {
       ...about,

@@ -144,16 +144,14 @@ class RowReader {
     const text = line.subarray(start, end);
     if (column) checkUtf8(text, place, key);
     const parsed = parseJson(text.toString(), context);
-    return typeof parsed === 'number' ? exactNumber(value) : parsed;
+    // Without a digit, it is NaN or infinite.
+    return typeof parsed === 'number' && /\d/.test(value) ? exactNumber(value) : parsed;
   }
 
-  /** Parses the value of the current entry, of a trainer's key. Python writes NaN and Infinity, which JSON has not. */
+  /** Parses the value of the current entry, of a trainer's key. */
   #trainersValue(line: Buffer, place: Place): unknown {
     const { key, value, start, end } = this.#entries;
-    const hasText = value.includes('"');
-    const json = hasText
-      ? line.toString('utf8', start, end)
-      : value.replaceAll('NaN', 'null').replaceAll('Infinity', '1e999');
+    const json = value.includes('"') ? line.toString('utf8', start, end) : value;
     return parseJson(json, { place, key, expected: 'a JSON value', limits: this.#settings });
   }
 

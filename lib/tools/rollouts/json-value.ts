@@ -15,7 +15,8 @@ export interface JsonContext {
 }
 
 /**
- * Parses JSON text.
+ * Parses JSON text. Reads NaN and Infinity too, which Python writes, except in values with text. In a list, NaN becomes
+ * null.
  * @throws LossError `ERR_INVALID_INPUT` if the text is not valid JSON, or if its lists and objects have more than
  * `limits.maxRowTokens` elements in total.
  */
@@ -30,18 +31,38 @@ export function parseJson(json: string, { place, key, expected, limits }: JsonCo
   try {
     return JSON.parse(json);
   } catch (error) {
-    // Text can contain any word, so the word is looked for only in a value without text.
-    const word = json.includes('"') ? undefined : /\b(?:NaN|Infinity)\b/.exec(json)?.[0];
-    const details =
-      word === undefined
-        ? { received: `text that does not parse (${(error as Error).message})`, hint: arrayHint(json, place) }
-        : {
-            received: `${word}, which JSON cannot represent`,
-            hint:
-              "Python's json.dumps writes it nevertheless. Put a number there; where action_mask is 0, " +
-              'any number will do',
-          };
-    throw errorAt(place, 'ERR_INVALID_INPUT', { key, expected, ...details }, error);
+    const number = nonFiniteIn(json);
+    if (number !== undefined) return number;
+    throw errorAt(
+      place,
+      'ERR_INVALID_INPUT',
+      {
+        key,
+        expected,
+        received: `text that does not parse (${(error as Error).message})`,
+        hint: arrayHint(json, place),
+      },
+      error,
+    );
+  }
+}
+
+/**
+ * Parses a number, or lists of numbers, of which some are not finite, as Python writes them. In a list, NaN becomes null.
+ * Returns undefined for other text.
+ */
+function nonFiniteIn(json: string): unknown {
+  // Text can contain any word.
+  if (json.includes('"')) return undefined;
+  if (/^\s*-?nan\s*$/i.test(json)) return Number.NaN;
+  // JSON has no word for Infinity, but numbers that are as large.
+  const finite = json
+    .replace(/(?<![\w.])-?(?:NaN|nan)(?!\w)/g, 'null')
+    .replace(/(?<![\w.])(?:Infinity|inf)(?!\w)/g, '1e999');
+  try {
+    return JSON.parse(finite);
+  } catch {
+    return undefined;
   }
 }
 

@@ -2,7 +2,7 @@
 // which columns the rows have, the numbers of groups and runs, and the number of rows.
 import { describeValue, type LossError } from '../../base/errors.js';
 import type { BatchWith } from '../../batch/batch.js';
-import type { ColumnNames } from './column-names.js';
+import { adviceOnNear, adviceOnStandIn, type ColumnNames } from './column-names.js';
 import {
   COLUMNS,
   type ColumnBuilder,
@@ -51,6 +51,8 @@ export interface RolloutPart extends Rollouts {
   kept: Record<string, unknown>[];
   /** The place of each row in its file, for error messages. */
   places: Place[];
+  /** The names of the columns of the first row in its file, for error messages. */
+  fileColumns?: readonly string[];
   /**
    * Returns the ids of a column that have numbers so far, in the order of their numbers. Numbers begin at 0. The list is
    * empty if the rows have no such column.
@@ -63,7 +65,7 @@ interface Column {
   /** The names that the column may have in files. Error messages show the first one. */
   names: readonly [string, ...string[]];
   builder: ColumnBuilder;
-  /** Whether the rows have this column. All rows have it, or none. */
+  /** Whether the rows have this column. All rows have it, or none, apart from values that are missing. */
   present: boolean;
 }
 
@@ -97,9 +99,11 @@ export class PartBuilder {
   readonly #limits: PartLimits;
   readonly #logprobs: Column;
   readonly #mask: Column;
+  // All columns but the mask.
   readonly #columns: Column[];
   readonly #given: PresentColumns | undefined;
   #firstPlace: Place | undefined;
+  #fileColumns: readonly string[] = [];
 
   // The part that is being built: the index of its first row, the token at which each row begins, the token at which
   // the next row will begin, the kept values of each row, and the place of each row.
@@ -127,7 +131,7 @@ export class PartBuilder {
       present: given?.columns.includes(name) ?? true,
     }));
     [this.#logprobs, this.#mask] = columns as [Column, Column];
-    this.#columns = columns.slice(2);
+    this.#columns = columns.filter((column) => column !== this.#mask);
   }
 
   /**
@@ -140,37 +144,42 @@ export class PartBuilder {
     const { maxRows } = this.#limits;
     if (this.rows + this.skipped >= maxRows) throw errorAt(place, 'ERR_OUT_OF_MEMORY', tooManyRows(maxRows));
     const values = row.read();
+    const fileColumns = row.columns ?? Object.keys(values);
     const makeErrorFor =
       ({ names: [key] }: Column): MakeError =>
       (code, details) =>
         errorAt(place, code, { key, ...details });
 
     const logprobs = columnIn(values, this.#logprobs);
+    const mask = columnIn(values, this.#mask);
+    const isMasked = isList(mask) && mask.length > 0 && mask.every((flag) => flag === 0 || flag === false);
     const needsLogprobs = this.#names.needLogprobs || this.#names.isRenamed('logprobs');
-    if (logprobs === undefined && needsLogprobs) throw missing(this.#logprobs, values, place);
+    if (logprobs === undefined && needsLogprobs && !this.#mayLack(this.#logprobs, values, isMasked))
+      throw missing(this.#logprobs, values, fileColumns, place);
     const makeError = makeErrorFor(this.#logprobs);
     const slot = this.#slotFor(
       logprobs === undefined ? this.#tokensOf(values) : lengthOf(logprobs, makeError),
       makeError,
     );
-    this.#checkPresence(this.#logprobs, logprobs, makeError);
-    if (logprobs !== undefined) this.#logprobs.builder.set(logprobs, slot, makeError);
-    const mask = columnIn(values, this.#mask);
-    if (mask === undefined && this.#names.isRenamed('action_mask')) throw missing(this.#mask, values, place);
+    if (mask === undefined && this.#names.isRenamed('action_mask'))
+      throw missing(this.#mask, values, fileColumns, place);
     this.#mask.builder.set(mask, slot, makeErrorFor(this.#mask));
-
-    for (const column of this.#columns) {
-      const value = columnIn(values, column);
-      if (value === undefined && this.#names.isRenamed(column.name)) throw missing(column, values, place);
+    const found = this.#columns.map((column) => {
+      const value = columnIn(values, column) ?? (this.#mayLack(column, values, isMasked) ? null : undefined);
+      if (value === undefined && this.#names.isRenamed(column.name))
+        throw missing(column, values, fileColumns, place);
       this.#checkPresence(column, value, makeErrorFor(column));
       if (value !== undefined) column.builder.set(value, slot, makeErrorFor(column));
-    }
+      return value;
+    });
 
     const { kept, cost } = this.#keptOf(values, place);
     if (!this.#firstPlace) {
       this.#firstPlace = place;
-      for (const column of [this.#logprobs, ...this.#columns])
-        column.present = columnIn(values, column) !== undefined;
+      this.#fileColumns = fileColumns;
+      this.#columns.forEach((column, i) => {
+        column.present = found[i] !== undefined;
+      });
     }
     this.#kept.push(kept);
     this.#places.push(place);
@@ -214,22 +223,40 @@ export class PartBuilder {
     return this.#take(this.#places.length);
   }
 
+  /**
+   * Returns whether a row may lack a value of a column that other rows have. The first row may only lack a reward, which is
+   * null then.
+   * @param isMasked whether all tokens of the row are masked.
+   */
+  #mayLack({ name, names, present }: Column, values: Readonly<RowValues>, isMasked: boolean): boolean {
+    const { mayLack } = COLUMNS[name];
+    if (!this.#firstPlace) return mayLack === 'any' && names.some((each) => values[each] === null);
+    return present && (mayLack === 'any' || (mayLack === 'masked' && isMasked));
+  }
+
   /** Throws an error if a row lacks a column that the rows before it have, or the other way round. */
-  #checkPresence(column: Column, value: unknown, makeError: MakeError): void {
+  #checkPresence({ name, present }: Column, value: unknown, makeError: MakeError): void {
     const first = this.#firstPlace;
-    if (!first || column.present === (value !== undefined)) return;
+    if (!first || present === (value !== undefined)) return;
+    const { expected, hint } = COLUMNS[name];
     throw makeError('ERR_MISSING_INPUT', {
-      expected: `${COLUMNS[column.name].expected} in every row or in none`,
-      received: column.present
+      expected: `${expected} in every row or in none`,
+      received: present
         ? `none here, but one in ${describePlace(first)}`
         : `one here, but none in ${describePlace(first)}`,
+      hint,
     });
   }
 
-  /** Returns the number of tokens of a row without logprobs: what the file states, or the length of another list. */
+  /**
+   * Returns the number of tokens of a row without logprobs: what the file states, or the length of another list. A row that
+   * has only a number for all its tokens counts as one token.
+   */
   #tokensOf(values: Readonly<RowValues>): number {
-    const lists = [this.#mask, ...this.#columns].map((column) => columnIn(values, column)).filter(isList);
-    return values[ROW_TOKENS] ?? lists[0]?.length ?? 0;
+    const list = [this.#mask, ...this.#columns].map((column) => columnIn(values, column)).find(isList);
+    const isNumber = (column: Column) =>
+      COLUMNS[column.name].per === 'either' && columnIn(values, column) !== undefined;
+    return values[ROW_TOKENS] ?? list?.length ?? Number(this.#columns.some(isNumber));
   }
 
   /** Returns the position that the next row, of the given number of tokens, will have in the part. */
@@ -277,7 +304,6 @@ export class PartBuilder {
       cuSeqlens,
       actionMask,
     };
-    if (this.#logprobs.present) batch.logprob = this.#logprobs.builder.take(from, end);
     for (const { name, builder, present } of this.#columns)
       if (present) batch[COLUMNS[name].key] = builder.take(from, end);
     const part: RolloutPart = {
@@ -285,6 +311,7 @@ export class PartBuilder {
       rows,
       tokens: actionMask.reduce((sum, m) => sum + m, 0),
       first: this.#first,
+      fileColumns: this.#fileColumns,
       kept: this.#kept.splice(0, rows),
       places: this.#places.splice(0, rows),
       idsOf: (column) => {
@@ -321,24 +348,29 @@ function columnIn(values: Readonly<RowValues>, { names }: Column): unknown {
   return undefined;
 }
 
-/** Returns the error to throw for a row that lacks a required column. */
-function missing({ name, names }: Column, values: Readonly<RowValues>, place: Place): LossError {
-  const standIn = name === 'logprobs' && STAND_INS.find((other) => other in values);
+/**
+ * Returns the error to throw for a row that lacks a required column.
+ * @param names the names of the file's columns.
+ */
+function missing(
+  column: Column,
+  values: Readonly<RowValues>,
+  names: readonly string[],
+  place: Place,
+): LossError {
+  const { expected, hint } = COLUMNS[column.name];
+  const [wanted] = column.names;
+  const isNull = column.names.some((name) => values[name] === null);
   return errorAt(place, 'ERR_MISSING_INPUT', {
-    key: names[0],
-    expected: COLUMNS[name].expected,
-    received: names.some((name) => values[name] === null)
-      ? 'null'
-      : describeColumns('a row', Object.keys(values)),
-    hint: standIn
-      ? `To evaluate at a ratio of 1, as a trainer does first, let ${standIn} stand in: --column logprobs=${standIn}`
-      : undefined,
+    key: wanted,
+    expected,
+    received: isNull ? 'null' : describeColumns('a row', names),
+    hint:
+      (isNull ? hint : adviceOnNear(column.name, wanted, names)) ??
+      adviceOnStandIn(column.name, names) ??
+      hint,
   });
 }
-
-// Columns of log-probabilities that can stand in for those of the current policy, which most trainers do not save.
-const STAND_INS = ['old_logprobs', 'old_log_probs', 'rollout_logprobs', 'rollout_log_probs'];
-
 // The text in kept values counts towards a part's capacity. This many characters cost as much as one token.
 const CHARACTERS_PER_TOKEN = 16;
 

@@ -33,6 +33,8 @@ export interface RowValues {
 /** One row of a file. */
 export interface FileRow {
   place: Place;
+  /** The names of the file's columns, if read() returns only those that are read. */
+  columns?: readonly string[];
   /**
    * Parses the row and returns its values by the names of the file's columns. The values are as in JSON, except that a
    * list of numbers may be a typed array.

@@ -180,7 +180,7 @@ function* blocksOf(
         const size = sizes[i]!;
         return [column, size > maxBytes ? new BadCell(textTooLong(limits, size)) : values[i]] as const;
       });
-      rows.push(tableRow(cells, names, limits, place));
+      rows.push(tableRow(cells, names, limits, place, table.columns));
     }
     if (rows.length < ROWS_PER_BLOCK && blockBytes < BYTES_PER_BLOCK) continue;
     yield { rows, bytes };

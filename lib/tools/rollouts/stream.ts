@@ -48,7 +48,8 @@ export interface ReadOptions {
   onProgress?: (progress: ReadProgress) => void;
   /**
    * Whether files may lack logprobs; 'required' by default. If the files may and do lack them, the batch has no logprob.
-   * A row's length is then the length of its other lists, or the number of tokens that the file states, or 0.
+   * A row's length is then the length of its other lists, or the number of tokens that the file states, or 1 if it has a
+   * number for all its tokens, or 0.
    */
   logprobs?: 'required' | 'optional';
 }
@@ -103,9 +104,12 @@ export interface StreamOptions extends ReadOptions {
  * padding and no prompts, and their columns have the names of rollout columns in addition to their own.
  *
  * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
- * (`.jsonl.gz`). A null value counts as absent. Every column except action_mask must have a value in every row or in
- * none. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size
- * of the files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice. A
+ * (`.jsonl.gz`). A null value counts as absent, and in a list of numbers as NaN. Every column except action_mask must
+ * have a value in every row or in none. Later rows may lack a reward, and rows whose tokens are all masked may lack any
+ * numbers; these are NaN then.
+ *
+ * The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size of the
+ * files. A Parquet file also needs memory for one page of each column; it is refused if 600 MB do not suffice. A
  * maxRowTokens of more than 9 million raises this limit.
  *
  * @param files the names of the files. A range of a file, as cutFile() returns it, stands for some of its rows.

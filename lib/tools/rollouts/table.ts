@@ -1,5 +1,5 @@
 // What the readers of all table formats share: they choose the columns to read, and make rows from the columns' values.
-import type { ColumnNames } from './column-names.js';
+import { adviceOnNear, adviceOnStandIn, type ColumnNames } from './column-names.js';
 import { isIdColumn } from './columns.js';
 import { parseJson } from './json-value.js';
 import type { RowLimits } from './source.js';
@@ -23,6 +23,7 @@ export function columnsToRead(file: string, columns: readonly string[], names: C
       key: logprobs[0],
       expected: 'a column with a list of numbers per row',
       received: describeColumns('a table', columns),
+      hint: adviceOnNear('logprobs', logprobs[0], columns) ?? adviceOnStandIn('logprobs', columns),
     });
   return columns.filter((name) => names.isRead(name));
 }
@@ -43,10 +44,18 @@ export type Cells = readonly (readonly [name: string, value: unknown])[];
 /**
  * Makes a row from a table's cells. Text in a column of numbers or lists is parsed as JSON, because some table formats
  * cannot hold lists.
+ * @param columns the names of the table's columns.
  */
-export function tableRow(cells: Cells, names: ColumnNames, limits: RowLimits, place: Place): FileRow {
+export function tableRow(
+  cells: Cells,
+  names: ColumnNames,
+  limits: RowLimits,
+  place: Place,
+  columns: readonly string[],
+): FileRow {
   return {
     place,
+    columns,
     read() {
       const row = emptyRow();
       for (const [name, value] of cells) row[name] = readCell(value, name, names, limits, place);

@@ -3,7 +3,7 @@
  * values.
  */
 import assert from 'node:assert/strict';
-import { ADVANTAGE_FN, type Batch, type LossErrorCode } from '../../../lib/index.js';
+import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, type LossErrorCode } from '../../../lib/index.js';
 import { unmaskedPositions } from '../../reference/advantage.js';
 import type { Args } from '../../reference/index.js';
 import {
@@ -114,6 +114,29 @@ describe('errors of advantage functions', () => {
           'ERR_INVALID_INPUT',
           /rewards\[2\]/,
         );
+    });
+
+    it('a completion without a reward, with what each framework does with it', async () => {
+      const says = [
+        /rewards\[2\]/,
+        /TRL leaves .* advantage 0, ms-swift .* as 0, .* verl .* NaN/,
+        /leave its row out/,
+      ];
+      for (const missing of [Number.NaN, null, undefined]) {
+        const rewards = Array.from(laid.rewards as Float64Array, (x, i) => (i === 2 ? missing : x));
+        await refuses('grpo', {}, { ...perRow, rewards }, 'ERR_INVALID_INPUT', ...says);
+        const objective = ALGORITHM_TYPE.get('rloo').objective({ kl_penalty_fn: 'k1' });
+        assert.throws(
+          () => objective.computeSync({ ...perRow, rewards, advantages: undefined } as unknown as Batch),
+          isLossError('ERR_INVALID_INPUT', says[1]!),
+        );
+      }
+      const named = {
+        ...laid,
+        rewards: undefined,
+        good: Array.from({ length: batch.rows }, () => Number.NaN),
+      };
+      await refuses('verl/gdpo', { gdpo_reward_keys: ['good'] }, named, 'ERR_INVALID_INPUT', says[1]!);
     });
 
     it('a function works after it threw an error', () => {

@@ -121,6 +121,30 @@ describe('policy-loss doctor', () => {
     await fails(1, ['doctor', file], /bad\.jsonl, line 9/);
   });
 
+  it('finds what is not finite in JSON lines, except under the mask', async () => {
+    const row = '"task_id":0,"advantages":1,"logprobs":[-1,-2.5,-3]';
+    const file = files.write('nan.jsonl', [
+      `{${row},"old_logprobs":[-1,NaN,-3],"action_mask":[1,0,1],"reward":1}`,
+      `{${row},"old_logprobs":[-Infinity,null,-3],"reward":0}`,
+      `{${row},"old_logprobs":null,"action_mask":[0,0,0],"reward":null}`,
+    ]);
+    const { findings } = await runJson('doctor', file);
+    const found = findings.find(({ id }: { id: string }) => id === 'non-finite');
+    assert.deepEqual(found.evidence, { old_logprobs: 2, reward: 1 });
+    assert.equal(found.rows.count, 2);
+  });
+
+  it('has nothing against a table with a number per row and no tokens', async () => {
+    const table = [0.7, -0.7].map((advantages, i) => ({ task_id: 0, run_id: i, reward: 1 - i, advantages }));
+    const file = files.write('completions.jsonl', table);
+    assert.deepEqual((await runJson('doctor', file, '--strict')).findings, []);
+    const texts = files.write(
+      'texts.jsonl',
+      table.map(({ reward }) => ({ input: 'a', output: 'b', score: reward, step: 1 })),
+    );
+    assert.deepEqual((await runJson('doctor', texts, '--strict')).findings, []);
+  });
+
   it('has no options of losses', async () => {
     await fails(2, ['doctor', EXAMPLE, '--loss', 'ppo'], /unknown option of doctor: .*'--loss'/);
     await fails(2, ['doctor', EXAMPLE, '--device', 'cpu'], /unknown option of doctor: .*'--device'/);

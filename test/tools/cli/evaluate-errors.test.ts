@@ -1,5 +1,6 @@
 /** Tests the exit codes and messages of `policy-loss evaluate` for bad usage and bad data. */
-import { EXAMPLE, Files, fails as programFails, ROWS, TRINITY } from './support.js';
+import assert from 'node:assert/strict';
+import { EXAMPLE, Files, fails as programFails, ROWS, run, TRINITY } from './support.js';
 
 const fails = (code: 1 | 2, words: string[], ...says: RegExp[]) =>
   programFails(code, ['evaluate', ...words], ...says);
@@ -194,6 +195,43 @@ describe('policy-loss evaluate', () => {
         [fileOf('bare.jsonl', [{ ...ROWS[0], reward: undefined }]), '--loss', 'ppo'],
         /ppo: advantages: .*reward and task_id/,
       ));
+    for (const [column, other] of [
+      ['old_logprobs', 'oldLogProbs'],
+      ['reward', 'Reward'],
+      ['task_id', 'taskId'],
+    ] as const)
+      it(`a column ${other} instead of ${column}`, () =>
+        fails(
+          1,
+          [
+            fileOf(
+              `${other}.jsonl`,
+              ROWS.slice(0, 16).map(({ [column]: value, ...row }) => ({ ...row, [other]: value })),
+            ),
+            '--loss',
+            'ppo',
+          ],
+          new RegExp(`Did you mean ${other}\\? Then add --column ${column}=${other}\\n`),
+        ));
+    for (const [what, reward] of [
+      ['NaN', 'NaN'],
+      ['null', 'null'],
+      ['absent', undefined],
+    ] as const)
+      it(`a reward that is ${what}, with what each framework does with it`, async () => {
+        const lines = ROWS.slice(0, 16).map((row) => JSON.stringify(row));
+        const { reward: _, ...rest } = ROWS[5]!;
+        const bad = JSON.stringify(rest);
+        lines[5] = reward === undefined ? bad : bad.replace('{', `{"reward":${reward},`);
+        const file = fileOf(`reward-${what}.jsonl`, lines);
+        for (const words of [
+          ['--loss', 'ppo'],
+          ['--algorithm', 'grpo'],
+        ])
+          await fails(1, [file, ...words], /line 6: reward: .*TRL leaves .*verl and NeMo-RL/);
+        // Other losses need no rewards.
+        assert.equal((await run('evaluate', file, '--loss', 'sft')).code, 0);
+      });
     it('an odd number of rows for dpo', () =>
       fails(
         1,

@@ -7,7 +7,7 @@ import { Files, parseCsv, run } from './support.js';
 const TOKENS = 3;
 const ROWS = 7;
 
-/** Writes tensors of float32 values to a safetensors file. JSON lines could not hold NaN. */
+/** Writes tensors of float32 values to a safetensors file. */
 function writeTensors(file: string, tensors: Record<string, Float32Array>): void {
   const header: Record<string, object> = {};
   let end = 0;
@@ -131,5 +131,17 @@ describe('a loss that is not finite', () => {
     await run(...words, table);
     const { batch } = await readRollouts([table], { rename: { logprobs: 'grad' } });
     assert.ok(Number.isNaN(batch.logprob[4]));
+  });
+
+  it('names a number of the row that is not finite', async () => {
+    const file = files.write('rewards.jsonl', [
+      { logprobs: [-1], old_logprobs: [-1], reward: 1 },
+      { logprobs: [-1], old_logprobs: [-1], reward: null },
+    ]);
+    const { stderr } = await run('evaluate', file, '--loss', 'verl/self_play_sppo');
+    assert.equal(
+      stderr,
+      `warning: verl/self_play_sppo: the loss is NaN, first because of ${file}, line 2, where reward is NaN\n`,
+    );
   });
 });

@@ -9,6 +9,7 @@ import {
   copyFileSync,
   existsSync,
   linkSync,
+  lstatSync,
   mkdirSync,
   openSync,
   readdirSync,
@@ -118,6 +119,18 @@ describe('an output file that is also read', () => {
     assert.match(stderr, /^error: --out .*, got the same file as standard input\n$/);
     assert.equal(code, 2);
     assert.deepEqual(readFileSync(input), ROLLOUTS);
+  });
+
+  it('is replaced as a whole, behind a link too', async () => {
+    const [page, link] = [files.path('page.html'), files.path('link.html')];
+    writeFileSync(page, 'before');
+    const { ino } = statSync(page);
+    symlinkSync(page, link);
+    const { code } = await run('evaluate', input, '--loss', 'ppo', '--quiet', '--report', link);
+    assert.equal(code, 0);
+    assert.ok(lstatSync(link).isSymbolicLink());
+    assert.match(readFileSync(page, 'utf8'), /^<!doctype html>/i);
+    assert.notEqual(statSync(page).ino, ino);
   });
 
   it('may replace any other file', async () => {

@@ -253,6 +253,8 @@ describe('policy-loss in a terminal', () => {
       stdout,
       /(reading|computing) [█░]+ \d+% \| [\d,]+ rows \| [\d.]+[KM]? tokens\/s \| (\d+:\d\d|–) left/,
     );
+    // A program that a signal ends while it shows the bar could not turn line wrap on again.
+    assert.ok(!stdout.includes(`${ESCAPE}[?7l`));
     assert.doesNotMatch(inTerminal([...words, '--quiet']).stdout, /tokens\/s/);
   });
 });

@@ -6,6 +6,8 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { ProgressBar } from '../../../lib/tools/cli/output.js';
+import { captured } from '../../support/captured.js';
 import { EXAMPLE, Files, PROGRAM, ROOT, ROWS, runWide } from './support.js';
 
 /** Clears the screen, sets the window's title, changes the colour and reverses the direction of text. */
@@ -90,6 +92,35 @@ describe('control characters', () => {
     assert.ok((await clean(...gradients, '--csv')).includes(SHOWN));
     // Escape sequences are part of JSON, so no information is lost there.
     assert.equal(JSON.parse(await clean(...gradients, '--json')).file, out);
+  });
+
+  it('are visible in what diff says about rows and columns that one dump lacks', async () => {
+    const [{ logprobs, task_id, run_id }] = ROWS as [(typeof ROWS)[0]];
+    const one = files.write(`one ${HOSTILE}.jsonl`, [{ logprobs, task_id, run_id }]);
+    const two = files.write('two.jsonl', [{ logprobs, task_id, run_id: HOSTILE }]);
+    const said = await clean('diff', one, two);
+    assert.match(said, /^Rows only in a: 1 \(.*one \\u001b\[2J/m);
+  });
+
+  it('are visible in a progress bar', async () => {
+    const { now } = performance;
+    const shown = await captured(async () => {
+      try {
+        Object.assign(process.stderr, { isTTY: true });
+        performance.now = () => 0;
+        const bar = new ProgressBar(false);
+        performance.now = () => 1000;
+        bar.begin(HOSTILE);
+        bar.advance(0.5, HOSTILE as never, 1, HOSTILE);
+        bar.stop();
+        return 0;
+      } finally {
+        performance.now = now;
+      }
+    });
+    assert.ok(shown.stderr.includes(SHOWN.slice(0, 20)));
+    for (const sequence of ['\u001b[2J', '\u001b]', '\u009b', '\u202e', '\n'])
+      assert.ok(!shown.stderr.includes(sequence));
   });
 
   it('are visible in messages about the command line', async () => {
@@ -213,6 +244,22 @@ describe('a write that fails', () => {
         [],
       );
     }
+  });
+
+  it('to --report leaves the page before', () => {
+    const words = ['evaluate', EXAMPLE, '--loss', 'ppo', '--quiet', '--report', 'r.html'];
+    writeFileSync(files.path('r.html'), 'before');
+    const { status, stderr } = inShell('ulimit -f 8; "$0" "$@"', ...words);
+    assert.match(
+      stderr,
+      /^error: --report r\.html: expected a file that can be written, got an error \(EFBIG/,
+    );
+    assert.equal(status, 2);
+    assert.equal(readFileSync(files.path('r.html'), 'utf8'), 'before');
+    assert.deepEqual(
+      readdirSync(files.directory).filter((entry) => entry.startsWith('.')),
+      [],
+    );
   });
 
   it('because the reader is gone is quiet', () => {

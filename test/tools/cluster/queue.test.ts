@@ -310,7 +310,9 @@ describe('queue', () => {
       const words = ['evaluate', EXAMPLE, '--loss', 'ppo', '--shard-size', '1'];
       const command = [PROGRAM, ...words, '--queue', cluster.url, '--parts', cluster.parts];
       const quoted = [process.execPath, ...command].map((word) => `'${word}'`).join(' ');
-      const terminal = spawn('script', ['-qec', quoted, '/dev/null'], { detached: true });
+      // The bar is cut at the width of the terminal.
+      const wide = `stty cols 160; ${quoted}`;
+      const terminal = spawn('script', ['-qec', wide, '/dev/null'], { detached: true });
       endWithTests(terminal);
       let shown = '';
       terminal.stdout.setEncoding('utf8').on('data', (text: string) => {

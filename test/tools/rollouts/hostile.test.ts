@@ -408,9 +408,12 @@ describe('hostile files', () => {
           columnData: Object.entries(columns).map(([name, data]) => ({ name, data })),
         });
       write({ logprob: [1.5], text: ['a'] });
-      await rejects(file, /logprobs: expected a column .* got a table with only logprob, text/);
-      write({ logprobs: ['[-1, null]'] });
-      await rejects(file, /row 1: logprobs\[1\]: expected a number, got null/);
+      await rejects(
+        file,
+        /logprobs: expected a column .* got a table with only logprob, text\. Did you mean logprob\? /,
+      );
+      write({ logprobs: ['[-1, true]'] });
+      await rejects(file, /row 1: logprobs\[1\]: expected a number, got boolean true/);
       write({ logprobs: ['[-1]', null] });
       await rejects(file, /row 2: logprobs: expected a list of numbers/);
       write({ logprobs: ['[-1.5]'], reward: [new Date(0)] });

@@ -1,7 +1,7 @@
 /** Tests how JSON lines are read into batches, and that errors name the file, the line and the column. */
 import assert from 'node:assert/strict';
 import { LossError } from '../../../lib/index.js';
-import { columnOfKey, readRollouts } from '../../../lib/tools/rollouts/index.js';
+import { columnOfKey, readRollouts, streamRollouts } from '../../../lib/tools/rollouts/index.js';
 import { temporaryFolder } from '../../support/temporary-folder.js';
 
 describe('reading JSON lines', () => {
@@ -178,6 +178,62 @@ describe('reading JSON lines', () => {
     assert.ok(last >= 1);
   });
 
+  describe('with missing numbers', () => {
+    const { NaN: nan, POSITIVE_INFINITY: infinity } = Number;
+
+    it('reads NaN, Infinity and null in lists, and as numbers of a row', async () => {
+      const file = folder.write(
+        'nan.jsonl',
+        '{"logprobs":[NaN,-Infinity,null,-1],"advantages":Infinity,"reward":NaN,"v_star": -Infinity }\n' +
+          '{"logprobs":[nan,-inf],"advantages":NaN,"reward":2,"v_star":1}',
+      );
+      const { batch } = await readRollouts([file]);
+      assert.deepEqual(batch.logprob, Float32Array.of(nan, -infinity, nan, -1, nan, -infinity));
+      assert.deepEqual(batch.advantages, Float32Array.of(infinity, infinity, infinity, infinity, nan, nan));
+      assert.deepEqual(batch.rewards, Float64Array.of(nan, 2));
+      assert.deepEqual(batch.vStar, Float64Array.of(-infinity, 1));
+    });
+
+    it('lets rows lack their reward, in parts too', async () => {
+      for (const rewards of [
+        [1, null, undefined, 0],
+        [null, undefined, 1, null],
+      ]) {
+        const file = folder.write(
+          'rewards.jsonl',
+          linesOf(...rewards.map((reward) => ({ logprobs: [-1], reward }))),
+        );
+        const expected = Float64Array.from(rewards, (reward) => reward ?? nan);
+        assert.deepEqual((await readRollouts([file])).batch.rewards, expected);
+        let row = 0;
+        for await (const { batch } of streamRollouts([file], { maxTokens: 1 }))
+          assert.deepEqual(batch.rewards, expected.subarray(row, ++row));
+      }
+      await refuses(
+        linesOf({ logprobs: [-1] }, { logprobs: [-1], reward: 1 }),
+        'ERR_MISSING_INPUT',
+        /line 2: reward: .* one here, but none in .*line 1\. TRL leaves/,
+      );
+    });
+
+    it('lets rows whose tokens are all masked lack any numbers', async () => {
+      const full = { logprobs: [-1, -2], old_logprobs: [-3, -4], reward_baseline: 1 };
+      const masked = { action_mask: [0, false], logprobs: null, old_logprobs: null };
+      const { batch } = await readRollouts([folder.write('masked.jsonl', linesOf(full, masked, full))]);
+      assert.deepEqual(batch.logprob, Float32Array.of(-1, -2, nan, nan, -1, -2));
+      assert.deepEqual(batch.oldLogprob, Float32Array.of(-3, -4, nan, nan, -3, -4));
+      assert.deepEqual(batch.rewardBaselines, Float64Array.of(1, nan, 1));
+      // Whether the first row is masked or not, it decides which columns there are.
+      await refuses(linesOf({ ...masked, logprobs: [-1, -2] }, full), 'ERR_MISSING_INPUT', 'but none in');
+    });
+
+    it('counts a row with only one number for all its tokens as one token', async () => {
+      const file = folder.write('scalars.jsonl', linesOf({ advantages: 0.5 }, { advantages: -0.5 }));
+      const { batch, tokens } = await readRollouts([file], { logprobs: 'optional' });
+      assert.deepEqual([tokens, batch.advantages], [2, Float32Array.of(0.5, -0.5)]);
+    });
+  });
+
   const good = '{"logprobs":[-1,-2],"old_logprobs":[-1,-2]}\n';
   describe('rejects', () => {
     it('a truncated line', () =>
@@ -189,14 +245,6 @@ describe('reading JSON lines', () => {
         'line 2',
         'expected a JSON object, got an array of length 2',
       ));
-    for (const word of ['NaN', '-Infinity'])
-      it(`${word} as a number`, () =>
-        refuses(
-          `${good}{"text":"a \\"","logprobs":[-1,${word}]}`,
-          'ERR_INVALID_INPUT',
-          'line 2',
-          `got ${word.replace('-', '')}, which JSON cannot represent`,
-        ));
     it('a line with NaN only inside a string, without blaming NaN', () =>
       refuses(
         `${good}{"text":"NaN \\" NaN","logprobs":[-1,}`,
@@ -210,8 +258,21 @@ describe('reading JSON lines', () => {
         'ERR_MISSING_INPUT',
         'line 1',
         'logprobs: expected a list',
-        'logprob, x',
+        'logprob, x. Did you mean logprob? Then add --column logprobs=logprob',
       ));
+    it('a row whose logprobs have almost their name, with that name before one that can stand in', () =>
+      refuses(
+        '{"log_probs":[-1],"old_logprobs":[-1]}',
+        'ERR_MISSING_INPUT',
+        /Did you mean log_probs\? .*=log_probs$/,
+      ));
+    it('a row without a column of the name that the user gave', async () => {
+      const file = folder.write('renamed.jsonl', '{"logprobs":[-1],"scores":1}');
+      await assert.rejects(
+        readRollouts([file], { rename: { reward: 'score' } }),
+        /score: expected a number, .*Did you mean scores\? Then add --column reward=scores$/,
+      );
+    });
     it('logprobs that are not a list', () =>
       refuses('{"logprobs":-1}', 'ERR_INVALID_INPUT', 'line 1: logprobs', 'got number -1'));
     it('lists of different lengths', () =>
@@ -236,8 +297,24 @@ describe('reading JSON lines', () => {
         'ERR_INVALID_INPUT',
         "line 2: logprobs[1]: expected a number, got '-2'",
       ));
-    it('null among numbers', () =>
-      refuses('{"logprobs":[-1],"advantages":[null]}', 'ERR_INVALID_INPUT', 'advantages[0]', 'got null'));
+    it('null in a mask', () =>
+      refuses('{"logprobs":[-1],"action_mask":[null]}', 'ERR_INVALID_INPUT', 'action_mask[0]', 'got null'));
+    it('NaN and Infinity as ids', async () => {
+      for (const id of ['NaN', '-Infinity'])
+        await refuses(
+          `{"logprobs":[-1],"task_id":${id}}`,
+          'ERR_INVALID_INPUT',
+          'task_id: expected a finite number or a string',
+        );
+    });
+    it('words that only look like NaN or Infinity', async () => {
+      for (const word of ['NaNs', '2Infinity', '0.inf', 'NaN NaN', 'infinity'])
+        await refuses(
+          `{"logprobs":[-1,${word}]}`,
+          'ERR_INVALID_INPUT',
+          /does not parse|expected a JSON object/,
+        );
+    });
     it('a list instead of one number', () =>
       refuses(
         '{"logprobs":[-1],"reward":[1]}',

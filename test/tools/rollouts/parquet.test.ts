@@ -170,7 +170,8 @@ describe('Parquet', () => {
   it('lists of a fixed length, and of 16-bit floats with a null', async () => {
     const { batch } = await readRollouts([fixture('arrow-fixed-lists')]);
     assert.deepEqual(batch.logprob, Float32Array.of(-1, -2, -3, -4));
-    await rejects(fixture('arrow-large'), /row 2: logprobs\[1\]: expected a number, got null/);
+    const large = await readRollouts([fixture('arrow-large')]);
+    assert.ok(Number.isNaN(large.batch.logprob.at(-1)));
   });
 
   it('ids above 2^53, exactly', async () => {

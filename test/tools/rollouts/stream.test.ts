@@ -286,9 +286,11 @@ describe('streaming rollouts', () => {
         /line 4: expected a quote inside a cell to be written twice/,
       );
       await rejects('logprobs,reward\n"[-1]",much\n', /line 2: reward: expected a number or a list/);
-      await rejects('logprobs,reward\n"[-1, nan]",2\n', /line 2: logprobs: expected a number or a list/);
-      await rejects('logprobs,reward\n"[NaN]",2\n', /logprobs: .* got NaN, which JSON cannot represent/);
-      await rejects('logprob,reward\n"[1]",2\n', /line 2: logprobs: expected.*only logprob, reward/);
+      await rejects('logprobs,reward\n"[-1, none]",2\n', /line 2: logprobs: expected a number or a list/);
+      await rejects(
+        'logprob,reward\n"[1]",2\n',
+        /line 2: logprobs: expected.*only logprob, reward\. Did you mean logprob/,
+      );
       await rejects(
         'logprobs,reward,reward\n',
         /line 1: expected a header that names each column once, got reward twice/,

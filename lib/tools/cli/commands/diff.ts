@@ -8,6 +8,7 @@ import { describePlaces } from '../evidence.js';
 import { flagsIn } from '../flags.js';
 import { csv, type Printable, styled, table } from '../output.js';
 import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from '../rollouts-command.js';
+import { visible } from '../streams.js';
 import { makeSubject, type TitledSubject, type TypedSubject, typedSubjects } from '../typed-subjects.js';
 import { CHOICES } from '../words.js';
 
@@ -234,7 +235,10 @@ function verdict(result: DiffResult, differing: readonly ColumnDifference[]): st
   if (advice !== undefined) lines.push(advice);
   if (columnsOnlyInA.length > 0) lines.push(`Columns only in a: ${columnsOnlyInA.join(', ')}`);
   if (columnsOnlyInB.length > 0) lines.push(`Columns only in b: ${columnsOnlyInB.join(', ')}`);
-  return lines.filter((line) => line !== '').join('\n');
+  return lines
+    .filter((line) => line !== '')
+    .map(visible)
+    .join('\n');
 }
 
 /** Returns advice if the rows seem to be aligned wrongly. */

@@ -273,7 +273,11 @@ const constantRewards: Check = {
   advice:
     'Check that the reward function ran and did not fail on every row: a constant 0 is what failures often return.',
   rule: 'warning if two or more rows all have the same reward',
-  measure: (row) => [row.number('reward')!],
+  measure(row) {
+    const reward = row.number('reward')!;
+    // Rewards that are missing are reported by non-finite.
+    return Number.isNaN(reward) ? undefined : [reward];
+  },
   start() {
     const all = new Spread();
     let rows = 0;

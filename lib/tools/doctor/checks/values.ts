@@ -1,9 +1,14 @@
 // Values that no log-probability and no advantage can have.
 import type { RolloutColumn } from '../../rollouts/index.js';
-import { type Check, LOGPROB_COLUMNS, LONG_ENOUGH, type Numbers, TOKEN_COLUMNS } from '../check.js';
+import {
+  type Check,
+  LOGPROB_COLUMNS,
+  LONG_ENOUGH,
+  NUMBER_COLUMNS,
+  type Numbers,
+  TOKEN_COLUMNS,
+} from '../check.js';
 import { RowSet } from '../row-table.js';
-
-const ROW_COLUMNS: readonly RolloutColumn[] = ['reward', 'reward_baseline'];
 
 /** Adds up counts by column, as evidence. */
 class ByColumn {
@@ -41,20 +46,25 @@ const nonFinite: Check = {
   name: 'non-finite',
   title: 'Unmasked values are NaN or infinite',
   needs: [],
-  meaning: 'One such value makes the loss and the gradient of the whole batch NaN.',
+  meaning:
+    'One such value makes the loss and the gradient of the whole batch NaN. A reward of NaN is that of a completion ' +
+    'that was not scored: trainers leave it out of its group, count it as 0, or give its whole group NaN.',
   advice:
     'Find the first step that has them. Typical causes: a division by a standard deviation of 0, log(0) of a filtered ' +
     'token, an overflow in float16. Tokens that do not count belong under the mask.',
-  rule: 'error for any unmasked NaN or infinite value',
+  rule: 'error for any unmasked NaN or infinite value, and for a reward that is missing though other rows have one',
   measure(row) {
     const counts = [
       ...TOKEN_COLUMNS.map((column) => countOf(row.values(column), (x) => !Number.isFinite(x))),
-      ...ROW_COLUMNS.map((column) => Number(!Number.isFinite(row.number(column) ?? 0))),
+      // The reward of a masked row counts in its group.
+      ...NUMBER_COLUMNS.map((column) =>
+        Number((row.tokens > 0 || column === 'reward') && !Number.isFinite(row.number(column) ?? 0)),
+      ),
     ];
     return counts.some((count) => count > 0) ? counts : undefined;
   },
   start() {
-    const found = new ByColumn([...TOKEN_COLUMNS, ...ROW_COLUMNS]);
+    const found = new ByColumn([...TOKEN_COLUMNS, ...NUMBER_COLUMNS]);
     return {
       add: (counts, index) => found.add(counts, index),
       finish: () => ({

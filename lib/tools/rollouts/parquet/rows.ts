@@ -14,11 +14,8 @@ export const readRows: ReadRows = async function* (name, names, onBytes, limits)
   try {
     file = new ParquetFile(limits.copy ?? name);
     const { size } = file;
-    const wanted = columnsToRead(
-      name,
-      file.columns.map(({ element }) => element.name),
-      names,
-    );
+    const all = file.columns.map(({ element }) => element.name);
+    const wanted = columnsToRead(name, all, names);
     const columns = file.columns.filter(({ element }) => wanted.includes(element.name));
     if (new Set(wanted).size < columns.length)
       throw badFile(name, { expected: 'different names of columns', received: 'a name twice' });
@@ -45,7 +42,7 @@ export const readRows: ReadRows = async function* (name, names, onBytes, limits)
         left -= count;
         const first = row;
         row += count;
-        yield block.map((cells, i) => tableRow(cells, names, limits, { file: name, row: first + i }));
+        yield block.map((cells, i) => tableRow(cells, names, limits, { file: name, row: first + i }, all));
         onBytes((bytes * count) / rows);
       }
       for (const reader of readers) if ((await reader.prepare()) > 0) throw wrongRows(group.rows, 'more');

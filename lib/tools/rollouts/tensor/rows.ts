@@ -3,7 +3,7 @@
 // holds the offsets at which they begin. All tensors are read at the same time, a few rows after another.
 import { stat } from 'node:fs/promises';
 import type { LossError, LossErrorCode } from '../../../base/errors.js';
-import type { ColumnNames } from '../column-names.js';
+import { adviceOnNear, type ColumnNames } from '../column-names.js';
 import { COLUMNS, type RolloutColumn } from '../columns.js';
 import { maxRowBytes, tooManyTokens } from '../limits.js';
 import {
@@ -172,6 +172,7 @@ async function readLayout(
       key: names.inTensors('logprobs').join(' or '),
       expected: 'a tensor [B, T], or [N] with cu_seqlens',
       received: describeColumns('a file', tensors.names),
+      hint: adviceOnNear('logprobs', names.of('logprobs')[0], tensors.names),
     });
   const { name, shape } = tensor;
   const offsets = await find(tensors, OFFSETS);

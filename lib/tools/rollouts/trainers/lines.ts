@@ -22,9 +22,9 @@ export interface LineLayout {
 /** Returns a value that is in a list of its own. */
 const single = (value: unknown) => (Array.isArray(value) && value.length <= 1 ? value[0] : value);
 
-/** Returns the elements `from` to `to` of a list. JSON has no NaN, so writers may put null in its place. */
+/** Returns the elements `from` to `to` of a list. */
 const cut = (value: unknown, from: number, to: number) =>
-  Array.isArray(value) ? value.slice(from, to).map((x: unknown) => x ?? Number.NaN) : value;
+  Array.isArray(value) ? value.slice(from, to) : value;
 
 /**
  * Returns the columns of a row whose lists have the prompt before the response.
