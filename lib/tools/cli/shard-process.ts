@@ -5,6 +5,7 @@ import { LossError } from '../../index.js';
 import { ShardTasks } from '../cluster/shard-tasks.js';
 import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
 import { version } from './about.js';
+import { inheritDownloads } from './download-options.js';
 import { flagOf } from './flags.js';
 import { plannedColumns, plannedSubjects } from './planning.js';
 import { PARTS_VARIABLE } from './queue-options.js';
@@ -15,6 +16,8 @@ import { note } from './streams.js';
 process.on('exit', removeTemporaryFolders);
 // When the worker has ended, in whatever way, nobody wants the shard. BullMQ would try to report to it for ever.
 process.on('disconnect', () => process.exit(1));
+
+inheritDownloads();
 
 // Prints nothing: an error of commander becomes the error of the job.
 const program = new Command().exitOverride().configureOutput({ writeErr: () => {} });

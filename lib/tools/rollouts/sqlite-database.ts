@@ -1,9 +1,8 @@
 // Opens SQLite databases: with Node's own SQLite, and on a Node without it with one that is compiled to WebAssembly.
 import { open, stat, symlink } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { badFile } from './source.js';
-import { makeTemporaryFolder, removeTemporaryFolder } from './write/temporary.js';
+import { makeScratchFolder, removeTemporaryFolder } from './write/temporary.js';
 
 type SqlRow = Record<string, unknown>;
 
@@ -61,7 +60,7 @@ export async function openDatabase(file: string, name: string): Promise<Database
 async function openWithWebAssembly(file: string, name: string): Promise<Database> {
   await checkJournal(file, name);
   const { default: sqlite } = await import('node-sqlite3-wasm');
-  const folder = makeTemporaryFolder(join(tmpdir(), 'policy-loss-sqlite-'));
+  const folder = makeScratchFolder('sqlite');
   try {
     const link = join(folder, 'database');
     await symlink(resolve(file), link);

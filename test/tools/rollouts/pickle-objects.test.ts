@@ -3,16 +3,7 @@ import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
 import { readRollouts, streamRollouts } from '../../../lib/tools/rollouts/index.js';
 import { isLossError } from '../../support/loss-error.js';
-import {
-  bytes,
-  call,
-  global,
-  Opcodes,
-  pickle,
-  tensor,
-  torchFile,
-  tuple,
-} from '../../support/pickle.js';
+import { bytes, call, global, Opcodes, pickle, tensor, torchFile, tuple } from '../../support/pickle.js';
 import { temporaryFolder } from '../../support/temporary-folder.js';
 
 /** Written by fixtures/objects/make.py. */

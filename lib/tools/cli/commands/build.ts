@@ -4,12 +4,11 @@
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Command } from 'commander';
 import { LossError } from '../../../base/errors.js';
-import { makeTemporaryFolder, removeTemporaryFolder } from '../../rollouts/write/temporary.js';
+import { makeScratchFolder, removeTemporaryFolder } from '../../rollouts/write/temporary.js';
 import { helpAfter } from '../help.js';
 import { visible, writeResult } from '../streams.js';
 
@@ -59,7 +58,7 @@ export function addBuild(program: Command): void {
 async function withTools(body: (modules: string) => Promise<void>): Promise<void> {
   const own = join(ROOT, 'node_modules');
   if (TOOLS.every((tool) => existsSync(join(own, tool)))) return body(own);
-  const folder = makeTemporaryFolder(join(tmpdir(), 'policy-loss-build-'));
+  const folder = makeScratchFolder('build');
   try {
     const { devDependencies } = require('../../../../package.json') as {
       devDependencies: Record<string, string>;
