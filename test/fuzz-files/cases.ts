@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import { type ContentSpec, type Expected, expectedOf, type RolloutRow, rowsOf } from './content.js';
 import { Fields, type Mutation, VALUES } from './fields.js';
 import { fixtureParquet, parquetFields, repetitiveParquet, writeParquet } from './parquet-files.js';
+import { pickleFile } from './pickle-files.js';
 import { sqlite } from './sqlite-files.js';
 import { type Layout, npz, safetensors } from './tensor-files.js';
 import { csv, gzip, jsonLines } from './text-files.js';
@@ -18,8 +19,10 @@ export type Format =
   | 'repetitive parquet'
   | 'parquet of other programs'
   | 'sqlite'
-  | 'trainer';
+  | 'trainer'
+  | 'pickle';
 
+/** The formats with valid files. Not all random pickles are valid. */
 export const FORMATS: readonly Format[] = [
   'jsonl',
   'csv',
@@ -85,21 +88,22 @@ const mutation: fc.Arbitrary<Mutation> = fc.oneof(
   { arbitrary: fc.record({ does: fc.constant('end' as const), at }), weight: 1 },
 );
 
-export const fileCase: fc.Arbitrary<FileCase> = fc.record({
-  format: fc.constantFrom(...FORMATS),
-  content: fc.record({
-    seed: fc.nat(),
-    rows: fc.integer({ min: 1, max: 8 }),
-    tokens: fc.integer({ min: 1, max: 12 }),
-  }),
-  variant: fc.nat({ max: 5 }),
-  mutations: fc.array(mutation, { maxLength: 3 }),
-  left: fc.oneof(
-    { arbitrary: fc.constant(1000), weight: 9 },
-    { arbitrary: fc.integer({ min: 0, max: 999 }), weight: 1 },
-  ),
-  command: fc.nat({ max: COMMANDS.length - 1 }),
-});
+export const fileCase = (formats: readonly Format[]): fc.Arbitrary<FileCase> =>
+  fc.record({
+    format: fc.constantFrom(...formats),
+    content: fc.record({
+      seed: fc.nat(),
+      rows: fc.integer({ min: 1, max: 8 }),
+      tokens: fc.integer({ min: 1, max: 12 }),
+    }),
+    variant: fc.nat({ max: 5 }),
+    mutations: fc.array(mutation, { maxLength: 3 }),
+    left: fc.oneof(
+      { arbitrary: fc.constant(1000), weight: 9 },
+      { arbitrary: fc.integer({ min: 0, max: 999 }), weight: 1 },
+    ),
+    command: fc.nat({ max: COMMANDS.length - 1 }),
+  });
 
 /** A case's file on the disk. */
 export interface MadeFile {
@@ -174,6 +178,11 @@ function writerOf({ format, content, variant }: FileCase): Writer {
     }
     case 'sqlite':
       return { write: whole(sqlite), ending: '.sqlite' };
+    case 'pickle': {
+      // Its opcodes are random, so that no mutation is needed.
+      const { file, ending } = pickleFile(content.seed);
+      return { write: whole(() => [file]), ending };
+    }
     case 'trainer': {
       const { write, ending } = trainerFile(content.seed);
       return { write: whole(write), ending };

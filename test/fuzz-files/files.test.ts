@@ -39,9 +39,13 @@ describe('files', () => {
 
   it('open no socket', () => runner.endReader());
 
-  it('hold in random cases', async () => {
-    const { executions, fault } = await fuzzFiles(SECONDS, SEED);
-    assert.equal(fault, undefined);
-    assert.ok(executions > 0);
-  });
+  for (const [what, formats] of [
+    ['cases', FORMATS],
+    ['pickles', ['pickle']],
+  ] as const)
+    it(`hold in random ${what}`, async () => {
+      const { executions, fault } = await fuzzFiles(SECONDS, SEED, formats);
+      assert.equal(fault, undefined);
+      assert.ok(executions > 0);
+    });
 });

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { describeFailure, search } from '../support/fuzzing.js';
-import { COMMANDS, type FileCase, fileCase, type MadeFile, makeFile } from './cases.js';
+import { COMMANDS, type FileCase, type Format, fileCase, type MadeFile, makeFile } from './cases.js';
 import type { Order, Verdict } from './reader.js';
 
 const READER = fileURLToPath(new URL('./reader.ts', import.meta.url));
@@ -34,14 +34,14 @@ export interface Outcome {
   fault?: string;
 }
 
-/** Runs random cases until the time is over or a case fails. */
-export async function fuzzFiles(seconds: number, seed: number): Promise<Outcome> {
+/** Runs random cases of some formats until the time is over or a case fails. */
+export async function fuzzFiles(seconds: number, seed: number, formats: readonly Format[]): Promise<Outcome> {
   const runner = new Runner();
   try {
     const failure = await search({
       seconds,
       seed,
-      cases: fileCase,
+      cases: fileCase(formats),
       casesPerRound: 100,
       run: (one) => runner.run(one),
     });

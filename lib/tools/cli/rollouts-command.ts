@@ -5,9 +5,11 @@ import { cudaIndex } from '../../device/device.js';
 import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../../index.js';
 import type { EvaluationSettings, NonFiniteRow } from '../parts/index.js';
 import { COLUMNS, describePlace, expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
+import { addDownloadOptions } from './download-options.js';
 import { flagOf } from './flags.js';
 import { helpAfter } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
+import { parseCount } from './numbers.js';
 import { type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 import { refuseInputs } from './output-file.js';
 import { note } from './streams.js';
@@ -47,6 +49,7 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
     ...OUTPUT_OPTIONS(),
   ])
     command.addOption(option);
+  addDownloadOptions(command);
   const columns = computes ? `${COLUMNS_HELP}\n${LOSS_COLUMNS_HELP}` : COLUMNS_HELP;
   const paragraphs = [...(help ? [help] : []), `${columns}\n${NAMES_HELP}`];
   return command.addHelpText('after', helpAfter(examples, ...paragraphs));
@@ -130,14 +133,6 @@ function parseColumn(text: string, before: Record<string, string> = {}): Record<
   if (at <= 0 || at === text.length - 1)
     throw new InvalidArgumentError("Expected a column and its name in the files, such as 'logprobs=lp'.");
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
-}
-
-/** Parses a number of things, of which there is at least one. */
-export function parseCount(text: string): number {
-  const value = Number(text);
-  if (!Number.isSafeInteger(value) || value < 1)
-    throw new InvalidArgumentError('Expected a whole number of at least 1.');
-  return value;
 }
 
 /** The values of the options that all commands over rollout files have. */

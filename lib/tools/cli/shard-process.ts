@@ -5,6 +5,7 @@ import { LossError } from '../../index.js';
 import { ShardTasks } from '../cluster/shard-tasks.js';
 import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
 import { version } from './about.js';
+import { inheritDownloads } from './download-options.js';
 import { flagOf } from './flags.js';
 import { plannedColumns, plannedSubjects } from './planning.js';
 import { PARTS_VARIABLE } from './queue-options.js';
@@ -17,6 +18,7 @@ process.on('exit', removeTemporaryFolders);
 process.on('disconnect', () => process.exit(1));
 
 noteConsole();
+inheritDownloads();
 
 // Prints nothing: an error of commander becomes the error of the job.
 const program = new Command().exitOverride().configureOutput({ writeErr: () => {} });

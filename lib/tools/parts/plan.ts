@@ -9,6 +9,7 @@ import {
   type HashedRange,
   type PresentColumns,
 } from '../rollouts/index.js';
+import { sizeOfJson } from '../rollouts/json-size.js';
 import { isRemote } from '../rollouts/remote/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { sha256Of } from './digest.js';
@@ -255,12 +256,22 @@ function presentFrom(fields: Fields): PresentColumns {
 /** The formats of files of gradients, by the endings of their names. */
 export const GRADIENT_ENDINGS = ['safetensors', 'parquet', 'jsonl', 'jsonl.gz'] as const;
 
+// A plan has fewer. The hash of a deeper one could not be computed.
+const MAX_DEPTH = 32;
+
 /**
  * Reads a file of JSON.
  * @throws LossError `ERR_INVALID_INPUT`
  */
 async function readJson(file: string): Promise<unknown> {
   const text = await readWhole(file, 'a plan');
+  const { depth } = sizeOfJson(Buffer.from(text));
+  if (depth > MAX_DEPTH)
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: file,
+      expected: `a plan of at most ${MAX_DEPTH} levels`,
+      received: `${depth} levels`,
+    });
   try {
     return JSON.parse(text);
   } catch (error) {

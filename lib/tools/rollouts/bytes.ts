@@ -1,5 +1,6 @@
 // Random access to bytes: of a file, or of a value that another file holds. Nothing is read before it is asked for.
 import { readSync } from 'node:fs';
+import { FileBudget } from './file-budget.js';
 import { badFile, cannotRead } from './source.js';
 
 /** What holds the bytes. */
@@ -15,12 +16,22 @@ export class Bytes {
   /** Where the range begins in its file. */
   readonly start: number;
   readonly size: number;
+  /** What all ranges of the file may take together. */
+  readonly budget: FileBudget;
   readonly #source: ByteSource;
+  #kept: Uint8Array | undefined;
 
-  constructor(file: string, source: ByteSource, size: number, start = 0) {
+  constructor(
+    file: string,
+    source: ByteSource,
+    size: number,
+    start = 0,
+    budget = new FileBudget(file, size),
+  ) {
     this.file = file;
     this.start = start;
     this.size = size;
+    this.budget = budget;
     this.#source = source;
   }
 
@@ -38,13 +49,16 @@ export class Bytes {
     return new Bytes(file, { read }, size);
   }
 
-  /** Returns the bytes of an array. */
-  static ofArray(file: string, array: Uint8Array): Bytes {
+  /**
+   * Returns the bytes of an array.
+   * @param budget that of the file that the array is from, if it is not a file of its own.
+   */
+  static ofArray(file: string, array: Uint8Array, budget?: FileBudget): Bytes {
     const read = (position: number, target: Uint8Array) => {
       target.set(array.subarray(position, position + target.length));
       return target.length;
     };
-    return new Bytes(file, { read }, array.length);
+    return new Bytes(file, { read }, array.length, 0, budget);
   }
 
   /**
@@ -53,7 +67,7 @@ export class Bytes {
    */
   slice(start: number, size = this.size - start): Bytes {
     this.#check(start, size);
-    return new Bytes(this.file, this.#source, size, this.start + start);
+    return new Bytes(this.file, this.#source, size, this.start + start, this.budget);
   }
 
   /**
@@ -62,6 +76,7 @@ export class Bytes {
    */
   read(start = 0, size = this.size - start): Uint8Array {
     this.#check(start, size);
+    this.budget.work(READ_WORK + size);
     const target = new Uint8Array(size);
     let count: number;
     try {
@@ -71,6 +86,15 @@ export class Bytes {
     }
     if (count < size) throw this.#tooShort(start, size);
     return target;
+  }
+
+  /** Returns all bytes, which stay in memory. Further calls return the same array. */
+  kept(): Uint8Array {
+    if (!this.#kept) {
+      this.budget.hold(this.size);
+      this.#kept = this.read();
+    }
+    return this.#kept;
   }
 
   #check(start: number, size: number): void {
@@ -85,3 +109,6 @@ export class Bytes {
     });
   }
 }
+
+// A read of a few bytes takes as long as a copy of this many.
+const READ_WORK = 256;

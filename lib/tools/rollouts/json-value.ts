@@ -1,6 +1,6 @@
 // Parses JSON text from files. The size of a value is checked before it is parsed, because parsing creates all of its
 // lists at once.
-import { BACKSLASH, COMMA, OPEN_BRACE, OPEN_BRACKET, QUOTE } from './ascii.js';
+import { sizeOfJson } from './json-size.js';
 import { tooManyTokens } from './limits.js';
 import { errorAt, type Place, type RowLimits } from './source.js';
 
@@ -24,7 +24,7 @@ export function parseJson(json: string, { place, key, expected, limits }: JsonCo
   const { maxRowTokens } = limits;
   // Each element takes at least two characters: itself and a comma or bracket.
   if (json.length > 2 * maxRowTokens) {
-    const elements = countElements(json);
+    const { elements } = sizeOfJson(Buffer.from(json));
     if (elements > maxRowTokens)
       throw errorAt(place, 'ERR_INVALID_INPUT', { key, ...tooManyTokens(limits, elements) });
   }
@@ -64,22 +64,6 @@ function nonFiniteIn(json: string): unknown {
   } catch {
     return undefined;
   }
-}
-
-/**
- * Returns the number of elements in all lists and objects of a JSON text: the number of commas and opening brackets
- * outside of strings. An empty list counts as one element.
- */
-function countElements(json: string): number {
-  let elements = 0;
-  for (let i = 0; i < json.length; i++) {
-    const character = json.charCodeAt(i);
-    if (character === COMMA || character === OPEN_BRACKET || character === OPEN_BRACE) elements++;
-    else if (character === QUOTE)
-      for (i++; i < json.length && json.charCodeAt(i) !== QUOTE; i++)
-        if (json.charCodeAt(i) === BACKSLASH) i++;
-  }
-  return elements;
 }
 
 /**

@@ -1,9 +1,11 @@
-// Opens SQLite databases: with Node's own SQLite, and on a Node without it with one that is compiled to WebAssembly.
-import { open, stat, symlink } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+// Opens SQLite databases: with Node's own SQLite, and on a Node without it with one that is compiled to WebAssembly. Nothing
+// is written beside a database.
+import { constants } from 'node:fs';
+import { copyFile, open, realpath, rm, stat, symlink } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { badFile } from './source.js';
-import { makeTemporaryFolder, removeTemporaryFolder } from './write/temporary.js';
+import { makeScratchFolder, removeTemporaryFolder } from './write/temporary.js';
 
 type SqlRow = Record<string, unknown>;
 
@@ -17,8 +19,8 @@ export interface Database {
 }
 
 /**
- * The part of the module node:sqlite that this file uses. Node has had the module since 22.5, and `iterate()` since
- * 22.13.
+ * The part of the module node:sqlite that this file uses. Node has had the module since 22.5, `iterate()` since 22.13, and
+ * URLs of databases since 22.15 and 23.10.
  */
 interface NodeSqlite {
   DatabaseSync: new (
@@ -45,13 +47,118 @@ export async function openDatabase(file: string, name: string): Promise<Database
   // does not look for it.
   const module: string = 'node:sqlite';
   const { DatabaseSync } = (await import(module)) as NodeSqlite;
-  const database = new DatabaseSync(file, { readOnly: true });
-  const rows = (query: string) => {
-    const statement = database.prepare(query);
-    statement.setReadBigInts(true);
-    return statement.iterate!();
+  const knowsUrls = major > 23 || (major === 23 ? minor >= 10 : minor >= 15);
+  const isReadable = (path: string) => {
+    const database = new DatabaseSync(path, { readOnly: true });
+    try {
+      return [...database.prepare('PRAGMA schema_version').iterate!()].length > 0;
+    } catch {
+      return false;
+    } finally {
+      database.close();
+    }
   };
-  return { rows, all: (query) => [...rows(query)], close: async () => database.close() };
+  const { path, readOnly, remove } = await withoutTraces(file, name, knowsUrls, isReadable);
+  try {
+    const database = new DatabaseSync(path, { readOnly });
+    // The iterators of some versions of Node do not keep their statements alive.
+    const statements = new Set<unknown>();
+    const rows = (query: string) => {
+      const statement = database.prepare(query);
+      statements.add(statement);
+      statement.setReadBigInts(true);
+      return statement.iterate!();
+    };
+    const close = async () => {
+      statements.clear();
+      database.close();
+      await remove();
+    };
+    return { rows, all: (query) => [...rows(query)], close };
+  } catch (error) {
+    await remove();
+    throw error;
+  }
+}
+
+/**
+ * Returns what to open so that SQLite writes nothing beside a database. It would create the files of a write-ahead log
+ * even for readers. If there is no log, SQLite is told that nothing writes to the database. Otherwise the database and its
+ * log are copied, as are a database and the journal of a change that was interrupted, which SQLite undoes in the copy.
+ * @param knowsUrls whether a database can be named by a URL.
+ * @param isReadable returns whether a database without a log can be read as it is.
+ */
+async function withoutTraces(
+  file: string,
+  name: string,
+  knowsUrls: boolean,
+  isReadable: (path: string) => boolean,
+): Promise<{ path: string; readOnly: boolean; remove(): Promise<void> }> {
+  // SQLite looks for the log beside the file that a link leads to.
+  const real = await realpath(file);
+  const asIs = { readOnly: true, remove: async () => {} };
+  if (await isLogged(real)) {
+    const isOpen = (await statusOf(`${real}-wal`)) ?? (await statusOf(`${real}-shm`));
+    if (knowsUrls && !isOpen) return { path: `${pathToFileURL(real).href}?immutable=1`, ...asIs };
+  } else if (!(await statusOf(`${real}-journal`)) || isReadable(real)) return { path: real, ...asIs };
+  const folder = makeScratchFolder('sqlite');
+  try {
+    const path = join(folder, 'database');
+    await copyWhole(real, path, name);
+    return { path, readOnly: false, remove: () => removeTemporaryFolder(folder) };
+  } catch (error) {
+    await removeTemporaryFolder(folder);
+    throw error;
+  }
+}
+
+const COPIES = 3;
+
+const ENDINGS = ['', '-wal', '-journal'];
+
+/** Copies a database and its log or journal, again if a program has moved the log into the database meanwhile. */
+async function copyWhole(file: string, target: string, name: string): Promise<void> {
+  for (let i = 0; i < COPIES; i++) {
+    const before = await versionOf(file);
+    for (const ending of ENDINGS) {
+      await rm(target + ending, { force: true });
+      if (await statusOf(file + ending))
+        await copyFile(file + ending, target + ending, constants.COPYFILE_FICLONE);
+    }
+    if ((await versionOf(file)) === before) return;
+  }
+  throw badFile(name, {
+    expected: 'a database that no program writes to while it is copied',
+    received: `one that was written during ${COPIES} copies`,
+    hint: `Or run: sqlite3 ${file} "VACUUM INTO 'copy.sqlite'"`,
+  });
+}
+
+/** Returns what changes when the log is moved into the database, or begins anew. Rows are only added to it otherwise. */
+async function versionOf(file: string): Promise<string> {
+  const database = await statusOf(file);
+  const log = (await statusOf(`${file}-wal`)) ? await beginningOf(`${file}-wal`, LOG_HEADER) : undefined;
+  return `${database?.size} ${database?.mtimeNs} ${log?.toString('hex')}`;
+}
+
+const statusOf = (file: string) => stat(file, { bigint: true }).catch(() => undefined);
+const LOG_HEADER = 32;
+
+/** Returns the first bytes of a file, or zeros behind its end. */
+async function beginningOf(file: string, size: number): Promise<Buffer> {
+  const handle = await open(file, 'r');
+  try {
+    const { buffer } = await handle.read(Buffer.alloc(size), 0, size, 0);
+    return buffer;
+  } finally {
+    await handle.close();
+  }
+}
+
+/** Returns whether the header of a database says that it has a write-ahead log. */
+async function isLogged(file: string): Promise<boolean> {
+  const header = await beginningOf(file, VERSIONS_END);
+  return header.subarray(VERSIONS_BEGIN).some((version) => version === WITH_LOG);
 }
 
 /**
@@ -61,7 +168,7 @@ export async function openDatabase(file: string, name: string): Promise<Database
 async function openWithWebAssembly(file: string, name: string): Promise<Database> {
   await checkJournal(file, name);
   const { default: sqlite } = await import('node-sqlite3-wasm');
-  const folder = makeTemporaryFolder(join(tmpdir(), 'policy-loss-sqlite-'));
+  const folder = makeScratchFolder('sqlite');
   try {
     const link = join(folder, 'database');
     await symlink(resolve(file), link);
@@ -87,14 +194,7 @@ async function openWithWebAssembly(file: string, name: string): Promise<Database
 
 // SQLite as WebAssembly can read neither a write-ahead log nor the journal of a change that was interrupted.
 async function checkJournal(file: string, name: string): Promise<void> {
-  const header = Buffer.alloc(VERSIONS_END);
-  const handle = await open(file, 'r');
-  try {
-    await handle.read(header, 0, header.length, 0);
-  } finally {
-    await handle.close();
-  }
-  const hasLog = header.subarray(VERSIONS_BEGIN).some((version) => version === WITH_LOG);
+  const hasLog = await isLogged(file);
   const hasJournal = await stat(`${file}-journal`).then(
     ({ size }) => size > 0,
     () => false,

@@ -57,6 +57,23 @@ describe('files on servers, on the command line', () => {
     assert.deepEqual(twice, expected);
   });
 
+  it('are limited by --max-download and --stall-seconds', async () => {
+    const url = server.url('rollouts.jsonl');
+    const words = ['evaluate', url, '--loss', 'ppo'];
+    await fails(
+      1,
+      [...words, '--max-download', '1000'],
+      /expected at most 1000 bytes to download, got \d+\. If the file is correct, raise --max-download$/m,
+    );
+    await run(...words);
+    await fails(2, [...words, '--max-download', '0'], /--max-download.*whole number/);
+    await fails(2, [...words, '--stall-seconds', 'x'], /--stall-seconds.*a number of seconds/);
+    const plan = files.path('plan.json');
+    await run('plan', url, '--loss', 'ppo', '--out', plan);
+    const one = ['run', plan, '--out', files.path('parts')];
+    await fails(1, [...one, '--max-download', '1000'], /expected at most 1000 bytes to download/);
+  });
+
   it('give the result of local Parquet files, by row groups', async () => {
     const words = ['--loss', 'ppo'];
     const { result, plan } = await merged([server.url('groups.parquet'), ...words], '1');

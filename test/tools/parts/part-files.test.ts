@@ -378,6 +378,13 @@ describe('parts of a plan', () => {
         /none\.json: expected a plan that can be read/,
       );
       await fails(readPlan(join(complete, 'whole.part'), VERSION), /whole\.part/);
+      const deep = `${'['.repeat(200_000)}${']'.repeat(200_000)}`;
+      const good = readFileSync(join(folder, 'good.json'), 'utf8');
+      writeFileSync(join(folder, 'deep.json'), good.replace('{', `{"more":${deep},`));
+      await fails(
+        readPlan(join(folder, 'deep.json'), VERSION),
+        /deep\.json: expected a plan of at most 32 levels/,
+      );
     });
 
     it('gives an error that names the field if somebody hostile has written it', async () => {

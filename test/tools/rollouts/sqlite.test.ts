@@ -1,6 +1,18 @@
 /** Tests the reading of SQLite databases: with Node's own SQLite, and before Node 22.13 with that in WebAssembly. */
 import assert from 'node:assert/strict';
-import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type StreamOptions, streamRollouts } from '../../../lib/tools/rollouts/index.js';
@@ -89,6 +101,64 @@ describe('SQLite', () => {
       file,
       /expected Node 22\.13 or later for a database with a write-ahead log, got Node .*PRAGMA/,
     );
+  });
+
+  describe('leave nothing beside a database with a write-ahead log', () => {
+    const ENDINGS = ['', '-wal', '-shm'];
+    const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
+    /** The files beside a database, with their content and the time of their last change. */
+    const state = (file: string) =>
+      ENDINGS.filter((ending) => existsSync(file + ending)).map((ending) => [
+        ending,
+        digest(readFileSync(file + ending)),
+        statSync(file + ending, { bigint: true }).mtimeNs,
+      ]);
+    async function readsWithoutTraces(file: string, rows: number): Promise<void> {
+      const before = state(file);
+      for await (const part of streamRollouts([file])) {
+        assert.equal(part.rows, rows);
+        assert.deepEqual(state(file), before);
+      }
+      assert.deepEqual(state(file), before);
+    }
+    const logged = (name: string) => {
+      const file = join(directory, name);
+      const database = openForWriting(file);
+      for (const statement of ['PRAGMA journal_mode = wal', ROLLOUTS]) database.exec(statement);
+      return { file, database };
+    };
+    beforeEach(function () {
+      // SQLite as WebAssembly has no log.
+      if (!nodeSqlite) this.skip();
+    });
+
+    it('that nobody has open', async () => {
+      const { file, database } = logged('closed % #?.sqlite');
+      database.close();
+      await readsWithoutTraces(file, 1);
+      const link = join(directory, 'link.sqlite');
+      symlinkSync(file, link);
+      await readsWithoutTraces(link, 1);
+      assert.deepEqual(state(file).length, 1);
+    });
+
+    it('that a program writes to', async () => {
+      const { file, database } = logged('open.sqlite');
+      await readsWithoutTraces(file, 1);
+      database.exec('INSERT INTO rollouts SELECT * FROM rollouts');
+      await readsWithoutTraces(file, 2);
+      database.close();
+    });
+
+    it('that has a log but no program', async () => {
+      const { file, database } = logged('left.sqlite');
+      database.exec('PRAGMA wal_checkpoint');
+      database.exec('INSERT INTO rollouts SELECT * FROM rollouts');
+      const copy = join(directory, 'copy.sqlite');
+      for (const ending of ['', '-wal']) copyFileSync(file + ending, copy + ending);
+      database.close();
+      await readsWithoutTraces(copy, 2);
+    });
   });
 
   it('files in folders that nobody may write to, without a trace beside them', async () => {
@@ -192,7 +262,7 @@ describe('SQLite', () => {
         /^row 2: experience_bytes: expected at most 67108864 bytes, got none/,
         /^row 3: expected experiences, got another object/,
         /^row 4: expected a frame of \d+ bytes, got \d+/,
-        /got os\.system at byte 2\./,
+        /got the function os\.system at byte 2\./,
         /^row 6: experience_bytes: expected at most 67108864 bytes, got 67108865/,
       ];
       assert.equal(reasons.length, expected.length);

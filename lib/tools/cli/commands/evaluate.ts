@@ -9,9 +9,10 @@ import {
 } from '../../parts/index.js';
 import { printableEvaluation } from '../evaluation-result.js';
 import { EXPRESSION_HELP } from '../expression-options.js';
+import { parseCount } from '../numbers.js';
 import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from '../queue-run.js';
 import { REPORT_OPTION, reportOn } from '../report-file.js';
-import { parseCount, rolloutsCommand, runOnRollouts } from '../rollouts-command.js';
+import { rolloutsCommand, runOnRollouts } from '../rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from '../typed-subjects.js';
 
 /**

@@ -5,9 +5,9 @@ import { type Candidate, type Identification, identify, TRAINER_NAMES } from '..
 import { grpoMethod, perToken } from '../../parts/advantage-method.js';
 import { type PackedRows, type RolloutPart, streamRollouts } from '../../rollouts/index.js';
 import { widthOf, wrapped } from '../lines.js';
+import { parseCount } from '../numbers.js';
 import { countsOf, csv, type Printable, readable, styled, table, type Value } from '../output.js';
 import {
-  parseCount,
   type RolloutsOptions,
   type RolloutsRun,
   rolloutsCommand,

@@ -12,6 +12,7 @@ import {
   type ShardRun,
 } from '../../parts/index.js';
 import { version } from '../about.js';
+import { addDownloadOptions } from '../download-options.js';
 import { helpAfter } from '../help.js';
 import { LOSS_FILE_OPTION } from '../loss-file.js';
 import { csv, type OutputOptions, type Printable, twoColumns } from '../output.js';
@@ -59,6 +60,7 @@ export function addRun(program: Command): void {
     ...OUTPUT_OPTIONS(),
   ])
     command.addOption(option);
+  addDownloadOptions(command);
   command.addHelpText('after', helpAfter(EXAMPLES, HELP));
   command.action(async (file: string, options: RunOptions) => {
     const plan = await readPlan(file, version);

@@ -1,8 +1,10 @@
 // `policy-loss worker`: computes the shards of the runs on a queue.
-import { type Command, InvalidArgumentError, Option } from 'commander';
+import { type Command, Option } from 'commander';
 import { removeTemporaryFolders } from '../../rollouts/write/temporary.js';
 import { version } from '../about.js';
+import { addDownloadOptions, downloadsEnvironment } from '../download-options.js';
 import { helpAfter } from '../help.js';
+import { parseCount, parseSeconds } from '../numbers.js';
 import {
   connectionErrors,
   environmentWithoutQueue,
@@ -12,7 +14,6 @@ import {
   type QueueOptions,
   requiredQueue,
 } from '../queue-options.js';
-import { parseCount } from '../rollouts-command.js';
 import { note } from '../streams.js';
 
 interface WorkerOptions extends Required<QueueOptions> {
@@ -51,6 +52,7 @@ export function addWorker(program: Command): void {
     new Option('-q, --quiet', 'print only errors'),
   ])
     command.addOption(option);
+  addDownloadOptions(command);
   command.addHelpText('after', helpAfter(EXAMPLES, HELP));
   command.action(
     async ({ quiet = false, concurrency, lockSeconds, retrySeconds, ...options }: WorkerOptions) => {
@@ -65,7 +67,7 @@ export function addWorker(program: Command): void {
         lockMs: Math.ceil(1000 * lockSeconds),
         retryMs: Math.ceil(1000 * retrySeconds),
         shardProcess: new URL('../shard-process.js', import.meta.url),
-        environment: { ...environmentWithoutQueue(), [PARTS_VARIABLE]: parts },
+        environment: { ...environmentWithoutQueue(), ...downloadsEnvironment(), [PARTS_VARIABLE]: parts },
         onDone: ({ run, phase, shard }, { rows, tokens }) =>
           tell(`run ${run}: ${phase} ${shard}: ${rows} rows, ${tokens} tokens`),
         onStopped: ({ run, phase, shard }) =>
@@ -102,13 +104,6 @@ function stopSignal(): Promise<void> {
       process.on(signal, stop);
     }
   });
-}
-
-function parseSeconds(text: string): number {
-  const value = Number(text);
-  if (!(value > 0 && value <= 86_400))
-    throw new InvalidArgumentError('Expected a number of seconds, such as 30.');
-  return value;
 }
 
 const HELP = `\

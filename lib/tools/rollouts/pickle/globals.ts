@@ -1,14 +1,16 @@
-// The names of modules that a pickle may use, and what they build. Nothing else can be named, and nothing is imported.
+// The names in modules that pickles use, and what they build. Nothing else is built, and nothing is imported.
 import { Bytes } from '../bytes.js';
+import type { FileBudget } from '../file-budget.js';
 import { DTYPE_NAMES, dtypeNamed, Storage, Strided } from '../torch/strided.js';
 import { rebuildConsolidated } from '../torch/tensordict.js';
 import { arrayFromBuffer, NumpyArray, NumpyDtype, scalarOf } from './numpy.js';
-import { BadObject, Instance, LongText, PyList } from './values.js';
+import { BadObject, Instance, LongText, Opaque, PyList } from './values.js';
 
 /** What a function of a pickle may use: see PickleContext. */
 interface CallContext {
   nested(bytes: Bytes, depth: number): unknown;
   depth: number;
+  budget: FileBudget;
 }
 
 /** What a name stands for: a class, a function or a value. */
@@ -27,11 +29,26 @@ export class Global {
   }
 }
 
-/** Returns what a name stands for; undefined if a pickle may not use it. A name with a dot would be an attribute's. */
-export function globalOf(module: string, name: string): Global | undefined {
-  if (name.includes('.')) return undefined;
-  return GLOBALS.get(`${module}.${name}`);
+/**
+ * Returns what a name stands for: an opaque value if it is not in the list, and undefined if it only serves to run a
+ * program. A name with a dot, which is that of an attribute, is not in the list.
+ */
+export function globalOf(module: string, name: string): Global | Opaque | undefined {
+  const whole = `${module}.${name}`;
+  const known = name.includes('.') ? undefined : GLOBALS.get(whole);
+  if (known) return known;
+  const [top] = module.split('.', 1);
+  if (PROGRAMS.has(top!) || (/^(__builtin__|builtins)$/.test(module) && PROGRAM_BUILTINS.has(name)))
+    return undefined;
+  return new Opaque(whole);
 }
+
+// Nothing of these would run, and no list of them can be complete. Who gets such a file should learn what it is. Python
+// itself writes getattr for some enumerations.
+const PROGRAMS = new Set('os posix nt subprocess runpy importlib pty ctypes code webbrowser'.split(' '));
+const PROGRAM_BUILTINS = new Set(
+  '__import__ apply breakpoint compile eval exec execfile input open'.split(' '),
+);
 
 const GLOBALS = new Map<string, Global>();
 
@@ -63,6 +80,7 @@ define(
 
 define(['torch._utils._rebuild_tensor_v2'], {
   call([storage, offset, shape, strides]) {
+    if (storage instanceof Opaque) return storage;
     if (!(storage instanceof Storage) || !Array.isArray(shape) || !Array.isArray(strides))
       throw new BadObject('storage, offset, shape and strides of a tensor', 'other values');
     return new Strided(storage, offset as number, shape, strides);
@@ -103,15 +121,23 @@ define(['tensordict._reductions._make_td'], {
   },
 });
 
-define(['collections.OrderedDict'], { call: () => new Map() });
+// Their items follow. A defaultdict also has a function that makes missing items.
+define(['collections.OrderedDict', 'collections.defaultdict'], { call: () => new Map() });
+// Protocols 2 and 3 make a set of a list.
+for (const module of ['builtins', '__builtin__'])
+  define([`${module}.set`, `${module}.frozenset`], {
+    call: ([items]) => (items instanceof PyList ? items : new Opaque(`${module}.set`)),
+  });
 define(['_codecs.encode'], {
-  call([text, encoding]) {
+  call([text, encoding], { budget }) {
     const isKnown = encoding === 'latin1' || encoding === 'latin-1';
     if (!isKnown || !(typeof text === 'string' || text instanceof LongText))
       throw new BadObject('text in Latin-1', 'another value');
     if (text instanceof LongText && text.bytes.size > MAX_ENCODED)
       throw new BadObject(`at most ${MAX_ENCODED} bytes of text`, String(text.bytes.size));
-    return Bytes.ofArray('text in Latin-1', Buffer.from(String(text), 'latin1'));
+    const array = Buffer.from(String(text), 'latin1');
+    budget.hold(array.length);
+    return Bytes.ofArray('text in Latin-1', array, budget);
   },
 });
 const MAX_ENCODED = 1 << 24;
@@ -143,10 +169,16 @@ export function bytesOf(value: unknown): Bytes | undefined {
 }
 
 /** Returns the items of a list, a tuple, a set or an array of objects; undefined for another value. */
-export function itemsOf(value: unknown): unknown[] | undefined {
+export function itemsOf(value: unknown): readonly unknown[] | undefined {
   if (value instanceof NumpyArray) return itemsOf(value.content);
-  if (value instanceof PyList) return value.items();
+  if (value instanceof PyList) return value.kept();
   return Array.isArray(value) ? value : undefined;
+}
+
+/** Returns the opaque value that a value or the content of an array is; undefined for another value. */
+export function opaqueOf(value: unknown): Opaque | undefined {
+  if (value instanceof NumpyArray) return opaqueOf(value.content);
+  return value instanceof Opaque ? value : undefined;
 }
 
 /** Returns the tensor or array that a value is; undefined for another value. */

@@ -1,18 +1,22 @@
-// Reads pickles without running anything. It knows the opcodes that today's picklers of plain data write. A name of a
-// module is looked up in a list (globals.ts), never imported; a name that is not there is an error.
+// Reads pickles without running anything. It knows the opcodes that today's picklers write. A name of a module is looked
+// up in a list (globals.ts), never imported. A class that is not there makes opaque values.
 import type { Bytes } from '../bytes.js';
+import type { FileBudget } from '../file-budget.js';
 import { badFile } from '../source.js';
 import { Cursor, MAX_NAME } from './cursor.js';
 import { Global, globalOf } from './globals.js';
+import { Stack } from './stack.js';
 import {
   BadObject,
   type Buildable,
   Instance,
   integerOf,
   LongText,
+  Opaque,
   PLAIN_SIZES,
   PyList,
   plainValue,
+  type StoredNumbers,
 } from './values.js';
 
 /** What a pickle needs from the file that holds it. */
@@ -41,7 +45,7 @@ export function isPickle(head: Uint8Array): boolean {
 
 /**
  * Reads the pickle that begins at `start`.
- * @throws LossError `ERR_INVALID_INPUT` if it is malformed, too large, or names anything but known classes. The message
+ * @throws LossError `ERR_INVALID_INPUT` if it is malformed, too large, or names what only a program needs. The message
  * gives the place as a byte of the file.
  */
 export function unpickle(bytes: Bytes, context: PickleContext, start = 0): Unpickled {
@@ -73,83 +77,80 @@ const MAX_SHORT_TEXT = 64;
 // Fewer numbers in a row take less memory as an array.
 const MIN_STORED = 16;
 const MAX_INTEGER_BYTES = 64;
-// These limits bound the memory that a pickle can take. A cost of 1 stands for about 16 bytes, so that all objects take
-// less than 200 MB. Ten tensors for each of several thousand rollouts fit.
-const MAX_COST = 3 * 2 ** 22;
-const MAX_STACK = 1 << 21;
-const MAX_MARKS = 1 << 14;
-const MAX_MEMO = 1 << 22;
-const DICT_COST = 12;
-const LIST_COST = 8;
-const OBJECT_COST = 10;
-const ENTRY_COST = 2;
-const TUPLE_COST = 3;
-const TEXT_COST = 4;
-
-/** A mark on the stack: the height of the stack, the place after the opcode, and whether only plain values follow. */
-interface Mark {
-  height: number;
-  position: number;
-  isPlain: boolean;
-}
+// What objects take in memory, in bytes, with room for what V8 adds.
+const DICT_BYTES = 192;
+const LIST_BYTES = 128;
+const OBJECT_BYTES = 160;
+const TUPLE_BYTES = 48;
+const TEXT_BYTES = 64;
+const ITEM_BYTES = 16;
+const ENTRY_BYTES = 64;
+// What an opcode takes, compared with the copy of a byte.
+const WORK_PER_OPCODE = 64;
 
 class Machine {
   readonly #cursor: Cursor;
   readonly #context: PickleContext;
-  readonly #stack: unknown[] = [];
-  readonly #marks: Mark[] = [];
-  // Picklers number their memo from 0, so that the indices are dense. Others are in the map.
-  readonly #memo: unknown[] = [];
-  readonly #sparseMemo = new Map<number, unknown>();
-  #cost = 0;
+  readonly #budget: FileBudget;
+  readonly #stack = new Stack();
 
   constructor(bytes: Bytes, context: PickleContext, start: number) {
     this.#cursor = new Cursor(bytes, start);
     this.#context = context;
+    this.#budget = bytes.budget;
   }
 
   *run(): Generator<void, Unpickled> {
-    const cursor = this.#cursor;
     for (;;) {
-      if (cursor.isAtEndOfChunk) yield;
-      const opcode = cursor.opcode();
-      if (opcode === STOP) return this.#finish();
-      const size = PLAIN_SIZES[opcode]!;
-      if (size >= 0) {
-        const at = cursor.take(size);
-        this.#push(plainValue(opcode, cursor.view, at));
-        continue;
-      }
-      const mark = this.#marks.at(-1);
-      if (mark && opcode !== APPENDS && opcode !== TUPLE && opcode !== FRAME) mark.isPlain = false;
-      this.#execute(opcode);
+      const found = this.#runChunk();
+      if (found) return found;
+      yield;
     }
   }
 
-  #finish(): Unpickled {
-    if (this.#stack.length !== 1 || this.#marks.length > 0)
-      throw this.#cursor.error('one value at the end', `${this.#stack.length}`);
-    return { value: this.#stack[0], end: this.#cursor.position };
+  /** Executes the opcodes up to the end of the chunk. Returns the value of the pickle if it ends before. */
+  #runChunk(): Unpickled | undefined {
+    const cursor = this.#cursor;
+    let opcodes = 0;
+    try {
+      do {
+        opcodes++;
+        const opcode = cursor.opcode();
+        if (opcode === STOP) return { value: this.#stack.last(), end: cursor.position };
+        const size = PLAIN_SIZES[opcode]!;
+        if (size >= 0) {
+          const at = cursor.take(size);
+          this.#stack.push(plainValue(opcode, cursor.view, at));
+          continue;
+        }
+        if (opcode !== APPENDS && opcode !== TUPLE && opcode !== FRAME) this.#stack.endPlain();
+        this.#execute(opcode);
+      } while (!cursor.isAtEndOfChunk);
+    } catch (error) {
+      if (!(error instanceof BadObject)) throw error;
+      throw cursor.error(error.expected, error.received);
+    } finally {
+      // The opcodes of a pickle inside of another one can be executed again and again.
+      if (this.#context.depth > 0) this.#budget.work(WORK_PER_OPCODE * opcodes);
+    }
+    return undefined;
   }
 
   #execute(opcode: number): void {
     switch (opcode) {
       case 0x80: {
         const version = this.#cursor.byte();
-        if (version < 2 || version > 5) throw this.#cursor.error('protocol 2 to 5', String(version));
+        if (version < 2 || version > 5) throw new BadObject('protocol 2 to 5', String(version));
         break;
       }
       case FRAME:
         this.#cursor.length(8);
         break;
       case 0x28: // MARK
-        if (this.#marks.length === MAX_MARKS)
-          throw this.#cursor.error(`at most ${MAX_MARKS} open containers`, 'more');
-        if (this.#appendNumbersAhead()) break;
-        this.#marks.push({ height: this.#stack.length, position: this.#cursor.position, isPlain: true });
+        if (!this.#appendNumbersAhead()) this.#stack.mark(this.#cursor.position);
         break;
       case 0x30: // POP
-        this.#pop();
+        this.#stack.pop();
         break;
 
       case 0x8a: // LONG1
@@ -179,18 +180,18 @@ class Machine {
         break;
 
       case 0x7d: // EMPTY_DICT
-        this.#pushNew(new Map(), DICT_COST);
+        this.#pushNew(new Map(), DICT_BYTES);
         break;
       case 0x5d: // EMPTY_LIST
       case 0x8f: // EMPTY_SET
-        this.#pushNew(new PyList(), LIST_COST);
+        this.#pushNew(new PyList(), LIST_BYTES);
         break;
       case 0x91: {
         // FROZENSET
         const { items } = this.#popMark();
         const set = new PyList();
         set.push(items);
-        this.#pushNew(set, LIST_COST + items.length);
+        this.#pushNew(set, LIST_BYTES + ITEM_BYTES * items.length);
         break;
       }
       case 0x29: // EMPTY_TUPLE
@@ -199,7 +200,7 @@ class Machine {
       case 0x85: // TUPLE1, TUPLE2, TUPLE3
       case 0x86:
       case 0x87:
-        this.#pushTuple(this.#popSeveral(opcode - 0x84));
+        this.#pushTuple(this.#stack.popSeveral(opcode - 0x84));
         break;
       case TUPLE: {
         const { items, stored } = this.#popMark();
@@ -207,13 +208,13 @@ class Machine {
         else {
           const list = new PyList();
           list.pushStored(stored);
-          this.#pushNew(list, LIST_COST);
+          this.#pushNew(list, LIST_BYTES);
         }
         break;
       }
 
       case 0x61: // APPEND
-        this.#append([this.#pop()]);
+        this.#append([this.#stack.pop()]);
         break;
       case APPENDS: {
         const { items, stored } = this.#popMark();
@@ -224,7 +225,7 @@ class Machine {
         this.#append(this.#popMark().items);
         break;
       case 0x73: // SETITEM
-        this.#setItems(this.#popSeveral(2));
+        this.#setItems(this.#stack.popSeveral(2));
         break;
       case 0x75: // SETITEMS
         this.#setItems(this.#popMark().items);
@@ -237,13 +238,13 @@ class Machine {
         this.#memoize(this.#cursor.uint32());
         break;
       case 0x94: // MEMOIZE
-        this.#memoize(this.#memo.length + this.#sparseMemo.size);
+        this.#memoize();
         break;
       case 0x68: // BINGET
-        this.#recall(this.#cursor.byte());
+        this.#stack.recall(this.#cursor.byte());
         break;
       case 0x6a: // LONG_BINGET
-        this.#recall(this.#cursor.uint32());
+        this.#stack.recall(this.#cursor.uint32());
         break;
 
       case 0x63: // GLOBAL
@@ -251,9 +252,9 @@ class Machine {
         break;
       case 0x93: {
         // STACK_GLOBAL
-        const [module, name] = this.#popSeveral(2);
-        if (typeof module !== 'string' || typeof name !== 'string')
-          throw this.#cursor.error('the names of a module and a class', 'other values');
+        const [module, name] = this.#stack.popSeveral(2).map(shortText);
+        if (module === undefined || name === undefined)
+          throw new BadObject('the names of a module and a class', 'other values');
         this.#pushGlobal(module, name);
         break;
       }
@@ -261,7 +262,10 @@ class Machine {
         this.#reduce();
         break;
       case 0x81: // NEWOBJ
-        this.#newObject();
+        this.#newObject(false);
+        break;
+      case 0x92: // NEWOBJ_EX
+        this.#newObject(true);
         break;
       case 0x62: // BUILD
         this.#build();
@@ -269,80 +273,46 @@ class Machine {
       case 0x51: {
         // BINPERSID
         const { persistent } = this.#context;
-        if (!persistent) throw this.#cursor.error('a pickle by itself', 'a reference to data outside of it');
-        this.#pushNew(
-          this.#located(() => persistent(this.#pop())),
-          OBJECT_COST,
-        );
+        if (!persistent) throw new BadObject('a pickle by itself', 'a reference to data outside of it');
+        this.#pushNew(persistent(this.#stack.pop()), OBJECT_BYTES);
         break;
       }
       default:
-        throw this.#cursor.error('an opcode of plain data', nameOf(opcode));
+        throw new BadObject('an opcode of plain data', nameOf(opcode));
     }
   }
 
   // --- the stack
 
-  #push(value: unknown): void {
-    if (this.#stack.length === MAX_STACK)
-      throw this.#cursor.error(`at most ${MAX_STACK} values at once`, 'more');
+  #pushNew(value: unknown, bytes: number): void {
+    this.#budget.hold(bytes);
     this.#stack.push(value);
   }
 
-  #pushNew(value: unknown, cost: number): void {
-    this.#spend(cost);
-    this.#push(value);
-  }
-
   #pushTuple(items: unknown[]): void {
-    this.#pushNew(items, TUPLE_COST + items.length / 2);
-  }
-
-  /** Counts what a value takes of the memory that a pickle may have. */
-  #spend(cost: number): void {
-    this.#cost += cost;
-    if (this.#cost > MAX_COST) throw this.#cursor.error('fewer objects', 'more than fit into memory');
-  }
-
-  #pop(): unknown {
-    if (this.#stack.length === (this.#marks.at(-1)?.height ?? 0))
-      throw this.#cursor.error('a value on the stack', 'none');
-    return this.#stack.pop();
-  }
-
-  #popSeveral(count: number): unknown[] {
-    if (this.#stack.length - count < (this.#marks.at(-1)?.height ?? 0))
-      throw this.#cursor.error(`${count} values on the stack`, 'fewer');
-    return this.#stack.splice(this.#stack.length - count);
+    this.#pushNew(items, TUPLE_BYTES + (items.length * ITEM_BYTES) / 2);
   }
 
   /** Returns the values after the last mark, and, if they all are plain ones, the place that they are at in the file. */
-  #popMark() {
-    const mark = this.#marks.pop();
-    if (!mark) throw this.#cursor.error('a mark on the stack', 'none');
-    const items = this.#stack.splice(mark.height);
-    const isStored = mark.isPlain && items.length >= MIN_STORED;
-    const size = this.#cursor.opcodeAt - mark.position;
-    return {
-      items,
-      stored: isStored
-        ? { bytes: this.#cursor.bytes.slice(mark.position, size), count: items.length }
-        : undefined,
-    };
+  #popMark(): { items: unknown[]; stored?: StoredNumbers } {
+    const { items, position, isPlain } = this.#stack.popMark();
+    if (!isPlain || items.length < MIN_STORED) return { items };
+    const { bytes, opcodeAt } = this.#cursor;
+    return { items, stored: { bytes: bytes.slice(position, opcodeAt - position), count: items.length } };
   }
 
-  #top(): unknown {
-    if (this.#stack.length === (this.#marks.at(-1)?.height ?? 0))
-      throw this.#cursor.error('a value on the stack', 'none');
-    return this.#stack.at(-1);
+  #memoize(index?: number): void {
+    this.#budget.hold(ITEM_BYTES);
+    this.#stack.memoize(index);
   }
 
   // --- containers
 
-  #append(items: unknown[], stored?: { bytes: Bytes; count: number }): void {
-    const list = this.#top();
-    if (!(list instanceof PyList)) throw this.#cursor.error('a list to append to', 'another value');
-    this.#spend(stored ? LIST_COST : 1 + items.length);
+  #append(items: unknown[], stored?: StoredNumbers): void {
+    const list = this.#stack.top();
+    if (list instanceof Opaque) return;
+    if (!(list instanceof PyList)) throw new BadObject('a list to append to', 'another value');
+    this.#budget.hold(stored ? LIST_BYTES : ITEM_BYTES * (1 + items.length));
     if (stored) list.pushStored(stored);
     else list.push(items);
   }
@@ -352,7 +322,7 @@ class Machine {
    * are many, and followed by the opcode that appends them.
    */
   #appendNumbersAhead(): boolean {
-    const list = this.#stack.at(-1);
+    const list = this.#stack.peek();
     if (!(list instanceof PyList)) return false;
     const { count, size, next } = this.#cursor.plainAhead();
     if (next !== APPENDS || count < MIN_STORED) return false;
@@ -362,28 +332,13 @@ class Machine {
   }
 
   #setItems(items: unknown[]): void {
-    const target = this.#top();
+    const target = this.#stack.top();
+    if (target instanceof Opaque) return;
     const entries = target instanceof Instance ? target.entries : target;
-    if (!(entries instanceof Map)) throw this.#cursor.error('a dict to set items of', 'another value');
-    if (items.length % 2 !== 0) throw this.#cursor.error('keys and values', 'a key without a value');
-    this.#spend(ENTRY_COST * items.length);
-    for (let i = 0; i < items.length; i += 2) entries.set(items[i], items[i + 1]);
-  }
-
-  #memoize(index: number): void {
-    const value = this.#top();
-    this.#spend(1);
-    if (this.#memo.length + this.#sparseMemo.size >= MAX_MEMO)
-      throw this.#cursor.error(`at most ${MAX_MEMO} shared values`, 'more');
-    if (index < this.#memo.length) this.#memo[index] = value;
-    else if (index === this.#memo.length) this.#memo.push(value);
-    else this.#sparseMemo.set(index, value);
-  }
-
-  #recall(index: number): void {
-    if (index < this.#memo.length) this.#push(this.#memo[index]);
-    else if (this.#sparseMemo.has(index)) this.#push(this.#sparseMemo.get(index));
-    else throw this.#cursor.error('a value that was memoized', `memo ${index}`);
+    if (!(entries instanceof Map)) throw new BadObject('a dict to set items of', 'another value');
+    if (items.length % 2 !== 0) throw new BadObject('keys and values', 'a key without a value');
+    this.#budget.hold((ENTRY_BYTES * items.length) / 2);
+    for (let i = 0; i < items.length; i += 2) entries.set(keyOf(items[i]), items[i + 1]);
   }
 
   // --- objects
@@ -392,73 +347,66 @@ class Machine {
     const found = globalOf(module, name);
     if (!found)
       throw badFile(this.#cursor.bytes.file, {
-        expected: 'plain data, tensors, and classes of known trainers',
-        received: `${describeName(`${module}.${name}`)} at byte ${this.#cursor.place}`,
-        hint: 'The pickle was read without running anything in it',
+        expected: 'a pickle of data',
+        received: `the function ${module}.${name} at byte ${this.#cursor.place}`,
+        hint: 'The pickle was read without running anything in it. Python would run it',
       });
-    this.#pushNew(found, 1);
+    this.#pushNew(found, OBJECT_BYTES + module.length + name.length);
   }
 
   #reduce(): void {
-    const [callable, args] = this.#popSeveral(2);
+    const [callable, args] = this.#stack.popSeveral(2);
+    if (callable instanceof Opaque) {
+      this.#pushNew(callable, ITEM_BYTES);
+      return;
+    }
     if (!(callable instanceof Global) || !callable.call)
-      throw this.#cursor.error('a function of the known ones', this.#nameOf(callable));
-    if (!Array.isArray(args)) throw this.#cursor.error(`the arguments of ${callable.name}`, 'another value');
-    const { call } = callable;
-    this.#pushNew(
-      this.#located(() => call(args, this.#context)),
-      DICT_COST,
-    );
+      throw new BadObject('a function of the known ones', nameIn(callable));
+    if (!Array.isArray(args)) throw new BadObject(`the arguments of ${callable.name}`, 'another value');
+    const context = { ...this.#context, budget: this.#budget };
+    this.#pushNew(callable.call(args, context), DICT_BYTES);
   }
 
-  #newObject(): void {
-    const [type, args] = this.#popSeveral(2);
-    if (!(type instanceof Global) || !type.create)
-      throw this.#cursor.error('a class of the known ones', this.#nameOf(type));
+  /** @param keywords whether the opcode has keyword arguments too. */
+  #newObject(keywords: boolean): void {
+    const [type, args] = this.#stack.popSeveral(keywords ? 3 : 2);
+    if (type instanceof Opaque) {
+      this.#pushNew(type, ITEM_BYTES);
+      return;
+    }
+    if (keywords || !(type instanceof Global) || !type.create)
+      throw new BadObject('a class of the known ones', nameIn(type));
     if (!Array.isArray(args) || args.length > 0)
-      throw this.#cursor.error(`no arguments for ${type.name}`, 'some, or another value');
-    this.#pushNew(type.create(), 2 * DICT_COST);
+      throw new BadObject(`no arguments for ${type.name}`, 'some, or another value');
+    this.#pushNew(type.create(), 2 * DICT_BYTES);
   }
 
   #build(): void {
-    const state = this.#pop();
-    const target = this.#top();
-    if (!isBuildable(target)) throw this.#cursor.error('an object of a known class', 'another value');
-    this.#located(() => target.build(state));
-  }
-
-  #nameOf(value: unknown): string {
-    return value instanceof Global ? describeName(value.name) : 'another value';
-  }
-
-  /** Runs a builder, which throws a {@link BadObject} where its arguments are wrong. */
-  #located<T>(act: () => T): T {
-    try {
-      return act();
-    } catch (error) {
-      if (!(error instanceof BadObject)) throw error;
-      throw this.#cursor.error(error.expected, error.received);
-    }
+    const state = this.#stack.pop();
+    const target = this.#stack.top();
+    if (target instanceof Opaque) return;
+    if (!isBuildable(target)) throw new BadObject('an object of a known class', 'another value');
+    target.build(state);
   }
 
   // --- the arguments of opcodes
 
   #pushInteger(size: number): void {
     if (size > MAX_INTEGER_BYTES)
-      throw this.#cursor.error(`integers of at most ${MAX_INTEGER_BYTES} bytes`, `${size}`);
-    this.#push(integerOf(this.#cursor.read(size)));
+      throw new BadObject(`integers of at most ${MAX_INTEGER_BYTES} bytes`, `${size}`);
+    this.#pushNew(integerOf(this.#cursor.read(size)), TEXT_BYTES);
   }
 
   #pushText(size: number): void {
     if (size > MAX_SHORT_TEXT) {
-      this.#pushNew(new LongText(this.#cursor.skip(size)), OBJECT_COST);
+      this.#pushNew(new LongText(this.#cursor.skip(size)), OBJECT_BYTES);
       return;
     }
-    this.#pushNew(this.#cursor.read(size).toString(), TEXT_COST);
+    this.#pushNew(this.#cursor.read(size).toString(), TEXT_BYTES);
   }
 
   #pushBytes(size: number): void {
-    this.#pushNew(this.#cursor.skip(size), OBJECT_COST);
+    this.#pushNew(this.#cursor.skip(size), OBJECT_BYTES);
   }
 }
 
@@ -483,7 +431,6 @@ const REFUSED: Readonly<Record<number, string>> = {
   131: 'EXT2',
   132: 'EXT4',
   80: 'PERSID',
-  146: 'NEWOBJ_EX',
   151: 'NEXT_BUFFER',
   152: 'READONLY_BUFFER',
   50: 'DUP',
@@ -493,6 +440,18 @@ function nameOf(opcode: number): string {
   return REFUSED[opcode] ?? `0x${opcode.toString(16).padStart(2, '0')}`;
 }
 
-function describeName(name: string): string {
-  return name.length > MAX_NAME ? `${name.slice(0, MAX_NAME)}…` : name;
+function nameIn(value: unknown): string {
+  return value instanceof Global ? value.name : 'another value';
+}
+
+/** Returns a text as a string, unless it is longer than a name; undefined for another value. */
+function shortText(value: unknown): string | undefined {
+  if (value instanceof LongText && value.bytes.size <= MAX_NAME) return value.toString();
+  return typeof value === 'string' ? value : undefined;
+}
+
+/** Returns what stands for the key of a dict: texts and numbers themselves. No other key is turned into text. */
+function keyOf(key: unknown): unknown {
+  if (key === null || typeof key === 'number' || typeof key === 'boolean') return key;
+  return shortText(key) ?? new Opaque('dict with a key that is neither a text nor a number');
 }

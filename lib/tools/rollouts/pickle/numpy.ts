@@ -2,32 +2,34 @@
 import { Bytes } from '../bytes.js';
 import { DTYPES, type Elements, textDtype } from '../tensor/dtype.js';
 import { sizeOfShape } from '../tensor/tensor.js';
-import { Storage, Strided } from '../torch/strided.js';
-import { BadObject, PyList } from './values.js';
+import { isShape, Storage, Strided } from '../torch/strided.js';
+import { BadObject, Opaque, PyList, shown } from './values.js';
 
 const KINDS: Readonly<Record<string, string>> = { f: 'F', i: 'I', u: 'U' };
 
 /** An element type. */
 export class NumpyDtype {
-  /** A key of DTYPES for numbers, 'object', or 'text'. */
+  /** A key of DTYPES for numbers, 'object', 'text', or 'opaque' for all others, such as dates. */
   readonly kind: string;
   /** The size of an element of text, in bytes. */
   readonly bytes: number;
+  readonly name: string;
   isSwapped = false;
 
   /** @param type NumPy's name of the type, such as 'f4' or 'O8'. */
   constructor(type: unknown) {
+    this.name = shown(type);
     const [, letter, digits] = (typeof type === 'string' && /^([a-zA-Z])(\d+)$/.exec(type)) || [];
     this.bytes = Number(digits);
     if (letter === 'O') this.kind = 'object';
     else if (letter === 'U' && this.bytes > 0 && this.bytes <= MAX_CHARACTERS) this.kind = 'text';
     else this.kind = letter === 'b' && this.bytes === 1 ? 'BOOL' : `${KINDS[letter!]}${8 * this.bytes}`;
-    if (this.kind !== 'object' && this.kind !== 'text' && !DTYPES.has(this.kind))
-      throw new BadObject('an element type of NumPy', String(type).slice(0, 40));
+    if (this.kind !== 'object' && this.kind !== 'text' && !DTYPES.has(this.kind)) this.kind = 'opaque';
   }
 
   /** Takes the state that a pickle has for a type: (version, byte order, …). */
   build(state: unknown): void {
+    if (this.kind === 'opaque') return;
     const order = Array.isArray(state) ? state[1] : undefined;
     if (order !== '<' && order !== '>' && order !== '|' && order !== '=')
       throw new BadObject('the byte order of a type', 'another value');
@@ -42,7 +44,7 @@ const MAX_CHARACTERS = 1 << 16;
 /** An array, to which BUILD gives its content. */
 export class NumpyArray {
   /** Numbers, or the elements of an array of objects or texts. */
-  content: Strided | PyList = new PyList();
+  content: Strided | PyList | Opaque = new PyList();
 
   /** Takes the state that a pickle has for an array: (version, shape, type, whether in Fortran's order, data). */
   build(state: unknown): void {
@@ -50,10 +52,6 @@ export class NumpyArray {
     if (!isShape(shape) || !(dtype instanceof NumpyDtype))
       throw new BadObject('shape, type and data of an array', 'other values');
     this.content = contentOf(shape, dtype, isFortran === true, data);
-  }
-
-  get shape(): readonly number[] {
-    return this.content instanceof Strided ? this.content.shape : [this.content.length];
   }
 }
 
@@ -71,18 +69,12 @@ export function scalarOf([dtype, data]: readonly unknown[]): unknown {
   if (!(dtype instanceof NumpyDtype)) throw new BadObject('the type of a scalar', 'another value');
   if (dtype.kind === 'object') return data;
   const content = contentOf([1], dtype, false, data);
+  if (content instanceof Opaque) return content;
   return content instanceof Strided ? content.values()[0] : content.items()[0];
 }
 
-function isShape(value: unknown): value is number[] {
-  return (
-    Array.isArray(value) &&
-    value.every((n) => Number.isSafeInteger(n) && n >= 0) &&
-    Number.isSafeInteger(sizeOfShape(value))
-  );
-}
-
 function contentOf(shape: readonly number[], dtype: NumpyDtype, isFortran: boolean, data: unknown) {
+  if (dtype.kind === 'opaque') return new Opaque(`numpy.dtype ${dtype.name}`);
   const size = sizeOfShape(shape);
   if (dtype.kind === 'object') {
     if (!(data instanceof PyList) || data.length !== size)
@@ -103,6 +95,7 @@ function contentOf(shape: readonly number[], dtype: NumpyDtype, isFortran: boole
 function textsOf(data: Bytes, elementBytes: number): PyList {
   if (data.size > MAX_TEXT_BYTES)
     throw new BadObject(`at most ${MAX_TEXT_BYTES} bytes of text in an array`, String(data.size));
+  data.budget.hold(TEXT_FACTOR * data.size);
   const list = new PyList();
   const texts: Elements = textDtype(elementBytes, 4).decode(data.read());
   list.push(texts as readonly unknown[]);
@@ -110,3 +103,5 @@ function textsOf(data: Bytes, elementBytes: number): PyList {
 }
 
 const MAX_TEXT_BYTES = 1 << 24;
+// A string takes more than the four bytes per character of NumPy.
+const TEXT_FACTOR = 8;

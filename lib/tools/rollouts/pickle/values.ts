@@ -1,6 +1,7 @@
 // The values that a pickle becomes. A tuple is an array, a dict is a Map, and None is null. What is large stays in the
 // file until it is used: long texts, bytes, and lists of numbers.
 import type { Bytes } from '../bytes.js';
+import type { FileBudget } from '../file-budget.js';
 import { numberOrText } from '../values.js';
 
 /** A text that stays in the file. */
@@ -22,6 +23,9 @@ export interface StoredNumbers {
   bytes: Bytes;
   count: number;
 }
+
+// A number in an array, with the room that an array leaves when it grows.
+const KEPT_BYTES = 16;
 
 /** A list or a set. */
 export class PyList {
@@ -46,6 +50,15 @@ export class PyList {
     const items: unknown[] = [];
     for (const some of this.#contents) forEach(some, (item) => items.push(item));
     return items;
+  }
+
+  /** Returns all items, and keeps them in memory. Further calls return the same array, which must not be changed. */
+  kept(): readonly unknown[] {
+    for (const some of this.#contents)
+      if (!Array.isArray(some)) some.bytes.budget.hold(KEPT_BYTES * some.count);
+    if (this.#contents.length !== 1 || !Array.isArray(this.#contents[0]))
+      this.#contents.splice(0, Number.POSITIVE_INFINITY, this.items());
+    return this.#contents[0] as unknown[];
   }
 
   /**
@@ -84,6 +97,26 @@ export class Instance {
   build(state: unknown): void {
     this.state = state;
   }
+}
+
+/**
+ * An object of a class that is not known, such as datetime.datetime, or the class itself. Only the name is kept. It may be
+ * anywhere in a file, but not in a column that is read.
+ */
+export class Opaque {
+  /** The class: module and name. */
+  readonly name: string;
+
+  constructor(name: string) {
+    this.name = name;
+  }
+}
+
+/** Returns a value from a file as a part of an error message. */
+export function shown(value: unknown): string {
+  if (value instanceof Opaque) return `a Python object, ${value.name}`;
+  const isShort = typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean';
+  return isShort ? String(value).slice(0, 40) : 'another value';
 }
 
 /** A builder throws this about arguments that it cannot take. The reader of the pickle adds the place. */
@@ -161,35 +194,51 @@ export function integerOf(bytes: Uint8Array): number | string {
 }
 
 const MAX_DEPTH = 32;
+const ITEM_BYTES = 16;
 
 /**
  * Converts a value to what JSON can hold. Objects become their state. Returns undefined for a value that contains itself,
- * is nested too deeply, or has more items than `budget` allows: shared items count each time.
- * @param budget the largest number of items, or of characters of text.
+ * is nested too deeply, or takes more than `most` bytes: shared items count each time.
+ * @param most the largest size, where an item takes 16 bytes and a character one.
+ * @param budget that of the file.
+ * @param mayBeOpaque whether values that JSON does not have become null.
+ * @throws BadObject for such a value otherwise.
  */
-export function plainOf(value: unknown, budget: number): unknown {
-  let left = budget;
+export function plainOf(value: unknown, most: number, budget: FileBudget, mayBeOpaque: boolean): unknown {
+  let left = most;
   const failed = Symbol('failed');
+  const take = (bytes: number) => {
+    left -= bytes;
+    if (left < 0) throw failed;
+    budget.work(bytes);
+  };
+  const opaque = (item: unknown) => {
+    if (!mayBeOpaque) throw new BadObject('numbers or text', shown(item));
+    return null;
+  };
   const convert = (item: unknown, depth: number): unknown => {
-    if (--left < 0 || depth > MAX_DEPTH) throw failed;
+    if (depth > MAX_DEPTH) throw failed;
+    take(ITEM_BYTES);
     if (item === null || typeof item === 'number' || typeof item === 'boolean' || typeof item === 'string')
       return item;
     if (item instanceof LongText) {
-      left -= item.bytes.size;
-      if (left < 0) throw failed;
+      take(item.bytes.size);
       return item.toString();
     }
     if (item instanceof PyList) {
-      if (item.length > left) throw failed;
+      if (ITEM_BYTES * item.length > left) throw failed;
       return item.items().map((each) => convert(each, depth + 1));
     }
     if (Array.isArray(item)) return item.map((each) => convert(each, depth + 1));
     if (item instanceof Map) {
-      const entries = [...item].map(([key, each]) => [String(key), convert(each, depth + 1)] as const);
+      const entries: [string, unknown][] = [];
+      for (const [key, each] of item)
+        if (key instanceof Opaque) opaque(key);
+        else entries.push([String(key), convert(each, depth + 1)]);
       return fromEntries(entries);
     }
     if (item instanceof Instance) return convert(item.state ?? null, depth + 1);
-    return null;
+    return opaque(item);
   };
   try {
     return convert(value, 0);

@@ -1,10 +1,9 @@
 // Temporary copies of files on servers, for the formats whose readers need random access. A copy has the size of the file,
 // but only the bytes that will be read: the rest of it is a hole, which takes no place on the disk.
 import { type FileHandle, open } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { badFile, type FileRange } from '../source.js';
-import { makeTemporaryFolder, removeTemporaryFolder } from '../write/temporary.js';
+import { badFile, cannotRead, type FileRange } from '../source.js';
+import { makeScratchFolder, removeTemporaryFolder } from '../write/temporary.js';
 import { bytesOf, type RemoteFile, remoteFile } from './index.js';
 
 /** A copy of a file, or of what a range of its rows needs. */
@@ -30,7 +29,7 @@ export async function copyOf(name: string, range?: FileRange): Promise<FileCopy 
   const remote = remoteFile(name);
   if (!remote) return undefined;
   const { size } = await remote.about();
-  const folder = makeTemporaryFolder(join(tmpdir(), 'policy-loss-remote-'));
+  const folder = makeScratchFolder('remote');
   const path = join(folder, 'file');
   const remove = () => removeTemporaryFolder(folder);
   try {
@@ -44,7 +43,7 @@ export async function copyOf(name: string, range?: FileRange): Promise<FileCopy 
     }
   } catch (error) {
     await remove();
-    throw error;
+    throw cannotRead(name, error, `It is copied to ${folder}. TMPDIR names another folder`);
   }
   return { path, remove };
 }

@@ -4,14 +4,14 @@ import { isNetworkFailure, PassingFailure, type RemoteAbout, type RemoteProtocol
 
 /** Returns the protocol for a URL that begins with http:// or https://. */
 export function httpProtocol(url: string): RemoteProtocol {
-  const request = async (start: number, end: number, signal?: AbortSignal) => {
+  const request = async (start: number, end: number, signal: AbortSignal) => {
     const range = `bytes=${start}-${end - 1}`;
     let response: Response;
     try {
       response = await fetch(url, {
         // With another encoding, the range would be one of the compressed bytes.
         headers: { range, 'accept-encoding': 'identity' },
-        ...(signal && { signal }),
+        signal,
       });
     } catch (error) {
       if (isNetworkFailure((error as Error).cause)) throw new PassingFailure(reasonOf(error));
@@ -33,9 +33,9 @@ export function httpProtocol(url: string): RemoteProtocol {
     throw badFile(url, { expected: 'a readable file', received: `HTTP status ${status}` });
   };
   return {
-    async about() {
+    async about(signal) {
       // Some servers and signed URLs refuse HEAD, so the first byte is requested instead.
-      const response = await request(0, 1);
+      const response = await request(0, 1, signal);
       await response.body?.cancel();
       const size = /\/(\d+)$/.exec(response.headers.get('content-range') ?? '')?.[1];
       if (size === undefined)

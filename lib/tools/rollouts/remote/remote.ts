@@ -19,7 +19,7 @@ export interface RemoteAbout {
 
 /** How the files of one kind of server are requested. Each function makes one request. */
 export interface RemoteProtocol {
-  about(): Promise<RemoteAbout>;
+  about(signal: AbortSignal): Promise<RemoteAbout>;
   /**
    * Requests the bytes from `start` to before `end`.
    * @returns their chunks, and the version of the file that they are from.
@@ -46,6 +46,16 @@ export function isNetworkFailure(error: unknown): boolean {
 /** How often a request is made until it counts as failed, and the pause after the first failure. Pauses double. */
 export const RETRIES = { tries: 6, pauseMs: 250 };
 
+/** What the files of servers may take. The command line sets it for the process. */
+export const DOWNLOADS = {
+  /** The largest number of bytes of one file, or of one range of it. */
+  maxBytes: 2 ** 36,
+  /** How long a server may take for an answer, and for each `progressBytes` of it. */
+  stallMs: 30_000,
+  /** The bytes that a request must bring, so that requests that failed before it do not count. */
+  progressBytes: 2 ** 16,
+};
+
 /** A file on a server. */
 export class RemoteFile {
   readonly #name: string;
@@ -62,38 +72,72 @@ export class RemoteFile {
    * @throws LossError `ERR_INVALID_INPUT` if the file cannot be read.
    */
   async about(): Promise<RemoteAbout> {
-    this.#about ??= await retried(this.#name, () => this.#protocol.about());
-    return this.#about;
+    if (this.#about) return this.#about;
+    const about = await retried(this.#name, (signal) => this.#protocol.about(signal));
+    if (!Number.isSafeInteger(about.size) || about.size < 0)
+      throw badFile(this.#name, { expected: 'a size of less than 2^53 bytes', received: String(about.size) });
+    this.#about = about;
+    return about;
   }
 
   /**
    * Yields the bytes from `start` to before `end`.
    * @param end the end of the file by default.
-   * @throws LossError `ERR_INVALID_INPUT` if the bytes cannot be read, or if the file has changed since about().
+   * @throws LossError `ERR_INVALID_INPUT` if the bytes cannot be read, come too slowly or are too many, or if the file has
+   * changed since about().
    */
   async *read(start = 0, end?: number): AsyncGenerator<Uint8Array> {
     const { size, version } = await this.about();
     const last = Math.min(end ?? size, size);
+    const { maxBytes, progressBytes } = DOWNLOADS;
+    if (last - start > maxBytes)
+      throw badFile(this.#name, {
+        expected: `at most ${maxBytes} bytes to download`,
+        received: String(last - start),
+        hint: (spell) => `If the file is correct, raise ${spell('maxDownload')}`,
+      });
     let failures = 0;
     for (let at = start; at < last; ) {
-      const abort = new AbortController();
+      const begin = at;
       try {
-        const opened = await this.#protocol.open(at, last, abort.signal);
-        if (opened.version !== version) throw this.#changed(version, opened.version);
-        for await (const chunk of opened.chunks) {
-          const wanted = chunk.subarray(0, last - at);
-          at += wanted.length;
-          if (wanted.length > 0) failures = 0;
-          yield wanted;
-          // A server may send more than it was asked for.
-          if (at === last) break;
+        for await (const chunk of this.#request(at, last, version)) {
+          at += chunk.length;
+          yield chunk;
         }
         if (at < last) throw new PassingFailure(`the connection ended ${last - at} bytes early`);
       } catch (error) {
-        failures = await pause(this.#name, error, failures);
-      } finally {
-        abort.abort();
+        failures = await pause(this.#name, error, at - begin < progressBytes ? failures : 0);
       }
+    }
+  }
+
+  /** Yields the bytes that one request brings. Time does not count while the caller works on them. */
+  async *#request(start: number, end: number, version: string | undefined): AsyncGenerator<Uint8Array> {
+    const abort = new AbortController();
+    let waited = 0;
+    const inTime = async <T>(answer: Promise<T>): Promise<T> => {
+      const before = performance.now();
+      const result = await orStalled(answer, DOWNLOADS.stallMs - waited);
+      waited += performance.now() - before;
+      return result;
+    };
+    try {
+      const opened = await inTime(this.#protocol.open(start, end, abort.signal));
+      if (opened.version !== version) throw this.#changed(version, opened.version);
+      const chunks = opened.chunks[Symbol.asyncIterator]();
+      let progress = 0;
+      for (let at = start; at < end; ) {
+        const { value, done } = await inTime(chunks.next());
+        if (done) return;
+        // A server may send more than it was asked for.
+        const wanted = value.subarray(0, end - at);
+        at += wanted.length;
+        progress += wanted.length;
+        if (progress >= DOWNLOADS.progressBytes) [progress, waited] = [0, 0];
+        yield wanted;
+      }
+    } finally {
+      abort.abort();
     }
   }
 
@@ -109,13 +153,32 @@ export class RemoteFile {
  * Makes a request, again if it fails for a passing reason.
  * @param name the name of the file, for error messages.
  */
-export async function retried<T>(name: string, request: () => Promise<T>): Promise<T> {
-  for (let failures = 0; ; )
+export async function retried<T>(name: string, request: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  for (let failures = 0; ; ) {
+    const abort = new AbortController();
     try {
-      return await request();
+      return await orStalled(request(abort.signal), DOWNLOADS.stallMs);
     } catch (error) {
       failures = await pause(name, error, failures);
+    } finally {
+      abort.abort();
     }
+  }
+}
+
+/** Waits for an answer, but not for ever. */
+async function orStalled<T>(answer: Promise<T>, ms: number): Promise<T> {
+  const timer = new AbortController();
+  const stalled = setTimeout(Math.max(0, ms), undefined, { signal: timer.signal }).then(() => {
+    throw new PassingFailure(`too few bytes in ${DOWNLOADS.stallMs / 1000} s`);
+  });
+  // Only one of them is waited for to the end.
+  for (const promise of [answer, stalled]) promise.catch(() => {});
+  try {
+    return await Promise.race([answer, stalled]);
+  } finally {
+    timer.abort();
+  }
 }
 
 /** Waits before another try. Returns the number of failures; throws if there will be no other try. */

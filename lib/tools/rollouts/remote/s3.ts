@@ -15,10 +15,10 @@ export function s3Protocol(name: string): RemoteProtocol {
     throw badFile(name, { expected: 's3://BUCKET/KEY', received: 'another name' });
   const object = { Bucket: bucket, Key: key };
   return {
-    async about() {
+    async about(signal) {
       const { HeadObjectCommand } = await load();
       const { ContentLength: size, ETag: etag } = await tried(name, async () =>
-        (await client()).send(new HeadObjectCommand(object)),
+        (await client()).send(new HeadObjectCommand(object), { abortSignal: signal }),
       );
       return { size: size ?? 0, ...(etag !== undefined && { etag, version: etag }) };
     },
@@ -45,11 +45,15 @@ export async function listS3(prefix: string): Promise<string[]> {
   const { ListObjectsV2Command } = await load();
   const names: string[] = [];
   let token: string | undefined;
+  let pages = 0;
   do {
-    const page = await retried(prefix, () =>
+    if (++pages > MAX_PAGES)
+      throw badFile(prefix, { expected: `a list of at most ${MAX_PAGES} pages`, received: 'more' });
+    const page = await retried(prefix, (signal) =>
       tried(prefix, async () =>
         (await client()).send(
           new ListObjectsV2Command({ Bucket: bucket, Prefix: path, ContinuationToken: token }),
+          { abortSignal: signal },
         ),
       ),
     );
@@ -59,6 +63,9 @@ export async function listS3(prefix: string): Promise<string[]> {
   } while (token !== undefined);
   return names;
 }
+
+// Each page has up to 1,000 names.
+const MAX_PAGES = 4096;
 
 async function load() {
   try {
@@ -77,9 +84,6 @@ async function load() {
   }
 }
 
-/** How long the client waits for a connection, and for the next bytes of an answer. By default, it would wait for ever. */
-export const S3_TIMEOUTS = { connectionTimeout: 10_000, socketTimeout: 60_000 };
-
 let shared: Promise<S3Client> | undefined;
 
 /** Returns the client, which all files share. */
@@ -89,7 +93,6 @@ function client(): Promise<S3Client> {
       new S3Client({
         // RemoteFile makes failed requests again, from the byte at which they ended.
         maxAttempts: 1,
-        requestHandler: S3_TIMEOUTS,
         // Other stores than Amazon's often have no host name per bucket.
         forcePathStyle: Boolean(process.env.AWS_ENDPOINT_URL_S3 ?? process.env.AWS_ENDPOINT_URL),
       }),

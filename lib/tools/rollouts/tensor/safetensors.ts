@@ -2,7 +2,7 @@
 // tensor's bytes in the rest of the file.
 import { type FileHandle, open } from 'node:fs/promises';
 import { describeValue } from '../../../base/errors.js';
-import { BACKSLASH, CLOSE_BRACE, CLOSE_BRACKET, COMMA, OPEN_BRACE, OPEN_BRACKET, QUOTE } from '../ascii.js';
+import { sizeOfJson } from '../json-size.js';
 import { badFile, describeFailure, errorAt } from '../source.js';
 import { DTYPES } from './dtype.js';
 import { rangeReader } from './range.js';
@@ -105,21 +105,12 @@ const MAX_DEPTH = 8;
 
 /** Checks that a header has few values and levels, so that it can be parsed and its parts shown in messages. */
 function checkNesting(file: string, json: Uint8Array): void {
-  let values = 0;
-  let depth = 0;
-  for (let i = 0; i < json.length; i++) {
-    const byte = json[i];
-    if (byte === QUOTE)
-      for (i++; i < json.length && json[i] !== QUOTE; i++) i += json[i] === BACKSLASH ? 1 : 0;
-    else if (byte === OPEN_BRACE || byte === OPEN_BRACKET) depth++;
-    else if (byte === CLOSE_BRACE || byte === CLOSE_BRACKET) depth--;
-    if (byte === COMMA || byte === OPEN_BRACE || byte === OPEN_BRACKET) values++;
-    if (depth > MAX_DEPTH || values > MAX_VALUES)
-      throw badFile(file, {
-        expected: `a header of at most ${MAX_VALUES} values in ${MAX_DEPTH} levels`,
-        received: 'more',
-      });
-  }
+  const { elements, depth } = sizeOfJson(json);
+  if (depth > MAX_DEPTH || elements > MAX_VALUES)
+    throw badFile(file, {
+      expected: `a header of at most ${MAX_VALUES} values in ${MAX_DEPTH} levels`,
+      received: 'more',
+    });
 }
 
 function checkOverlap(file: string, entries: ReadonlyMap<string, Entry>): void {

@@ -20,6 +20,8 @@ interface Entry {
 
 const MAX_ENTRIES = 1 << 19;
 const MAX_DIRECTORY = 1 << 27;
+// What an entry takes in memory, without its name.
+const BYTES_PER_ENTRY = 256;
 const END_BYTES = 22;
 const MAX_COMMENT = 0xffff;
 const END = 0x06054b50;
@@ -43,6 +45,7 @@ export function readArchive(bytes: Bytes): Archive {
   if (count > MAX_ENTRIES || size > MAX_DIRECTORY)
     throw badArchive(bytes, `at most ${MAX_ENTRIES} entries`, `${count} in ${size} bytes`);
   const directory = bufferOf(bytes, start, size);
+  bytes.budget.hold(BYTES_PER_ENTRY * count + size);
   const entries = new Map<string, Entry>();
   let at = 0;
   for (let i = 0; i < count; i++) {

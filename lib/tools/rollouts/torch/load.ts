@@ -3,7 +3,7 @@
 import type { Bytes } from '../bytes.js';
 import { Global } from '../pickle/globals.js';
 import { type PickleContext, type Unpickled, unpickle, unpickleInSlices } from '../pickle/machine.js';
-import { BadObject, PyList } from '../pickle/values.js';
+import { BadObject, Opaque, PyList, shown } from '../pickle/values.js';
 import { badFile } from '../source.js';
 import { type Archive, isZip, openEntry, readArchive } from './archive.js';
 import { Storage } from './strided.js';
@@ -61,14 +61,15 @@ function openTorch(bytes: Bytes, depth: number): { content: Bytes; context: Pick
     throw badFile(bytes.file, { expected: `an archive with ${PICKLE}`, received: 'none' });
   const isSwapped =
     archive.has(`${folder}byteorder`) && isBigEndian(openEntry(bytes, archive, `${folder}byteorder`));
-  const storages = new Map<string, Storage>();
+  const entries = new Map<string, Bytes>();
   const persistent = (id: unknown) => {
-    const { dtype, key, count } = storageId(id);
-    const known = storages.get(key);
-    if (known?.dtype === dtype && known.length === count) return known;
+    const about = storageId(id);
+    if (about instanceof Opaque) return about;
+    const { dtype, key, count } = about;
+    const entry = entries.get(key) ?? openEntry(bytes, archive, `${folder}data/${key}`);
+    entries.set(key, entry);
     const storage = new Storage(dtype, count, isSwapped);
-    storage.place(openEntry(bytes, archive, `${folder}data/${key}`));
-    storages.set(key, storage);
+    storage.place(entry);
     return storage;
   };
   return { content: openEntry(bytes, archive, `${folder}${PICKLE}`), context: contextOf(depth, persistent) };
@@ -81,9 +82,10 @@ function isBigEndian(entry: Bytes): boolean {
   return order === 'big';
 }
 
-/** Parses the id of a storage: ('storage', type, key, location, number of elements, view). */
-function storageId(id: unknown): { dtype: string; key: string; count: number; view: unknown } {
+/** Parses the id of a storage: ('storage', type, key, location, number of elements, view). An unknown type is opaque. */
+function storageId(id: unknown): { dtype: string; key: string; count: number; view: unknown } | Opaque {
   const [word, type, key, , count, view] = Array.isArray(id) ? id : [];
+  if (type instanceof Opaque) return type;
   const dtype = type instanceof Global ? type.dtype : undefined;
   if (word !== 'storage' || dtype === undefined || typeof key !== 'string' || !isNatural(count))
     throw new BadObject('the id of a storage', 'another value');
@@ -117,7 +119,9 @@ function loadLegacy(bytes: Bytes, depth: number): unknown {
   const isSwapped = system.value instanceof Map && system.value.get('little_endian') === false;
   const storages = new Map<string, Storage>();
   const persistent = (id: unknown) => {
-    const { dtype, key, count, view } = storageId(id);
+    const about = storageId(id);
+    if (about instanceof Opaque) throw new BadObject('a storage of a known type', shown(about));
+    const { dtype, key, count, view } = about;
     const known = storages.get(key);
     if (view !== null || (known && (known.dtype !== dtype || known.length !== count)))
       throw new BadObject(`one storage ${key}`, 'another one, or a view of one');
@@ -140,7 +144,7 @@ function placeStorages(bytes: Bytes, keys: Unpickled, storages: ReadonlyMap<stri
     });
   let at = keys.end;
   for (const key of list.items()) {
-    const storage = storages.get(String(key));
+    const storage = typeof key === 'string' ? storages.get(key) : undefined;
     const count = Buffer.from(bytes.read(at, 8)).readBigInt64LE();
     if (!storage || storage.isPlaced || count !== BigInt(storage.length))
       throw badFile(bytes.file, {

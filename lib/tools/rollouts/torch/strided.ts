@@ -1,7 +1,7 @@
 // Tensors whose elements stay in the file: views of a storage, with an offset and strides, as PyTorch and NumPy have
 // them. Several tensors may share a storage.
 import type { Bytes } from '../bytes.js';
-import { BadObject } from '../pickle/values.js';
+import { BadObject, shown } from '../pickle/values.js';
 import { badFile } from '../source.js';
 import { DTYPES, type Elements } from '../tensor/dtype.js';
 import { describeShape, sizeOfShape } from '../tensor/tensor.js';
@@ -15,7 +15,6 @@ export class Storage {
   /** Whether the bytes of each element are in the opposite order, big-endian. */
   readonly isSwapped: boolean;
   #bytes: Bytes | undefined;
-  #whole: Uint8Array | undefined;
 
   constructor(dtype: string, length: number, isSwapped = false) {
     this.dtype = dtype;
@@ -56,7 +55,10 @@ export class Storage {
     return DTYPES.get(this.dtype)!.bytes;
   }
 
-  /** Returns the bytes of all elements, and keeps them in memory, for tensors whose rows are not contiguous. */
+  /**
+   * Returns the bytes of all elements, and keeps them in memory, for tensors whose rows are not contiguous. Storages of
+   * the same bytes share the copy.
+   */
   whole(): Uint8Array {
     const { file, size } = this.bytes;
     if (size > MAX_WHOLE)
@@ -65,8 +67,7 @@ export class Storage {
         received: `other strides in one of ${size}`,
         hint: 'tensor.contiguous() before saving makes them contiguous',
       });
-    this.#whole ??= this.bytes.read();
-    return this.#whole;
+    return this.bytes.kept();
   }
 }
 
@@ -75,7 +76,7 @@ const MAX_DIMENSIONS = 64;
 // A stride of 0 repeats an element without taking space in the file, so the file's size does not limit such a tensor.
 const MAX_ELEMENTS = 2 ** 40;
 // A row whose elements are spread over fewer bytes is read with the bytes between them.
-const MAX_SPREAD = 1 << 16;
+const MAX_SPREAD = 1 << 12;
 
 /** A tensor in a file. */
 export class Strided {
@@ -90,14 +91,8 @@ export class Strided {
    * @throws BadObject if an element would be outside of the storage.
    */
   constructor(storage: Storage, offset: number, shape: readonly number[], strides: readonly number[]) {
-    const isNatural = (n: number) => Number.isSafeInteger(n) && n >= 0;
-    if (
-      shape.length !== strides.length ||
-      shape.length > MAX_DIMENSIONS ||
-      ![offset, ...shape, ...strides].every(isNatural) ||
-      !(sizeOfShape(shape) <= MAX_ELEMENTS)
-    )
-      throw new BadObject('offset, shape and strides of a tensor', 'other numbers');
+    if (!areNaturals([offset]) || !areNaturals(strides) || !isShape(shape) || shape.length !== strides.length)
+      throw new BadObject('offset, shape and strides of a tensor', 'other values');
     const last = shape.reduce((sum, n, i) => sum + (n - 1) * strides[i]!, offset);
     if (!shape.includes(0) && !(last < storage.length))
       throw new BadObject(
@@ -110,8 +105,12 @@ export class Strided {
     this.strides = strides;
   }
 
-  /** Returns a tensor whose elements are in row-major order, from the first of the storage on. */
-  static contiguous(storage: Storage, shape: readonly number[]): Strided {
+  /**
+   * Returns a tensor whose elements are in row-major order, from the first of the storage on.
+   * @throws BadObject if the shape is none, or has more elements than the storage.
+   */
+  static contiguous(storage: Storage, shape: readonly unknown[]): Strided {
+    if (!isShape(shape)) throw new BadObject('the shape of a tensor', 'other values');
     const strides = shape.map((_, i) => sizeOfShape(shape.slice(i + 1)));
     return new Strided(storage, 0, shape, strides);
   }
@@ -145,6 +144,8 @@ export class Strided {
     const source = isNear
       ? bytes.read(this.offset * elementBytes, extent * elementBytes)
       : this.storage.whole();
+    // Elements that are copied one by one take longer.
+    bytes.budget.work(2 * size * elementBytes);
     const target = new Uint8Array(size * elementBytes);
     let at = 0;
     const gather = (dimension: number, position: number) => {
@@ -178,6 +179,19 @@ export class Strided {
     else buffer.swap64();
     return bytes;
   }
+}
+
+/** Returns whether a value from a file is the shape of a tensor. */
+export function isShape(value: unknown): value is readonly number[] {
+  return areNaturals(value) && sizeOfShape(value) <= MAX_ELEMENTS;
+}
+
+function areNaturals(value: unknown): value is readonly number[] {
+  return (
+    Array.isArray(value) &&
+    value.length <= MAX_DIMENSIONS &&
+    value.every((n) => Number.isSafeInteger(n) && n >= 0)
+  );
 }
 
 /** Rows of different lengths, in a tensor of all their elements. */
@@ -241,6 +255,6 @@ export const DTYPE_NAMES: readonly string[] = Object.keys(BY_NAME);
  */
 export function dtypeNamed(name: unknown): string {
   const found = typeof name === 'string' ? BY_NAME[name.replace(/^torch\./, '')] : undefined;
-  if (found === undefined) throw new BadObject('the name of an element type', String(name).slice(0, 40));
+  if (found === undefined) throw new BadObject('the name of an element type', shown(name));
   return found;
 }

@@ -6,8 +6,9 @@ import { setImmediate } from 'node:timers/promises';
 import { Bytes } from '../bytes.js';
 import type { ColumnNames } from '../column-names.js';
 import { isIdColumn } from '../columns.js';
+import type { FileBudget } from '../file-budget.js';
 import { maxTextBytes, textTooLong, tooManyRows, tooManyTokens } from '../limits.js';
-import { tensorOf } from '../pickle/globals.js';
+import { opaqueOf, tensorOf } from '../pickle/globals.js';
 import { BadObject, LongText, PyList, plainOf } from '../pickle/values.js';
 import {
   badFile,
@@ -79,12 +80,18 @@ export function numberOf(value: unknown): number | undefined {
   return typeof single === 'number' ? single : undefined;
 }
 
+/** Returns a single number, or an opaque value; undefined for another value. */
+export function numberOrOpaque(value: unknown): unknown {
+  return opaqueOf(value) ?? numberOf(value);
+}
+
 const ROWS_PER_BLOCK = 64;
 
 /** Yields the rows of a dump in blocks. */
 export function* rowsOf(
   dump: Dump,
   { file, names, settings }: DumpContext,
+  budget: FileBudget,
 ): Generator<{ rows: FileRow[]; share: number }> {
   // A tensor can repeat a row any number of times without taking space in the file.
   if (dump.rows > settings.maxRows)
@@ -92,47 +99,81 @@ export function* rowsOf(
   for (let first = 0; first < dump.rows; first += ROWS_PER_BLOCK) {
     const count = Math.min(ROWS_PER_BLOCK, dump.rows - first);
     const rows = Array.from({ length: count }, (_, i) =>
-      rowOf(dump, first + i, names, settings, { file, row: first + i + 1 }),
+      rowOf(dump, first + i, names, settings, { file, row: first + i + 1 }, budget),
     );
     yield { rows, share: count / dump.rows };
   }
 }
 
-/** Returns a row of a dump. */
+/**
+ * Returns a row of a dump.
+ * @param budget that of the file. Rows can share what they hold.
+ */
 export function rowOf(
   { columns, tokens }: Dump,
   index: number,
   names: ColumnNames,
   limits: RowLimits,
   place: Place,
+  budget: FileBudget,
 ): FileRow {
   const read = () => {
+    budget.work(WORK_PER_COLUMN * columns.size);
     const row = emptyRow();
     for (const [name, column] of columns)
-      row[name] = names.isRead(name) ? cellOf(column(index), name, names, limits, place) : undefined;
+      row[name] = names.isRead(name) ? cellOf(column(index), name, names, limits, place, budget) : undefined;
     row[ROW_TOKENS] = tokens?.(index);
     return row;
   };
   return { place, read: () => located(place, read) };
 }
 
-/** Calls `act`, and adds the place to a {@link BadObject} that it throws. */
-export function located<T>(place: Place, act: () => T): T {
+// What a column of a row takes, compared with the copy of a byte.
+const WORK_PER_COLUMN = 64;
+
+/** Calls `act`, and adds the place, and the column if it is known, to a {@link BadObject} that it throws. */
+export function located<T>(place: Place, act: () => T, key?: string): T {
   try {
     return act();
   } catch (error) {
     if (!(error instanceof BadObject)) throw error;
     const { expected, received } = error;
-    throw errorAt(place, 'ERR_INVALID_INPUT', { expected, received }, error);
+    throw errorAt(
+      place,
+      'ERR_INVALID_INPUT',
+      { ...(key !== undefined && { key }), expected, received },
+      error,
+    );
   }
 }
 
 /** Reads a value into a form that a row may have. */
-function cellOf(value: unknown, key: string, names: ColumnNames, limits: RowLimits, place: Place): unknown {
+function cellOf(
+  value: unknown,
+  key: string,
+  names: ColumnNames,
+  limits: RowLimits,
+  place: Place,
+  budget: FileBudget,
+): unknown {
   const { maxRowTokens } = limits;
   const checkLength = (length: number) => {
     if (length > maxRowTokens)
       throw errorAt(place, 'ERR_INVALID_INPUT', { key, ...tooManyTokens(limits, length) });
+  };
+  const column = names.columnOf(key);
+  const plain = (given: unknown) => {
+    const found = located(
+      place,
+      () => plainOf(given, maxTextBytes(limits), budget, column === undefined),
+      key,
+    );
+    if (found !== undefined) return found;
+    throw errorAt(place, 'ERR_INVALID_INPUT', {
+      key,
+      expected: 'a value of less size',
+      received: 'a larger one',
+    });
   };
   const tensor = tensorOf(value);
   if (tensor) {
@@ -142,7 +183,8 @@ function cellOf(value: unknown, key: string, names: ColumnNames, limits: RowLimi
   }
   if (value instanceof ListRange) {
     checkLength(value.list.length);
-    return (value.list.numbers() ?? value.list.items()).slice(value.from, value.to);
+    const { list, from, to } = value;
+    return list.numbers()?.slice(from, to) ?? plain(list.items().slice(from, to));
   }
   if (value instanceof PyList) {
     checkLength(value.length);
@@ -152,15 +194,8 @@ function cellOf(value: unknown, key: string, names: ColumnNames, limits: RowLimi
   if (value instanceof LongText && value.bytes.size > maxTextBytes(limits))
     throw errorAt(place, 'ERR_INVALID_INPUT', { key, ...textTooLong(limits, value.bytes.size) });
   if (ArrayBuffer.isView(value) || value === undefined) return value;
-  const plain = plainOf(value, Math.max(maxRowTokens, maxTextBytes(limits)));
-  if (plain === undefined)
-    throw errorAt(place, 'ERR_INVALID_INPUT', {
-      key,
-      expected: 'a value of less size',
-      received: 'a larger one',
-    });
-  const column = names.columnOf(key);
-  return typeof plain === 'boolean' && column && isIdColumn(column) ? Number(plain) : plain;
+  const cell = plain(opaqueOf(value) ?? value);
+  return typeof cell === 'boolean' && column && isIdColumn(column) ? Number(cell) : cell;
 }
 
 /**
@@ -175,14 +210,15 @@ export function readDump(open: (bytes: Bytes, context: DumpContext) => Generator
       const { size } = await stat(path);
       descriptor = openSync(path, 'r');
       const context = { file, names, settings };
-      const slices = open(Bytes.ofFile(file, descriptor, size), context);
+      const bytes = Bytes.ofFile(file, descriptor, size);
+      const slices = open(bytes, context);
       let slice = located({ file }, () => slices.next());
       while (!slice.done) {
         // Leaves time for other work of the process.
         await setImmediate();
         slice = located({ file }, () => slices.next());
       }
-      for (const { rows, share } of rowsOf(slice.value, context)) {
+      for (const { rows, share } of rowsOf(slice.value, context, bytes.budget)) {
         yield rows;
         onBytes(share * size);
       }

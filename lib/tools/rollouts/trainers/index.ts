@@ -1,6 +1,6 @@
 // The files that trainers write in the formats of pickle and torch.save, and what recognises them: their content.
 import type { Bytes } from '../bytes.js';
-import { Instance } from '../pickle/values.js';
+import { Instance, Opaque, shown } from '../pickle/values.js';
 import { loadInSlices } from '../torch/load.js';
 import { type Dump, type DumpContext, readDump, unknownDump } from './dump.js';
 import { skyrlDump } from './skyrl.js';
@@ -28,8 +28,8 @@ export const readTrinityFrame = readDump(function* (bytes: Bytes): Generator<voi
 const MAX_KEYS = 12;
 
 function describe(value: unknown): string {
-  if (value instanceof Instance) return `an object of class ${value.name}`;
+  if (value instanceof Instance || value instanceof Opaque) return `an object of class ${value.name}`;
   if (!(value instanceof Map)) return 'another value';
-  const keys = [...value.keys()].map((key) => String(key).slice(0, 40));
+  const keys = [...value.keys()].filter((key) => !(key instanceof Opaque)).map(shown);
   return `a dict of ${keys.length > MAX_KEYS ? `${keys.slice(0, MAX_KEYS).join(', ')}, …` : keys.join(', ')}`;
 }

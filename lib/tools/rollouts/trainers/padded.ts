@@ -1,5 +1,5 @@
 // Batches of tensors with one row for each rollout, padded to the same length: verl, ROLL and SkyRL have them.
-import { itemsOf, tensorOf } from '../pickle/globals.js';
+import { itemsOf, opaqueOf, tensorOf } from '../pickle/globals.js';
 import { BadObject } from '../pickle/values.js';
 import type { Elements } from '../tensor/dtype.js';
 import { Jagged, type Strided } from '../torch/strided.js';
@@ -85,9 +85,9 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
     const name = theirs.find((candidate) => all.has(candidate));
     if (name !== undefined) add(ours, (row) => cells(name, row));
   }
-  const lists = new Map<string, unknown[]>();
+  const lists = new Map<string, readonly unknown[]>();
   for (const [name, value] of others ?? []) {
-    if (typeof name !== 'string') continue;
+    if (typeof name !== 'string' || opaqueOf(value)) continue;
     const length = lengthOf(value) ?? itemsOf(value)?.length;
     if (length !== rowCount(reference)) continue;
     const column: DumpColumn = (row) => {
@@ -99,6 +99,13 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
     };
     for (const [ours, theirs] of Object.entries(mapping)) if (theirs.includes(name)) add(ours, column);
     add(name, column);
+  }
+  // A column that is read must not be missing without a word.
+  for (const [name, value] of [...tensors, ...(others ?? [])]) {
+    const opaque = opaqueOf(value);
+    if (typeof name !== 'string' || !opaque) continue;
+    for (const [ours, theirs] of Object.entries(mapping)) if (theirs.includes(name)) add(ours, () => opaque);
+    add(name, () => opaque);
   }
   for (const name of all.keys()) add(name, (row) => cells(name, row));
   return {

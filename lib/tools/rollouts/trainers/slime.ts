@@ -1,7 +1,15 @@
 // slime: dumps of the rollouts and of the data of a training step, by torch.save. A row's lists have no padding.
-import { itemsOf, tensorOf } from '../pickle/globals.js';
+import { itemsOf, opaqueOf, tensorOf } from '../pickle/globals.js';
 import { BadObject, PyList } from '../pickle/values.js';
-import { type Dump, type DumpColumn, type DumpContext, lengthOf, numberOf, partOf } from './dump.js';
+import {
+  type Dump,
+  type DumpColumn,
+  type DumpContext,
+  lengthOf,
+  numberOf,
+  numberOrOpaque,
+  partOf,
+} from './dump.js';
 
 /** Returns a row's value of a column of the file. */
 type Cell = (row: number, key: string) => unknown;
@@ -27,23 +35,30 @@ export function slimeDump(value: unknown, context: DumpContext): Dump | undefine
   const columns: unknown = value.get('rollout_data');
   if (columns instanceof Map) return trainDump(...columnsOf(columns), context);
   if (!(samples instanceof PyList)) return undefined;
-  const rows = samples.items();
+  const rows = samples.kept();
   const [first] = rows;
   if (!rows.every((row): row is Map<unknown, unknown> => row instanceof Map))
     throw new BadObject('dicts as samples', 'another value');
-  const keys = [...((first as Map<unknown, unknown> | undefined)?.keys() ?? [])].map(String);
+  const keys = [...((first as Map<unknown, unknown> | undefined)?.keys() ?? [])].filter(isText);
   const cell: Cell = (row, key) => rows[row]!.get(key);
   return value.has('format_version')
     ? trainDump(rows.length, keys, cell, context)
     : rolloutDump(rows.length, keys, cell);
 }
 
+function isText(value: unknown): value is string {
+  return typeof value === 'string';
+}
+
 /** Returns the rows of a dict of lists, the first version of the data of a training step. */
 function columnsOf(columns: ReadonlyMap<unknown, unknown>): [rows: number, keys: string[], cell: Cell] {
-  const lists = new Map<string, unknown[]>();
+  const lists = new Map<string, readonly unknown[]>();
+  const opaque = new Map<string, unknown>();
   for (const [key, value] of columns) {
     const items = itemsOf(value);
-    if (items) lists.set(String(key), items);
+    if (!isText(key)) continue;
+    if (items) lists.set(key, items);
+    else if (opaqueOf(value)) opaque.set(key, opaqueOf(value));
   }
   const rows = lists.get('response_lengths')?.length;
   if (rows === undefined) throw new BadObject('a list response_lengths in rollout_data', 'none');
@@ -57,19 +72,19 @@ function columnsOf(columns: ReadonlyMap<unknown, unknown>): [rows: number, keys:
     if (rewards && rewards.length > rows) {
       lists.set(
         'raw_reward',
-        indices.map((index) => rewards[Number(index)]),
+        indices.map((index) => (typeof index === 'number' ? rewards[index] : undefined)),
       );
       own.push('raw_reward');
     }
   }
-  return [rows, own, (row, key) => lists.get(key)?.[row]];
+  return [rows, [...own, ...opaque.keys()], (row, key) => lists.get(key)?.[row] ?? opaque.get(key)];
 }
 
 function rolloutDump(rows: number, keys: readonly string[], cell: Cell): Dump {
   const columns = columnsFrom(keys, cell, ROLLOUT, 'response_length');
   const reward = columns.get('reward');
   // A reward of several parts is a dict. Which of them trained the policy is not in the file.
-  if (reward) columns.set('reward', (row) => numberOf(reward(row)));
+  if (reward) columns.set('reward', (row) => numberOrOpaque(reward(row)));
   return { rows, columns, tokens: (row) => numberOf(cell(row, 'response_length')) };
 }
 

@@ -37,10 +37,11 @@ export function experienceRows(
         expected: `at most ${maxRowBytes(limits)} bytes`,
         received: size > 0 ? String(size) : 'none',
       });
-    const found = located(place, () => readExperiences(Bytes.ofArray(place.file, blob)));
+    const bytes = Bytes.ofArray(place.file, blob);
+    const found = located(place, () => readExperiences(bytes));
     // The columns of the table are about the experience, so they cannot be about several.
     const dump = trinityDump(found, found.length === 1 ? stored : {});
-    return found.map((_, i) => rowOf(dump, i, names, limits, place));
+    return found.map((_, i) => rowOf(dump, i, names, limits, place, bytes.budget));
   } catch (error) {
     const read = () => {
       throw error;

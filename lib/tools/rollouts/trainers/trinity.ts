@@ -1,12 +1,12 @@
 // Trinity-RFT: experiences, in frames (TRXP) of a pickle and tensors, or as pickled objects before version 0.5.2.
 import type { Bytes } from '../bytes.js';
-import { BadObject, Instance, PyList } from '../pickle/values.js';
+import { BadObject, Instance, Opaque, PyList } from '../pickle/values.js';
 import { badFile } from '../source.js';
 import { DTYPES } from '../tensor/dtype.js';
 import { MAX_HEADER, parseHeader } from '../tensor/safetensors.js';
 import { loadPickle } from '../torch/load.js';
 import { Storage, Strided } from '../torch/strided.js';
-import { type Dump, type DumpColumn, lengthOf, numberOf, partOf } from './dump.js';
+import { type Dump, type DumpColumn, lengthOf, numberOf, numberOrOpaque, partOf } from './dump.js';
 
 /** An experience: its fields by name. The id, `eid`, is a Map too. */
 export type Experience = ReadonlyMap<unknown, unknown>;
@@ -33,7 +33,7 @@ export function readExperiences(bytes: Bytes): Experience[] {
 
 /** Returns the experiences that a pickled value is; undefined for another value. */
 export function experiencesIn(value: unknown): Experience[] | undefined {
-  const items = value instanceof PyList ? value.items() : [value];
+  const items = value instanceof PyList ? value.kept() : [value];
   const experiences = items.map((item) =>
     item instanceof Instance && item.name.endsWith('.Experience') && item.state instanceof Map
       ? (item.state as Experience)
@@ -53,7 +53,7 @@ export function readFrame(bytes: Bytes): Experience[] {
   const metadata = loadPickle(bytes.slice(HEADER_BYTES, metadataBytes));
   const items = metadata instanceof Map ? metadata.get('items') : undefined;
   if (!(items instanceof PyList)) throw new BadObject('a list of items in the metadata', 'none');
-  const experiences = items.items().map((item) => {
+  const experiences = items.kept().map((item) => {
     if (!(item instanceof Map)) throw new BadObject('dicts as items', 'another value');
     return item as Map<unknown, unknown>;
   });
@@ -132,11 +132,12 @@ export function trinityDump(experiences: readonly Experience[], stored: Stored =
   columns.set('task_id', (row) => {
     const task = stored.task_id ?? id('task')(row);
     const batch = id('batch')(row);
+    if (task instanceof Opaque) return task;
     return isId(task) ? (isId(batch) ? `${batch}/${task}` : task) : undefined;
   });
   columns.set('run_id', (row) => stored.run_id ?? id('run')(row));
   columns.set('step', id('step'));
-  columns.set('reward', (row) => numberOf(stored.reward) ?? numberOf(field('reward')(row)));
+  columns.set('reward', (row) => numberOf(stored.reward) ?? numberOrOpaque(field('reward')(row)));
   columns.set('tokens', (row) => {
     const tokens = field('tokens')(row);
     const all = lengthOf(tokens);

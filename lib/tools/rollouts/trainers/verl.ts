@@ -1,8 +1,8 @@
 // verl and ROLL: a DataProto in a pickle, and dicts of tensors by torch.save.
 import { bytesOf, tensorOf } from '../pickle/globals.js';
-import { BadObject, Instance, PyList } from '../pickle/values.js';
+import { BadObject, Instance, Opaque, PyList } from '../pickle/values.js';
 import { loadTorch } from '../torch/load.js';
-import { dtypeNamed, Jagged, Storage, Strided } from '../torch/strided.js';
+import { dtypeNamed, isShape, Jagged, Storage, Strided } from '../torch/strided.js';
 import type { Dump } from './dump.js';
 import { paddedDump, sumOf, TensorRows } from './padded.js';
 
@@ -61,14 +61,15 @@ function tensorsOf(batch: unknown): ReadonlyMap<unknown, unknown> {
   return new Map([...found].map(([name, value]) => [name, numpyTensor(value)]));
 }
 
-function numpyTensor(value: unknown): Strided | TensorRows | undefined {
+function numpyTensor(value: unknown): Strided | TensorRows | Opaque | undefined {
+  if (value instanceof Opaque) return value;
   const [type, shape, data] = Array.isArray(value) ? value : [];
   if (shape instanceof PyList) {
-    const tensors = shape.items().map(numpyTensor);
+    const tensors = shape.kept().map(numpyTensor);
     return tensors.every((tensor) => tensor instanceof Strided) ? new TensorRows(tensors) : undefined;
   }
   const all = tensorOf(data);
-  if (!all || !Array.isArray(shape) || all.storage.elementBytes !== 1) return undefined;
+  if (!all || !isShape(shape) || all.storage.elementBytes !== 1) return undefined;
   const storage = Storage.of(all.storage.bytes, dtypeNamed(type));
   return Strided.contiguous(storage, shape);
 }

@@ -1,7 +1,10 @@
 // Temporary folders. The program removes those that are left when it ends early, for example by a signal.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
-import { resolve } from 'node:path';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { LossError } from '../../../base/errors.js';
+import { describeFailure } from '../source.js';
 
 const REMOVE = { recursive: true, force: true } as const;
 // Another thread may still be creating files in a folder, so its removal is retried, for a second at most.
@@ -21,7 +24,26 @@ export function makeTemporaryFolder(prefix: string): string {
   return folder;
 }
 
-/** Removes a folder that makeTemporaryFolder() created. */
+/**
+ * Creates a temporary folder in the folder that the system has for them.
+ * @param purpose a part of the folder's name.
+ * @throws LossError `ERR_INVALID_INPUT` if that is impossible.
+ */
+export function makeScratchFolder(purpose: string): string {
+  try {
+    return makeTemporaryFolder(join(tmpdir(), `policy-loss-${purpose}-`));
+  } catch (error) {
+    const details = {
+      at: tmpdir(),
+      expected: 'a folder for temporary files',
+      received: describeFailure(error),
+      hint: 'TMPDIR names another one',
+    };
+    throw new LossError('ERR_INVALID_INPUT', details, { cause: error });
+  }
+}
+
+/** Removes a folder that makeTemporaryFolder() or makeScratchFolder() created. */
 export async function removeTemporaryFolder(folder: string): Promise<void> {
   await rm(folder, { ...REMOVE, maxRetries: 10 });
   folders.delete(folder);
