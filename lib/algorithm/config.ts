@@ -1,5 +1,5 @@
 // The configuration of an algorithm, which has the same keys as in Trinity-RFT, and the check of such a configuration.
-import { describeValue, LossError, type LossErrorDetails, unknownOption } from '../base/errors.js';
+import { describeValue, LossError, type LossErrorDetails, shorten, unknownOption } from '../base/errors.js';
 import { type CamelCase, toCamelCase, toSnakeCase } from '../base/options.js';
 
 /** The arguments of one function, such as a policy loss, by their names in snake_case or camelCase. */
@@ -126,7 +126,7 @@ export function checkConfigKeys(owner: string, config: unknown, further: readonl
     throw invalid({
       at: `${owner}: unknown keys`,
       expected: `keys among ${known.join(', ')}`,
-      received: unknown.map(describeValue).join(', '),
+      received: shorten(unknown.map(describeValue).join(', ')),
     });
   return checked as CheckedConfig;
 }

@@ -37,6 +37,7 @@ import {
   type LogitsOptions,
   type NativeOut,
   type NativeRows,
+  onePer,
   readOut,
   readRows,
   refuseDevice,
@@ -165,7 +166,7 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const layout = yield* readLayout(batch);
   const { tokens } = layout;
   const source = readSource(logits, tokens, vocabulary, rowStride, index);
-  const ids = yield* copyIntegers('targets', targets, -(2 ** 31));
+  const ids = yield* copyIntegers('targets', targets, -(2 ** 31), onePer('token', tokens));
   yield* ignoreMasked(ids, yield* readMask(mask.key, mask.value, layout, 'token'), source.vocabulary);
   const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support: kept });
   const column = () => allocate(`a column of ${tokens} values`, () => new Float32Array(tokens));
@@ -212,7 +213,7 @@ function checkOnHost(key: string, request: GradientRequest | undefined): void {
     key,
     expected:
       'true, false or a Float32Array, because the gradient with respect to the logits is computed from it',
-    received: typeof request === 'string' ? `'${request}'` : describeValue(request),
+    received: describeValue(request),
   });
 }
 
@@ -243,12 +244,6 @@ function checkAbsent(batch: object, keys: readonly string[]): void {
 
 // Makes the masked tokens ignored rows, and checks the targets of the others.
 function* ignoreMasked(targets: Int32Array, mask: Uint8Array, vocabulary: number): Steps<void> {
-  if (targets.length !== mask.length)
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'targets',
-      expected: `[${mask.length}], one token id per token`,
-      received: String(targets.length),
-    });
   yield* inSlices(mask.length, (begin, end) => {
     for (let i = begin; i < end; i++) {
       const target = targets[i]!;

@@ -1,10 +1,9 @@
 // Reads the text of a configuration: YAML, JSON, or settings of the form path=value as on a trainer's command line.
-import { Lexer, Parser, parseDocument } from 'yaml';
-import { describeValue, LossError } from '../../base/errors.js';
+import { isScalar, Lexer, LineCounter, Parser, parseDocument, visit } from 'yaml';
+import { brief, describeValue, LossError, shorten } from '../../base/errors.js';
 
 /**
- * The maximum length of a configuration's text. Configurations have a few thousand characters, and the time to parse
- * some texts grows with the square of their length.
+ * The maximum length of a configuration's text. Configurations have a few thousand characters.
  */
 export const MAX_CONFIG_CHARACTERS = 2 ** 16;
 const MAX_LEVELS = 64;
@@ -37,13 +36,30 @@ export function parseYaml(text: string): unknown {
   if (text.length > MAX_CONFIG_CHARACTERS)
     throw invalid(`YAML of at most ${MAX_CONFIG_CHARACTERS} characters`, 'more');
   checkNesting(text);
-  const document = parseDocument(text);
+  const lineCounter = new LineCounter();
+  // With these two options, the parser would take time that grows with the square of the number of errors or keys.
+  const document = parseDocument(text, { lineCounter, prettyErrors: false, uniqueKeys: false });
+  const placeOf = (index: number) => {
+    const { line, col } = lineCounter.linePos(index);
+    return ` at line ${line}, column ${col}`;
+  };
   const [error] = document.errors;
-  if (error) throw notYaml(error);
+  if (error) throw notYaml(error.message + placeOf(error.pos[0]), error);
+  visit(document, {
+    Map(_, { items }) {
+      const keys = new Set<unknown>();
+      for (const { key } of items) {
+        if (!isScalar(key)) continue;
+        if (keys.has(key.value))
+          throw notYaml(`the key ${brief(String(key.value))} twice${key.range ? placeOf(key.range[0]) : ''}`);
+        keys.add(key.value);
+      }
+    },
+  });
   try {
     return document.toJS();
   } catch (error) {
-    throw notYaml(error as Error);
+    throw notYaml((error as Error).message, error as Error);
   }
 }
 
@@ -106,8 +122,8 @@ function scalar(text: string): unknown {
   return parseYaml(text.replace(/^(['"])(.*)\1$/s, '$2'));
 }
 
-function notYaml(error: Error): LossError {
-  return invalid('YAML', `text with an error: ${error.message}`, error);
+function notYaml(reason: string, error?: Error): LossError {
+  return invalid('YAML', `text with an error: ${shorten(reason)}`, error);
 }
 
 function invalid(expected: string, received: string, cause?: Error): LossError {
