@@ -4,7 +4,7 @@ import type { NativeAdvantageBatch } from '../../binding.js';
 import { overlapOf } from '../base/arrays.js';
 import { describeValue, LossError } from '../base/errors.js';
 import { isFloat32Array } from '../base/kinds.js';
-import type { Steps } from '../base/steps.js';
+import { inSlices, type Steps } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
 import type { InputName } from '../batch/columns.js';
 import { ADVANTAGE_COLUMNS } from '../batch/columns.js';
@@ -43,15 +43,19 @@ export function* readNamedRewards(
         received: onDevice ? 'a batch on a device' : 'a batch without it',
       });
     const numbers = yield* readRowNumbers(found.key, found.value, rows);
-    const index = numbers.findIndex((reward) => !Number.isFinite(reward));
-    if (index >= 0)
-      throw new LossError('ERR_INVALID_INPUT', {
-        key: found.key,
-        index,
-        expected: 'a finite number',
-        received: String(numbers[index]),
-      });
-    rewards.set(numbers, k * rows);
+    yield* inSlices(rows, (begin, end) => {
+      for (let index = begin; index < end; index++) {
+        const reward = numbers[index]!;
+        if (!Number.isFinite(reward))
+          throw new LossError('ERR_INVALID_INPUT', {
+            key: found.key,
+            index,
+            expected: 'a finite number',
+            received: String(reward),
+          });
+        rewards[k * rows + index] = reward;
+      }
+    });
   }
   const hostBatch = native as NativeAdvantageBatch;
   hostBatch.namedRewards = rewards;
