@@ -32,7 +32,10 @@ export type LossErrorCode =
  */
 export type MessageText = string | ((spell: (option: string) => string) => string);
 
-/** The parts of an error's message: `at: key[index]: expected …, got …. Hint`. Parts that are absent are left out. */
+/**
+ * The parts of an error's message: `at: key[index]: expected …, got …. Hint`. Parts that are absent are left out. The message
+ * repeats at most 100 characters of `key` and of `option`.
+ */
 export interface LossErrorDetails {
   /** Where the error occurred: a class, a call, or a line of a file. */
   at?: string | undefined;

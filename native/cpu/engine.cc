@@ -7,7 +7,7 @@ namespace policy_loss::cpu {
 
 namespace {
 
-// The rows that a chunk has at most. Rows of a usual length have more tokens than a chunk.
+// The most rows of a chunk. Only rows of less than four tokens reach this limit before kChunkTokens.
 constexpr int64_t kChunkRows = 4096;
 // The chunks of an item of a pass that computes no tokens.
 constexpr int64_t kQuickChunks = 16;
