@@ -1,5 +1,5 @@
 // The configuration of an algorithm, which has the same keys as in Trinity-RFT, and the check of such a configuration.
-import { describeValue, LossError, type LossErrorDetails, unknownOption } from '../base/errors.js';
+import { describeValue, LossError, type LossErrorDetails, shorten, unknownOption } from '../base/errors.js';
 import { type CamelCase, type LossAggMode, toCamelCase, toSnakeCase } from '../base/options.js';
 import type { EntropyLossOptions } from '../losses/entropy.js';
 import type { Advantages, EntropyLosses, KLFunctions, PolicyLosses } from '../losses/index.js';
@@ -127,7 +127,7 @@ export function checkConfigKeys(owner: string, config: unknown, further: readonl
     throw invalid({
       at: `${owner}: unknown keys`,
       expected: `keys among ${known.join(', ')}`,
-      received: unknown.map(describeValue).join(', '),
+      received: shorten(unknown.map(describeValue).join(', ')),
     });
   const checked: Record<string, unknown> = {};
   for (const [name, value] of given)

@@ -32,7 +32,10 @@ export type LossErrorCode =
  */
 export type MessageText = string | ((spell: (option: string) => string) => string);
 
-/** The parts of an error's message: `at: key[index]: expected …, got …. Hint`. Parts that are absent are left out. */
+/**
+ * The parts of an error's message: `at: key[index]: expected …, got …. Hint`. Parts that are absent are left out. The message
+ * repeats at most 100 characters of `key` and of `option`.
+ */
 export interface LossErrorDetails {
   /** Where the error occurred: a class, a call, or a line of a file. */
   at?: string | undefined;
@@ -73,7 +76,11 @@ export class LossError extends Error {
   /** Implements `instanceof`: for LossError by a mark that all copies of the package share, for subclasses as usual. */
   static override [Symbol.hasInstance](value: unknown): boolean {
     if (this !== LossError) return Function.prototype[Symbol.hasInstance].call(this, value);
-    return isError(value) && BRAND in value;
+    try {
+      return isError(value) && BRAND in value;
+    } catch {
+      return false; // a prototype of the error is a Proxy that throws
+    }
   }
 
   /** Always 'LossError'. */
@@ -148,8 +155,9 @@ function worded(wording: MessageText, spell: (option: string) => string): string
 function messageOf(details: LossErrorDetails | string, spell = asIs): string {
   if (typeof details === 'string') return details;
   const { at, key, index, option, expected, received, position, text, hint, suggestion } = details;
-  const place = key === undefined ? undefined : index === undefined ? key : `${key}[${index}]`;
-  const where = [at, place, option === undefined ? undefined : spell(option)].filter(
+  const name = key === undefined ? undefined : brief(key);
+  const place = name === undefined || index === undefined ? name : `${name}[${index}]`;
+  const where = [at, place, option === undefined ? undefined : brief(spell(option))].filter(
     (part) => part !== undefined,
   );
   const what = [
@@ -269,8 +277,20 @@ const UNREADABLE = 'an argument could not be read';
 
 function asLossError(error: unknown, code: LossErrorCode, what: string): LossError {
   if (error instanceof LossError) return error;
-  const reason = error instanceof Error || isError(error) ? String(error.message) : describeValue(error);
-  return new LossError(code, `${what}: ${reason}`, { cause: error });
+  return new LossError(code, `${what}: ${reasonOf(error)}`, { cause: error });
+}
+
+/**
+ * Returns the message of an error that the caller's code may have thrown, or a description of anything else. Never throws,
+ * although reading the message may run the caller's code again.
+ */
+export function reasonOf(error: unknown): string {
+  try {
+    if (error instanceof Error || isError(error)) return shorten(String(error.message));
+  } catch {
+    // The error is a Proxy that throws, or its message does.
+  }
+  return describeValue(error);
 }
 
 /**
@@ -286,12 +306,25 @@ export function allocate<T>(what: string, make: () => T): T {
   }
 }
 
-/** Returns the beginning of a text that is too long for an error message, with an ellipsis. */
+/** Returns a list or an explanation for an error message: its beginning, with an ellipsis, if it is too long. */
 export function shorten(text: string): string {
-  return text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}…` : text;
+  return beginning(text, MAX_TEXT);
+}
+
+/**
+ * Returns a name or another text of the caller's as an error message repeats it: its beginning, with an ellipsis, if it is
+ * too long. The message shortens `key` and `option` itself.
+ */
+export function brief(text: string): string {
+  return beginning(text, MAX_NAME);
 }
 
 const MAX_TEXT = 1000;
+const MAX_NAME = 100;
+
+function beginning(text: string, most: number): string {
+  return text.length > most ? `${text.slice(0, most)}…` : text;
+}
 
 /** Describes a value for error messages: its type, and its content if that is short. Never throws. */
 export function describeValue(value: unknown): string {
@@ -307,10 +340,12 @@ function describe(value: unknown): string {
   if (Array.isArray(value)) return `an array of length ${value.length}`;
   if (ArrayBuffer.isView(value)) {
     const { length } = value as unknown as { length?: number };
-    return `a ${value.constructor.name}${length === undefined ? '' : ` of length ${length}`}`;
+    return `a ${brief(value.constructor.name)}${length === undefined ? '' : ` of length ${length}`}`;
   }
   if (typeof value === 'string') return `'${value.length > 40 ? `${value.slice(0, 40)}…` : value}'`;
-  if (typeof value === 'object') return `an object of class ${value.constructor?.name ?? 'null'}`;
+  if (typeof value === 'object') return `an object of class ${brief(value.constructor?.name ?? 'null')}`;
   if (typeof value === 'function') return 'a function';
-  return `${typeof value} ${String(value)}`;
+  // A long bigint takes long to convert to a text.
+  if (typeof value === 'bigint' && BigInt.asIntN(64, value) !== value) return 'bigint of more than 64 bits';
+  return `${typeof value} ${brief(String(value))}`;
 }

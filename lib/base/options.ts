@@ -202,7 +202,7 @@ export type CamelCase<S extends string> = S extends `${infer First}_${infer Rest
 
 /** Converts a snake_case name, such as `clip_range_low`, to camelCase: `clipRangeLow`. */
 export function toCamelCase(key: string): string {
-  return key.replace(/_+([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
+  return key.replace(/(?<!_)_+([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 }
 
 /** Converts a camelCase name, such as `clipRangeLow`, to snake_case: `clip_range_low`. */

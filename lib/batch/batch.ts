@@ -7,7 +7,7 @@ export type BatchInputs = { [N in InputName as CamelCase<N>]?: ValuesOf<N> };
 
 /** The inputs of a batch of B rows with T tokens each, under this package's own names. */
 export interface BatchColumns extends BatchInputs {
-  /** The shape [B, T], for B rows that are padded to T tokens each. */
+  /** The shape [B, T], for B rows that are padded to T tokens each. At most 2^20 rows may have no tokens. */
   shape?: readonly [number, number];
   /**
    * Offsets of packed rows, B + 1 numbers: row b holds the tokens from cuSeqlens[b] up to, but not including,

@@ -7,16 +7,25 @@ import { inSlices, type Steps } from '../base/steps.js';
 /**
  * Copies an array of whole numbers, so that they do not change after they were checked.
  * @param least the least number that is accepted in a list. Int32Arrays are not checked.
+ * @param checkLength throws if the array cannot have this length. A list can claim any length, so this comes before its
+ * elements are read.
  * @throws LossError `ERR_INVALID_INPUT` if the array is detached, or has an element that is not a whole number from
  * `least` to 2³¹ − 1.
  */
-export function* copyIntegers(key: string, value: unknown, least: number): Steps<Int32Array> {
+export function* copyIntegers(
+  key: string,
+  value: unknown,
+  least: number,
+  checkLength: (length: number) => void,
+): Steps<Int32Array> {
   if (isInt32Array(value)) {
     checkAttached(key, value);
+    checkLength(value.length);
     return allocate(key, () => new Int32Array(value));
   }
   if (!Array.isArray(value)) throw notIntegers(key, value);
   const { length } = value;
+  checkLength(length);
   // All elements are checked before the copy is allocated, because a sparse array can have a huge length.
   yield* inSlices(length, (begin, end) => checkIntegers(key, value, least, begin, end));
   const integers = allocate(key, () => new Int32Array(length));

@@ -23,9 +23,11 @@ export interface Layout {
 /** The keys under which a batch may have the offsets of packed rows. */
 export const CU_SEQLENS = ['cuSeqlens', 'cu_seqlens'] as const;
 
-// The maximum number of rows if the rows have no tokens. Such a batch needs no arrays, so without this limit its shape
-// could claim any number of rows.
-const MAX_EMPTY_ROWS = 2 ** 24;
+// The maximum number of rows in addition to one per token. Rows without tokens need no columns, so without this limit a
+// batch could claim any number of rows.
+const MAX_EMPTY_ROWS = 2 ** 20;
+
+const MAX_NESTED_TOKENS = 2 ** 31 - 1;
 
 /**
  * Reads a batch's layout from `shape` or `cuSeqlens`. If the batch has neither, the layout is that of `nested`.
@@ -44,8 +46,15 @@ export function* readLayout(batch: Batch, nested?: unknown): Steps<Layout> {
   if (cuSeqlens !== undefined) return yield* packedLayout(cuSeqlens);
   if (shape !== undefined) return paddedLayout(shape);
   if (Array.isArray(nested) && nested.length > 0 && Array.isArray(nested[0])) {
-    const rowLength = nested[0].length;
-    return { rows: nested.length, rowLength, tokens: nested.length * rowLength, offsets: undefined };
+    const [rows, rowLength] = [nested.length, nested[0].length];
+    // An array can claim any length.
+    if (rows * rowLength > MAX_NESTED_TOKENS)
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'batch',
+        expected: `nested arrays of at most ${MAX_NESTED_TOKENS} numbers`,
+        received: `${rows} rows of ${rowLength}`,
+      });
+    return paddedLayout([rows, rowLength]);
   }
   throw new LossError('ERR_MISSING_INPUT', {
     key: 'shape',
@@ -64,13 +73,17 @@ function paddedLayout(shape: unknown): Layout {
       received: describeList(shape),
     });
   const [rows, rowLength] = shape as [number, number];
-  if (rowLength === 0 && rows > MAX_EMPTY_ROWS)
-    throw new LossError('ERR_INVALID_INPUT', {
-      key: 'shape',
-      expected: `at most ${MAX_EMPTY_ROWS} rows without tokens`,
-      received: String(rows),
-    });
+  checkEmptyRows('shape', rows, rows * rowLength);
   return { rows, rowLength, tokens: rows * rowLength, offsets: undefined };
+}
+
+function checkEmptyRows(key: string, rows: number, tokens: number): void {
+  if (rows - tokens > MAX_EMPTY_ROWS)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: `at most ${MAX_EMPTY_ROWS} rows without tokens`,
+      received: `${rows} rows of ${tokens} tokens`,
+    });
 }
 
 // Describes a short list with all its elements, so that the error message shows which one is wrong.
@@ -81,7 +94,10 @@ function describeList(value: unknown): string {
 
 function* packedLayout(value: unknown): Steps<Layout> {
   // A copy, because native code computes memory addresses from the offsets.
-  const offsets = yield* copyIntegers('cuSeqlens', value, 0);
+  const offsets = yield* copyIntegers('cuSeqlens', value, 0, (length) => {
+    const last = (value as ArrayLike<unknown>)[length - 1];
+    checkEmptyRows('cuSeqlens', length - 1, isOffset(last) ? last : 0);
+  });
   if (offsets.length === 0 || offsets[0] !== 0)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'cuSeqlens',
@@ -94,6 +110,10 @@ function* packedLayout(value: unknown): Steps<Layout> {
     longest = Math.max(longest, longestRow(offsets, begin, end));
   });
   return { rows, rowLength: longest, tokens: offsets[rows]!, offsets };
+}
+
+function isOffset(value: unknown): value is number {
+  return typeof value === 'number' && value >= 0 && value < 2 ** 31;
 }
 
 function longestRow(offsets: Int32Array, begin: number, end: number): number {

@@ -1,7 +1,7 @@
 // Corrections: which tokens a loss keeps and how it weights them. They are computed before the loss, in the same call.
 import { types } from 'node:util';
 import type { NativeBatch } from '../../binding.js';
-import type { Steps } from '../base/steps.js';
+import { inSlices, type Steps } from '../base/steps.js';
 import { WEIGHTS_COLUMN } from '../batch/columns.js';
 import type { Input, ReplacedColumns } from '../device/input.js';
 import type { CallOptions, Metrics, Result } from './calls.js';
@@ -39,12 +39,15 @@ export function withColumns(input: Input, columns: ReplacedColumns): Input {
  * Adds to the result of a corrected loss what its correction computed. A part of a batch has no metrics of the correction,
  * because they are means over other tokens than those that the loss keeps.
  */
-export function addCorrection(
+export function* addCorrection(
   result: Result<Metrics>,
   { passing, metrics }: Corrected,
   { normalizer, part }: CallOptions,
-): void {
+): Steps<void> {
   if (normalizer === undefined && !part) Object.assign(result.metrics, metrics);
   const grad = result.grad ?? result.halfGrad?.data;
-  if (passing && grad) for (let i = 0; i < grad.length; i++) if (passing[i] === 0) grad[i] = 0;
+  if (!passing || !grad) return;
+  yield* inSlices(grad.length, (begin, end) => {
+    for (let i = begin; i < end; i++) if (passing[i] === 0) grad[i] = 0;
+  });
 }

@@ -152,7 +152,7 @@ export class Evaluator {
     checkChanged(corrected, call.gradients);
     const input = withColumns(call.input, corrected.columns);
     const result = yield* this.#evaluate<M>({ ...call, input });
-    addCorrection(result as Result<Metrics>, corrected, call.options);
+    yield* addCorrection(result as Result<Metrics>, corrected, call.options);
     return result;
   }
 

@@ -32,15 +32,18 @@ export function takeForm(parts: readonly Float64Array[], bits: number): number |
   return form;
 }
 
+// An array can claim any number of elements.
+const MAX_PARTS = 2 ** 20;
+
 /**
  * Checks the sums of the parts of a batch and converts them to typed arrays.
  * @throws LossError `ERR_INVALID_INPUT` if the list is empty, or if a part has the wrong number of values.
  */
 export function checkParts(parts: readonly ArrayLike<number>[]): Float64Array[] {
-  if (!Array.isArray(parts) || parts.length === 0)
+  if (!Array.isArray(parts) || parts.length === 0 || parts.length > MAX_PARTS)
     throw new LossError('ERR_INVALID_INPUT', {
       key: 'parts',
-      expected: 'a list with the part of at least one result',
+      expected: `a list with the parts of 1 to ${MAX_PARTS} results`,
       received: describeValue(parts),
     });
   // Lengths are checked before anything is copied, because a sparse array may claim any length.

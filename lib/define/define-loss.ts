@@ -1,7 +1,6 @@
 // Makes the class of a policy loss from the definition of a user.
 import type { MetricDeclaration } from '../base/declaration.js';
-import { describeValue, guarded, LossError, shorten, unknownOption } from '../base/errors.js';
-import { isError } from '../base/kinds.js';
+import { describeValue, guarded, LossError, reasonOf, unknownOption } from '../base/errors.js';
 import { aggregation, checkLossAggMode } from '../base/option.js';
 import {
   type AggregationOption,
@@ -231,7 +230,7 @@ function checkOption(at: string, option: string, declaration: OptionDeclaration)
   )
     throw new LossError('ERR_INVALID_OPTION', {
       at,
-      option: shorten(option),
+      option,
       expected: `a name in camelCase of at most ${MAX_NAME} letters and digits`,
       received: 'another',
     });
@@ -382,10 +381,9 @@ function called<T>(at: string, fn: () => T): T {
     return fn();
   } catch (error) {
     if (error instanceof LossError) throw error;
-    const received = isError(error) ? `the error '${error.message}'` : 'an error';
     throw new LossError(
       'ERR_INVALID_OPTION',
-      { at, expected: 'a function that returns an expression', received },
+      { at, expected: 'a function that returns an expression', received: `the error '${reasonOf(error)}'` },
       { cause: error },
     );
   }

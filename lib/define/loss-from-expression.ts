@@ -1,5 +1,5 @@
 // Makes a policy loss from the text of an expression.
-import { describeValue, guarded, LossError, shorten, unknownOption } from '../base/errors.js';
+import { describeValue, guarded, LossError, unknownOption } from '../base/errors.js';
 import type { LossAggMode, OptionSchema } from '../base/options.js';
 import { LOSS_CORRECTION_OPTIONS, type LossCorrectionOptions } from '../losses/loss-correction.js';
 import type { PolicyLossFn, PolicyLossOptions } from '../losses/policy-loss-fn.js';
@@ -116,7 +116,7 @@ function checkNumber(at: string, name: string, value: unknown): void {
   if (name.length > MAX_NAME || !/^[A-Za-z][A-Za-z0-9_]*$/.test(name) || RESERVED_OPTIONS.includes(name))
     throw new LossError('ERR_INVALID_OPTION', {
       at,
-      option: shorten(name),
+      option: name,
       expected: `a name of at most ${MAX_NAME} letters, digits and _ that begins with a letter and is not ${RESERVED_OPTIONS.join(' or ')}`,
       received: 'another',
     });

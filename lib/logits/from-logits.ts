@@ -40,6 +40,7 @@ import {
   type LogitsOptions,
   type NativeOut,
   type NativeRows,
+  onePer,
   readOut,
   readRows,
   refuseDevice,
@@ -179,7 +180,7 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const layout = yield* readLayout(batch);
   const { tokens } = layout;
   const source = readSource(logits, tokens, vocabulary, rowStride, index);
-  const ids = yield* copyIntegers('targets', targets, -(2 ** 31));
+  const ids = yield* copyIntegers('targets', targets, -(2 ** 31), onePer('token', tokens));
   const mask = yield* readActionMask(batch, loss.mapper, layout);
   yield* ignoreMasked(ids, mask, source.vocabulary);
   const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support: kept });
@@ -227,7 +228,7 @@ function checkOnHost(key: string, request: GradientRequest | undefined): void {
     key,
     expected:
       'true, false or a Float32Array, because the gradient with respect to the logits is computed from it',
-    received: typeof request === 'string' ? `'${request}'` : describeValue(request),
+    received: describeValue(request),
   });
 }
 
@@ -258,12 +259,6 @@ function checkAbsent(batch: object, keys: readonly string[]): void {
 
 // Makes the masked tokens ignored rows, and checks the targets of the others.
 function* ignoreMasked(targets: Int32Array, mask: Uint8Array, vocabulary: number): Steps<void> {
-  if (targets.length !== mask.length)
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'targets',
-      expected: `[${mask.length}], one token id per token`,
-      received: String(targets.length),
-    });
   yield* inSlices(mask.length, (begin, end) => {
     for (let i = begin; i < end; i++) {
       const target = targets[i]!;

@@ -80,7 +80,7 @@ export function* readLogits(logits: unknown, options: LogitsOptions): Steps<Nati
   const index = cudaIndex(device ?? undefined);
   const [rows, vocabulary] = readShape(shape);
   const given = readMatrix(logits, rows, vocabulary, rowStride, index);
-  const copied = yield* copyIntegers('targets', targets, IGNORED);
+  const copied = yield* copyIntegers('targets', targets, IGNORED, onePer('row', rows));
   return { ...given, ...(yield* readRows(copied, rows, vocabulary, { temperature, softcap, support: ids })) };
 }
 
@@ -119,7 +119,7 @@ export function* readRows(
   vocabulary: number,
   { temperature, softcap, support }: Pick<LogitsOptions, 'temperature' | 'softcap' | 'support'>,
 ): Steps<NativeRows> {
-  yield* checkTargets(targets, rows, vocabulary);
+  yield* checkTargets(targets, vocabulary);
   return {
     rows,
     vocabulary,
@@ -202,18 +202,24 @@ function checkLength(length: number, rows: number, vocabulary: number, stride: n
   });
 }
 
+/** Returns a check of the number of targets. It throws a LossError. */
+export function onePer(what: 'row' | 'token', count: number): (length: number) => void {
+  return (length) => {
+    if (length !== count)
+      throw new LossError('ERR_SHAPE_MISMATCH', {
+        key: 'targets',
+        expected: `[${count}], one token id per ${what}`,
+        received: String(length),
+      });
+  };
+}
+
 /**
- * Checks the targets: their number is that of the rows, and each is a token of the vocabulary.
+ * Checks that each target is a token of the vocabulary.
  * @throws LossError with the index of the bad target.
  */
-export function* checkTargets(targets: Int32Array, rows: number, vocabulary: number): Steps<void> {
-  if (targets.length !== rows)
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'targets',
-      expected: `[${rows}], one token id per row`,
-      received: String(targets.length),
-    });
-  yield* inSlices(rows, (begin, end) => {
+export function* checkTargets(targets: Int32Array, vocabulary: number): Steps<void> {
+  yield* inSlices(targets.length, (begin, end) => {
     for (let row = begin; row < end; row++) {
       const target = targets[row]!;
       if (target !== IGNORED && (target < 0 || target >= vocabulary))
@@ -277,37 +283,44 @@ function* readSupport(
   vocabulary: number,
 ): Steps<{ tokenIds: Int32Array; offsets: Int32Array }> {
   const rows = targets.length;
-  if (isInt32Array(ids)) checkAttached('support.tokenIds', ids);
+  const offsets = yield* copyIntegers('support.offsets', starts, 0, (length) => {
+    if (length !== rows + 1)
+      throw new LossError('ERR_SHAPE_MISMATCH', {
+        key: 'support.offsets',
+        expected: `[${rows} + 1], the places in tokenIds where rows begin, and the end of the last row`,
+        received: String(length),
+      });
+  });
+  yield* checkSupportOffsets(offsets);
+  const checkCount = (length: number) => {
+    if (offsets[rows] !== length) throw wrongOffset(offsets, rows, `${length}, the length of tokenIds`);
+  };
+  if (isInt32Array(ids)) {
+    checkAttached('support.tokenIds', ids);
+    checkCount(ids.length);
+  }
   const tokenIds = isInt32Array(ids)
     ? fixedLength(ids)
-    : yield* copyIntegers('support.tokenIds', ids, -MOST_TOKENS);
-  const offsets = yield* copyIntegers('support.offsets', starts, 0);
-  if (offsets.length !== rows + 1)
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'support.offsets',
-      expected: `[${rows} + 1], the places in tokenIds where rows begin, and the end of the last row`,
-      received: String(offsets.length),
-    });
-  yield* checkSupportOffsets(offsets, tokenIds.length);
+    : yield* copyIntegers('support.tokenIds', ids, -MOST_TOKENS, checkCount);
   yield* checkTokenIds(tokenIds, offsets, targets, vocabulary);
   return { tokenIds, offsets };
 }
 
-function* checkSupportOffsets(offsets: Int32Array, count: number): Steps<void> {
-  const rows = offsets.length - 1;
-  const wrong = (index: number, expected: string) =>
-    new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'support.offsets',
-      index,
-      expected,
-      received: String(offsets[index]),
-    });
-  if (offsets[0] !== 0) throw wrong(0, '0');
-  yield* inSlices(rows, (begin, end) => {
+function wrongOffset(offsets: Int32Array, index: number, expected: string): LossError {
+  return new LossError('ERR_SHAPE_MISMATCH', {
+    key: 'support.offsets',
+    index,
+    expected,
+    received: String(offsets[index]),
+  });
+}
+
+function* checkSupportOffsets(offsets: Int32Array): Steps<void> {
+  if (offsets[0] !== 0) throw wrongOffset(offsets, 0, '0');
+  yield* inSlices(offsets.length - 1, (begin, end) => {
     for (let row = begin; row < end; row++)
       if (offsets[row + 1]! < offsets[row]!) throw decreasingOffset('support.offsets', offsets, row + 1);
   });
-  if (offsets[rows] !== count) throw wrong(rows, `${count}, the length of tokenIds`);
 }
 
 function* checkTokenIds(

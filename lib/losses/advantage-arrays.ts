@@ -4,7 +4,7 @@ import type { NativeAdvantageBatch } from '../../binding.js';
 import { overlapOf } from '../base/arrays.js';
 import { describeValue, LossError } from '../base/errors.js';
 import { isFloat32Array } from '../base/kinds.js';
-import type { Steps } from '../base/steps.js';
+import { inSlices, type Steps } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
 import type { InputName } from '../batch/columns.js';
 import { ADVANTAGE_COLUMNS, inputRow } from '../batch/columns.js';
@@ -44,16 +44,20 @@ export function* readNamedRewards(
       });
     const { hint } = inputRow('rewards');
     const numbers = yield* readRowNumbers(found.key, found.value, rows, hint);
-    const index = numbers.findIndex((reward) => !Number.isFinite(reward));
-    if (index >= 0)
-      throw new LossError('ERR_INVALID_INPUT', {
-        key: found.key,
-        index,
-        expected: 'a finite number',
-        received: String(numbers[index]),
-        hint: Number.isNaN(numbers[index]) ? hint : undefined,
-      });
-    rewards.set(numbers, k * rows);
+    yield* inSlices(rows, (begin, end) => {
+      for (let index = begin; index < end; index++) {
+        const reward = numbers[index]!;
+        if (!Number.isFinite(reward))
+          throw new LossError('ERR_INVALID_INPUT', {
+            key: found.key,
+            index,
+            expected: 'a finite number',
+            received: String(reward),
+            hint: Number.isNaN(reward) ? hint : undefined,
+          });
+        rewards[k * rows + index] = reward;
+      }
+    });
   }
   const hostBatch = native as NativeAdvantageBatch;
   hostBatch.namedRewards = rewards;

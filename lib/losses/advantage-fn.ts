@@ -20,7 +20,7 @@ import {
 } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { resultArray } from '../base/result-arrays.js';
-import { type Steps, takeCall, takeLater, takeNow } from '../base/steps.js';
+import { inSlices, type Steps, takeCall, takeLater, takeNow } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import type { AdvantageInput } from '../batch/columns.js';
 import { KeyMapper } from '../batch/key-mapper.js';
@@ -244,7 +244,7 @@ export abstract class AdvantageFn {
     const call = this.#call(input, seed, 'all', out);
     call.stream = stream;
     yield* this.#run(input, call);
-    return this.#result(input.layout, call);
+    return yield* this.#result(input.layout, call);
   }
 
   /**
@@ -383,13 +383,13 @@ export abstract class AdvantageFn {
     });
   }
 
-  #result({ rows }: Layout, call: NativeAdvantageCall): AdvantageResult {
+  *#result({ rows }: Layout, call: NativeAdvantageCall): Steps<AdvantageResult> {
     const { repeats } = call;
     const advantages = call.advantages!;
     return {
       advantages,
       returns: call.returns ?? advantages,
-      keptRows: keptRows(rows, repeats),
+      keptRows: yield* keptRows(rows, repeats),
       ...(repeats && this.definition.duplicates && { copies: repeats }),
       metrics: this.#metrics(call),
     };
@@ -407,9 +407,12 @@ export abstract class AdvantageFn {
 }
 
 // Uses a loop, because Uint8Array.from() takes many times as long.
-function keptRows(rows: number, repeats: Uint32Array | undefined): Uint8Array {
+function* keptRows(rows: number, repeats: Uint32Array | undefined): Steps<Uint8Array> {
   const kept = new Uint8Array(rows).fill(1);
-  if (repeats) for (let row = 0; row < rows; row++) if (repeats[row] === 0) kept[row] = 0;
+  if (!repeats) return kept;
+  yield* inSlices(rows, (begin, end) => {
+    for (let row = begin; row < end; row++) if (repeats[row] === 0) kept[row] = 0;
+  });
   return kept;
 }
 

@@ -1,6 +1,6 @@
 // The weights and the statistics of verl's rollout correction. The inference engine samples tokens with log-probabilities
 // that differ from those of the policy that is trained. The correction weights the tokens, and rejects some.
-import { LossError } from '../base/errors.js';
+import { describeValue, LossError } from '../base/errors.js';
 import { choice, flag, text } from '../base/option.js';
 import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
@@ -183,5 +183,5 @@ function boundsOf(option: string, text: string): Bounds {
 }
 
 function invalid(option: string, expected: string, received: string): LossError {
-  return new LossError('ERR_INVALID_OPTION', { option, expected, received: `'${received}'` });
+  return new LossError('ERR_INVALID_OPTION', { option, expected, received: describeValue(received) });
 }

@@ -234,14 +234,16 @@ export class SAPOPolicyLossFn extends policyLoss({
    */
   softGateFunction(ratio: ArrayLike<number>, advantages: ArrayLike<number>): Float32Array {
     return guarded(() => {
-      const [ratios, signs] = [toFloats('ratio', ratio), toFloats('advantages', advantages)];
-      if (ratios.length !== signs.length)
+      const [length, others] = [lengthOf('ratio', ratio), lengthOf('advantages', advantages)];
+      if (length !== others)
         throw new LossError('ERR_SHAPE_MISMATCH', {
           key: 'advantages',
-          expected: `${ratios.length} values, one for each ratio`,
-          received: String(signs.length),
+          expected: `${length} values, one for each ratio`,
+          received: String(others),
         });
-      const out = allocate('the gates', () => new Float32Array(ratios.length));
+      const ratios = toFloats('ratio', ratio, length);
+      const signs = toFloats('advantages', advantages, length);
+      const out = allocate('the gates', () => new Float32Array(length));
       const { tau_pos, tau_neg } = this.nativeOptions;
       native.softGate(tau_pos as number, tau_neg as number, ratios, signs, out);
       return out;
@@ -459,11 +461,15 @@ export class ImportanceSamplingLossFn extends policyLoss({
   kernel: () => ({}),
 }) {}
 
-function toFloats(key: string, values: ArrayLike<number>): Float32Array {
+function lengthOf(key: string, values: ArrayLike<number>): number {
   const length: unknown = values?.length;
   if (!Number.isSafeInteger(length) || (length as number) < 0)
     throw new LossError('ERR_INVALID_INPUT', { key, expected: 'numbers', received: describeValue(values) });
-  const floats = allocate(`${length} values of ${key}`, () => new Float32Array(length as number));
-  copyNumbers(key, values, 0, floats, 0, floats.length);
+  return length as number;
+}
+
+function toFloats(key: string, values: ArrayLike<number>, length: number): Float32Array {
+  const floats = allocate(`${length} values of ${key}`, () => new Float32Array(length));
+  copyNumbers(key, values, 0, floats, 0, length);
   return floats;
 }

@@ -17,22 +17,24 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
       batch_(batch),
       outputs_(outputs),
       seed_(seed),
-      not_finite_row_(not_finite_row) {
-  const int64_t rows = batch.tokens.layout.rows;
+      not_finite_row_(not_finite_row) {}
+
+void AdvantageEvaluation::plan() {
+  const int64_t rows = batch_.tokens.layout.rows;
   find_needs();
   const bool is_group = function_.shape == AdvantageShape::kGroup;
   const bool is_distillation = function_.shape == AdvantageShape::kDistill;
   const bool is_recurrence = function_.shape == AdvantageShape::kRecurrence;
   // Only what reads nothing of other tokens of a row can split one.
   const bool splits_rows = is_distillation || (is_group && !needs_statistics_ && !counts_tokens_);
-  chunks_ = plan_chunks(batch.tokens.layout, !splits_rows);
+  chunks_ = plan_chunks(batch_.tokens.layout, !splits_rows);
   bad_.resize(chunks_.size());
   if (needs_statistics_) row_statistics_.resize(rows);
   if (counts_tokens_) {
     row_tokens_.resize(rows);
     batch_.row_tokens = row_tokens_.data();
   }
-  measured_ = whitened_ && is_recurrence && !batch.spread;
+  measured_ = whitened_ && is_recurrence && !batch_.spread;
   if (measured_ && !outputs_.spreads) {
     spreads_.resize(rows);
     outputs_.spreads = spreads_.data();
@@ -97,13 +99,16 @@ bool AdvantageEvaluation::collect_not_finite() {
 }
 
 int64_t AdvantageEvaluation::open_phase() {
+  if (check_abort()) return 0;
+  if (!is_planned_) {
+    is_planned_ = true;
+    return 1;
+  }
   ++phase_;
-  // The constructor does not set these pointers, because the task may be moved before its first phase.
   pass_.batch = &batch_;
   pass_.options = function_.options.data();
   pass_.outputs = outputs_;
   pass_.scores = outputs_.scores;
-  if (check_abort()) return 0;
   switch (function_.shape) {
     case AdvantageShape::kGroup:
       return next_group_phase();
@@ -121,6 +126,7 @@ int64_t AdvantageEvaluation::open_phase() {
 
 void AdvantageEvaluation::work(int64_t item) {
   if (check_abort()) return;
+  if (phase_ == 0) return plan();
   switch (function_.shape) {
     case AdvantageShape::kGroup:
       if (phase_ == 1 && item == 0)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/engine.h"
 #include "cpu/pool.h"
 #include "cpu/target.h"
 #include "engine/advantages.h"
@@ -23,12 +24,14 @@ class AdvantageEvaluation : public Task {
   // *not_finite_row holds the index of its row.
   const NonFiniteValue& not_finite() const { return not_finite_; }
 
-  bool is_small() const { return chunks_.size() <= 1; }
+  bool is_small() const { return cpu::is_small(batch_.tokens.layout); }
   void done() override {}
 
  private:
   int64_t open_phase() override;
   void work(int64_t item) override;
+  // The first phase, which is one item, plans the others.
+  void plan();
   void find_needs();
   bool collect_not_finite();  // returns whether a value that is not finite was found
   int64_t chunks() const { return static_cast<int64_t>(chunks_.size()); }
@@ -67,7 +70,8 @@ class AdvantageEvaluation : public Task {
   double* not_finite_row_;
   NonFiniteValue not_finite_;
 
-  int phase_ = 0;
+  bool is_planned_ = false;
+  int phase_ = 0;  // 0 until the plan is made
   AdvantagePass pass_{};
   bool whitened_ = false;
   bool measured_ = false;  // whether the first phase of a recurrence measures

@@ -5,26 +5,29 @@
 
 namespace policy_loss::cpu {
 
-std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
-  std::vector<Chunk> chunks;
-  plan_chunks(layout, whole_rows, &chunks);
-  return chunks;
-}
+namespace {
+
+// The most rows of a chunk. Only rows of less than four tokens reach this limit before kChunkTokens.
+constexpr int64_t kChunkRows = 4096;
+// The chunks of an item of a pass that computes no tokens.
+constexpr int64_t kQuickChunks = 16;
+
+}  // namespace
 
 bool is_small(const Layout& layout) {
-  return layout.tokens() <= kChunkTokens;
+  return layout.tokens() <= kChunkTokens && layout.rows <= kChunkRows;
 }
 
-void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* planned) {
-  std::vector<Chunk>& chunks = *planned;
-  chunks.clear();
+std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
+  std::vector<Chunk> chunks;
   chunks.reserve(layout.tokens() / kChunkTokens + 1);
   int64_t first_row = 0;
   int64_t tokens = 0;
   for (int64_t row = 0; row < layout.rows; ++row) {
     const int64_t length = layout.length(row);
     const bool is_split = !whole_rows && length > 2 * kChunkTokens;
-    if (first_row < row && (is_split || tokens + length > kChunkTokens)) {
+    const bool is_full = tokens + length > kChunkTokens || row - first_row == kChunkRows;
+    if (first_row < row && (is_split || is_full)) {
       chunks.push_back({first_row, row, 0, -1});
       first_row = row;
       tokens = 0;
@@ -39,14 +42,8 @@ void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* plan
     }
   }
   if (first_row < layout.rows) chunks.push_back({first_row, layout.rows, 0, -1});
+  return chunks;
 }
-
-namespace {
-
-// The chunks of an item of a pass that computes no tokens.
-constexpr int64_t kQuickChunks = 16;
-
-}  // namespace
 
 const Target* target() {
   static const Target* const chosen = choose_target();
@@ -59,49 +56,17 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
       batch_(batch),
       coefficients_(coefficients),
       normalizer_(normalizer),
-      outputs_(outputs) {
-  const LossInfo* const loss = function_->info();
-  if (const program::Program* program = function_->program(outputs.has_grad())) {
-    program_ = program->view();
-    const bool stores = program_.has_batch_segment;
-    // Also without rows, the reductions over rows have an address.
-    const int64_t rows = std::max<int64_t>(batch.layout.rows, 1);
-    work_.row_values.assign(stores ? rows * row_stride(program_) : 0, 0.0);
-    work_.batch_values.assign(program_.batch_values, 0.0);
-    work_.batch_metrics.assign(program_.batch_metrics, 0.0);
-    const int64_t tokens = batch.layout.tokens();
-    const int64_t scanned_stride =
-        program_.has_several_passes ? scanned_begin(batch.layout, batch.layout.rows) : 0;
-    pass_.program = {&program_,
-                     0,
-                     0,
-                     stores ? work_.row_values.data() : nullptr,
-                     work_.batch_values.data(),
-                     work_.batch_metrics.data(),
-                     stores ? work_.gathered.resize(program_.gathered * tokens) : nullptr,
-                     tokens,
-                     work_.scanned.resize(program_.scanned * scanned_stride),
-                     scanned_stride};
-  }
-  plan_chunks(batch.layout, program_.segment_count > 1, &work_.chunks);
-  const bool pairs = loss && loss->traits.by_pairs;
-  const std::vector<Chunk>& chunks = work_.chunks;
-  const bool splits_rows =
-      std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_within_row(); });
-  const bool sums_rows = loss && loss->traits.row_sums != RowSums::kNever && (pairs || splits_rows);
-  work_.row_tokens.assign(batch.layout.rows, 0);
-  work_.row_ends.assign(batch.layout.rows, 0);
-  work_.sums.resize(std::max<size_t>(chunks.size(), 1));
-  for (ExactSums& sums : work_.sums) sums.clear();
-  work_.partials.assign(splits_rows ? chunks.size() : 0, {});
-  work_.row_sums.assign(sums_rows ? batch.layout.rows : 0, 0.0);
-  work_.row_negatives.assign(sums_rows ? batch.layout.rows : 0, 0.0);
-}
+      outputs_(outputs) {}
 
 int64_t Evaluation::open_phase() {
+  if (check_abort()) return end();
+  if (phase_ == Phase::kBegin) {
+    phase_ = Phase::kPlan;
+    return 1;
+  }
   const bool computes = !function_->function().counts_only();
   const auto items = static_cast<int64_t>(work_.chunks.size());
-  if (phase_ == Phase::kBegin) {
+  if (phase_ == Phase::kPlan) {
     phase_ = Phase::kRows;
     if (items > 0 && (computes || outputs_.counts)) return items;
   }
@@ -118,9 +83,59 @@ int64_t Evaluation::open_phase() {
     phase_ = Phase::kSelectMetrics;
     if (selects) return program_items();
   }
-  phase_ = Phase::kEnd;
   if (!check_abort()) fold();
+  return end();
+}
+
+// Ends the task. Releases its memory, because otherwise the JavaScript thread would do so.
+int64_t Evaluation::end() {
+  phase_ = Phase::kEnd;
+  selections_.clear();
+  work_ = {};
   return 0;
+}
+
+void Evaluation::plan() {
+  plan_program();
+  const Layout& layout = batch_.layout;
+  const LossInfo* const loss = function_->info();
+  work_.chunks = plan_chunks(layout, program_.segment_count > 1);
+  const bool pairs = loss && loss->traits.by_pairs;
+  const std::vector<Chunk>& chunks = work_.chunks;
+  const bool splits_rows =
+      std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_within_row(); });
+  const bool sums_rows = loss && loss->traits.row_sums != RowSums::kNever && (pairs || splits_rows);
+  work_.row_tokens.assign(layout.rows, 0);
+  work_.row_ends.assign(layout.rows, 0);
+  work_.sums.resize(std::max<size_t>(chunks.size(), 1));
+  for (ExactSums& sums : work_.sums) sums.clear();
+  work_.partials.assign(splits_rows ? chunks.size() : 0, {});
+  work_.row_sums.assign(sums_rows ? layout.rows : 0, 0.0);
+  work_.row_negatives.assign(sums_rows ? layout.rows : 0, 0.0);
+}
+
+void Evaluation::plan_program() {
+  const program::Program* const program = function_->program(outputs_.has_grad());
+  if (!program) return;
+  program_ = program->view();
+  const bool stores = program_.has_batch_segment;
+  const Layout& layout = batch_.layout;
+  const int64_t tokens = layout.tokens();
+  const int64_t scanned_stride = program_.has_several_passes ? scanned_begin(layout, layout.rows) : 0;
+  work_.batch_values.assign(program_.batch_values, 0.0);
+  work_.batch_metrics.assign(program_.batch_metrics, 0.0);
+  // Also without rows, the reductions over rows have an address.
+  const int64_t rows = std::max<int64_t>(layout.rows, 1);
+  pass_.program = {&program_,
+                   0,
+                   0,
+                   stores ? work_.row_values.resize(rows * row_stride(program_)) : nullptr,
+                   work_.batch_values.data(),
+                   work_.batch_metrics.data(),
+                   stores ? work_.gathered.resize(program_.gathered * tokens) : nullptr,
+                   tokens,
+                   work_.scanned.resize(program_.scanned * scanned_stride),
+                   scanned_stride};
 }
 
 // Goes on to the next pass over the rows before the outputs: over segments that end with a batch segment, or
@@ -177,6 +192,8 @@ const double* Evaluation::batch_metrics() {
 void Evaluation::work(int64_t item) {
   if (check_abort()) return;
   switch (phase_) {
+    case Phase::kPlan:
+      return plan();
     case Phase::kRows:
       return rows(item);
     case Phase::kProgram:
@@ -262,6 +279,7 @@ void Evaluation::weights() {
     add_pairs(*function_, batch_.layout.rows, std::floor(counts.all().rows / 2), work_.row_sums.data(),
               &work_.sums.front());
 
+  pass_.task = this;
   pass_.terms = &function_->function();
   pass_.batch = &batch_;
   pass_.loss = function_->loss();
@@ -287,21 +305,30 @@ void Evaluation::fold() {
 }
 
 KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)
-    : pass_{estimator, nullptr, base, scale, out, nullptr},
-      batch_(batch),
-      chunks_(plan_chunks(batch.layout)),
-      partials_(chunks_.size()),
-      row_means_(base ? batch.layout.rows : 0) {}
+    : pass_{estimator, nullptr, base, scale, out, nullptr}, batch_(batch) {}
 
 int64_t KlEvaluation::open_phase() {
-  if (phase_++ > 0) return 0;
-  pass_.batch = &batch_;
-  pass_.row_means = row_means_.empty() ? nullptr : row_means_.data();
-  return static_cast<int64_t>(chunks_.size());
+  if (check_abort()) return 0;
+  ++phase_;
+  if (phase_ == 1) return 1;
+  return phase_ == 2 ? static_cast<int64_t>(chunks_.size()) : 0;
 }
 
 void KlEvaluation::work(int64_t item) {
-  if (!check_abort()) target()->kl_pass(pass_, chunks_[item], &partials_[item]);
+  if (check_abort()) return;
+  if (phase_ == 1)
+    plan();
+  else
+    target()->kl_pass(pass_, chunks_[item], &partials_[item]);
+}
+
+void KlEvaluation::plan() {
+  pass_.batch = &batch_;
+  chunks_ = plan_chunks(batch_.layout);
+  partials_.resize(chunks_.size());
+  if (!pass_.base) return;
+  row_means_.resize(batch_.layout.rows);
+  pass_.row_means = row_means_.data();
 }
 
 void KlEvaluation::done() {

@@ -23,7 +23,6 @@ const Target* target();
 // Divides a layout into chunks and returns them in order. Long rows are cut into several chunks unless
 // whole_rows is set.
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows = false);
-void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* chunks);
 
 // Runs all phases of a task on the calling thread. This is fastest for a batch that is a single chunk.
 template <class Task>
@@ -41,17 +40,19 @@ struct Workspace {
   std::vector<int64_t> row_tokens, row_ends;  // see TokenPass
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
-  std::vector<double> row_values, batch_values, batch_metrics;  // of a program; see ProgramPass
-  Numbers gathered, scanned;                                    // of a program too
+  Numbers<double> row_values;                       // of a program; see ProgramPass
+  std::vector<double> batch_values, batch_metrics;  // of a program too
+  Numbers<float> gathered, scanned;
 };
 
 // Returns whether a batch is so small that the calling thread computes it faster alone than with the pool's
 // threads.
 bool is_small(const Layout& layout);
 
-// Evaluates a function on a batch, as a task of the thread pool. The first phase computes rows, the last
-// computes tokens. Between the two, the weights of the rows are computed, and a user-defined loss may have a
-// phase for each of its program's batch segments.
+// Evaluates a function on a batch, as a task of the thread pool. The first phase plans the others. It is one
+// item, which takes time and memory that grow with the rows, so the JavaScript thread does not do this. The
+// second phase computes rows, the last computes tokens. Between the two, the weights of the rows are
+// computed, and a user-defined loss may have a phase for each of its program's batch segments.
 class Evaluation : public Task {
  public:
   Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
@@ -62,6 +63,9 @@ class Evaluation : public Task {
 
   bool is_small() const { return cpu::is_small(batch_.layout); }
 
+  // Returns whether next_phase() has begun the phase of tokens, or a later one.
+  bool has_begun_tokens() const { return phase_ >= Phase::kTokens; }
+
   // Writes the gradients of the tokens [first, last), which may belong to several rows, to the outputs. Can
   // be called by several threads at once, as soon as next_phase() has begun the phase of tokens, for a
   // function whose gradient is per token. Throws std::bad_alloc if memory runs out.
@@ -70,6 +74,9 @@ class Evaluation : public Task {
  private:
   int64_t open_phase() override;
   void work(int64_t item) override;
+  int64_t end();
+  void plan();
+  void plan_program();
   void rows(int64_t item);
   int64_t chunks_per_item() const;
   int64_t program_items() const;
@@ -90,7 +97,7 @@ class Evaluation : public Task {
   Normalizer normalizer_;
   Outputs outputs_;
 
-  enum class Phase { kBegin, kRows, kProgram, kSelect, kTokens, kSelectMetrics, kEnd };
+  enum class Phase { kBegin, kPlan, kRows, kProgram, kSelect, kTokens, kSelectMetrics, kEnd };
   Phase phase_ = Phase::kBegin;
   Selections selections_;
   Workspace work_;
@@ -106,12 +113,13 @@ class KlEvaluation : public Task {
   // Returns 0 if there is no base.
   double mean_kl() const { return mean_kl_; }
 
-  bool is_small() const { return chunks_.size() <= 1; }
+  bool is_small() const { return cpu::is_small(batch_.layout); }
   void done() override;
 
  private:
   int64_t open_phase() override;
   void work(int64_t item) override;
+  void plan();
 
   KlPass pass_;
   BatchView batch_;

@@ -49,11 +49,9 @@ LogitsEvaluation::LogitsEvaluation(const LogitsCall& call, const RowGradients& g
   if (call.rows < kManyRows && chunks_per_row_ > 1 && !call.token_ids && !gradients.logprob)
     chunks_.resize(call.rows * chunks_per_row_);
   if (!call.out || !sums_) return;
-  logsumexp_.resize(call.rows);
-  call_.logsumexp = logsumexp_.data();
+  call_.logsumexp = logsumexp_.resize(call.rows);
   if (!has_grad_entropy() || call.entropy) return;
-  entropy_.resize(call.rows);
-  call_.entropy = entropy_.data();
+  call_.entropy = entropy_.resize(call.rows);
 }
 
 bool LogitsEvaluation::is_small() const {
@@ -212,17 +210,13 @@ LogitsGradient::LogitsGradient(std::shared_ptr<const PreparedFunction> function,
 }
 
 int64_t LogitsGradient::open_phase() {
-  if (rows_ == 0 || check_abort()) return 0;
-  if (phase_ == Phase::kBegin) {
-    phase_ = Phase::kCounts;
-    if (const int64_t items = loss_.next_phase()) return items;
-  }
-  if (phase_ == Phase::kGradients) return 0;
-  phase_ = Phase::kGradients;
-  // Computes the weights of the rows. The loss's next phase would be to compute all tokens.
-  loss_.next_phase();
+  if (rows_ == 0 || has_begun_gradients_ || check_abort()) return 0;
+  const int64_t items = loss_.next_phase();
   if (loss_.out_of_memory()) throw std::bad_alloc();
-  return check_abort() ? 0 : (rows_ + rows_per_item_ - 1) / rows_per_item_;
+  if (!loss_.has_begun_tokens()) return items;
+  // Now the weights of the rows are known. The loss does not compute all tokens.
+  has_begun_gradients_ = true;
+  return (rows_ + rows_per_item_ - 1) / rows_per_item_;
 }
 
 LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t first, int64_t row) const {
@@ -235,7 +229,7 @@ LogitsTerms LogitsGradient::terms_of(const Terms& terms, int64_t first, int64_t 
 
 void LogitsGradient::work(int64_t item) {
   if (check_abort()) return;
-  if (phase_ == Phase::kCounts) return loss_.run(item);
+  if (!has_begun_gradients_) return loss_.run(item);
   Terms terms;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

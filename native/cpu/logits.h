@@ -85,8 +85,8 @@ class LogitsEvaluation : public Task {
   int64_t rows_per_item_;  // if rows are not split
   int64_t chunks_per_row_;
   std::vector<ChunkSums> chunks_;  // of all rows, if rows are split
-  std::vector<double> logsumexp_;  // those of a call that computes the gradient and was not given them
-  std::vector<float> entropy_;
+  Numbers<double> logsumexp_;      // those of a call that computes the gradient and was not given them
+  Numbers<float> entropy_;
 };
 
 // Computes, for consecutive tokens of a batch, the log-probabilities from logits, the gradients of a function
@@ -132,8 +132,7 @@ class LogitsGradient : public Task {
   int64_t rows_to_next_;
   std::mutex mutex_;
   std::vector<Terms> unused_;  // at most kMostUnused
-  enum class Phase { kBegin, kCounts, kGradients };
-  Phase phase_ = Phase::kBegin;
+  bool has_begun_gradients_ = false;
 };
 
 }  // namespace policy_loss::cpu

@@ -74,6 +74,10 @@ bool Task::check_abort() {
   return aborted();
 }
 
+bool is_aborted(Task& task) {
+  return task.check_abort();
+}
+
 void Task::begin_phase(int64_t items) {
   items_ = items;
   unfinished_.store(items);

@@ -24,30 +24,54 @@ inline void program_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
   }
 }
 
-// Returns the smallest or largest of the numbers operands[row * stride], or the row that has it.
-inline double extreme_over_rows(const cpu::TokenPass& pass, Op op, const double* operands, int64_t stride) {
-  const bool largest = program::is_largest(op);
-  int64_t found = -1;
-  double best = 0;
-  for (int64_t row = 0; row < pass.batch->layout.rows; ++row) {
-    if (!takes_part(pass, row)) continue;
-    const double x = operands[row * stride];
-    if (found >= 0 && (best != best || !((largest ? x > best : x < best) || x != x))) continue;
-    found = row;
-    best = x;
-  }
-  return program::is_position(op) ? static_cast<double>(found) : best;
-}
+// A reduction over rows, of which some rows were added.
+struct RowsReduction {
+  Op op;
+  int out;                 // the batch value
+  const double* operands;  // operands[row * stride] is that of a row
+  LaneSum<double> sum{};
+  double best = 0;     // the smallest or largest operand
+  int64_t found = -1;  // the row that has it; -1 if there is none
 
-inline double sum_over_rows(const cpu::TokenPass& pass, const double* operands, int64_t stride) {
-  LaneSum<double> sum;
-  for (int64_t row = 0; row < pass.batch->layout.rows; ++row)
-    if (takes_part(pass, row)) sum.lane[row % kSumLanes] += operands[row * stride];
-  return sum.take();
+  PL_FN void add(const cpu::TokenPass& pass, int64_t first, int64_t last, int64_t stride) {
+    const bool is_sum = program::is_sum(op), largest = program::is_largest(op);
+    for (int64_t row = first; row < last; ++row) {
+      if (!takes_part(pass, row)) continue;
+      const double x = operands[row * stride];
+      if (is_sum) {
+        sum.lane[row % kSumLanes] += x;
+      } else if (found < 0 || (best == best && ((largest ? x > best : x < best) || x != x))) {
+        found = row;
+        best = x;
+      }
+    }
+  }
+
+  PL_FN double result() {
+    if (program::is_sum(op)) return sum.take();
+    return program::is_position(op) ? static_cast<double>(found) : best;
+  }
+};
+
+// The rows that are added to one reduction after the other, so that their values stay in the cache.
+constexpr int64_t kReducedRows = 256;
+// The reductions that are computed together.
+constexpr int kReductions = 16;
+
+// Writes the results of some reductions over all rows, unless the task is aborted.
+inline void reduce_rows(const cpu::TokenPass& pass, RowsReduction* reductions, int count, int64_t stride) {
+  const int64_t rows = pass.batch->layout.rows;
+  for (int64_t first = 0; first < rows; first += kReducedRows) {
+    if (cpu::is_aborted(*pass.task)) return;
+    const int64_t last = first + kReducedRows < rows ? first + kReducedRows : rows;
+    for (int i = 0; i < count; ++i) reductions[i].add(pass, first, last, stride);
+  }
+  for (int i = 0; i < count; ++i) pass.program.batch_values[reductions[i].out] = reductions[i].result();
 }
 
 // Computes a reduction over groups. values[row * stride] holds the operand of a row, and receives the result.
 inline void reduce_groups(const cpu::TokenPass& pass, Op op, double* values, int64_t stride) {
+  if (cpu::is_aborted(*pass.task)) return;
   const double* const next = pass.batch->row_column[kNextInGroup];
   const RowGroups groups{op == Op::k_pair_sum ? nullptr : next, pass.batch->layout.rows};
   for (int64_t row = 0; row < groups.rows; ++row)
@@ -62,6 +86,8 @@ inline void program_batch(const cpu::TokenPass& pass) {
   const cpu::ProgramPass& at = pass.program;
   const ProgramView& program = *at.program;
   const int64_t stride = cpu::row_stride(program);
+  RowsReduction reductions[kReductions];
+  int count = 0;
   for (int s = at.first_segment; s < at.last_segment; ++s) {
     const Segment& segment = program.segments[s];
     for (int i = segment.first; i < segment.last; ++i) {
@@ -69,12 +95,14 @@ inline void program_batch(const cpu::TokenPass& pass) {
       if (program::is_group_reduction(x.op)) reduce_groups(pass, x.op, at.row_values + x.out, stride);
       if (!program::is_rows_reduction(x.op)) continue;
       if (program::is_rows_selection(x.op)) continue;  // see cpu/select.h
-      const double* const operands = at.row_values + program.row_values + x.out;
-      at.batch_values[x.out] = program::is_sum(x.op) ? sum_over_rows(pass, operands, stride)
-                                                     : extreme_over_rows(pass, x.op, operands, stride);
+      reductions[count++] = {x.op, x.out, at.row_values + program.row_values + x.out};
+      if (count < kReductions) continue;
+      reduce_rows(pass, reductions, count, stride);
+      count = 0;
     }
   }
-  ProgramValues(pass).run(program.segments[at.last_segment]);
+  if (count > 0) reduce_rows(pass, reductions, count, stride);
+  if (!cpu::is_aborted(*pass.task)) ProgramValues(pass).run(program.segments[at.last_segment]);
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -12,22 +12,23 @@ namespace policy_loss::cpu {
 
 // Memory for numbers that are written before they are read. Unlike a vector, it is not cleared, which takes
 // as long as writing the numbers.
+template <class Number>
 class Numbers {
  public:
   // Returns memory for n numbers, which the caller must write first. Throws std::bad_alloc if memory runs
   // out.
-  float* resize(int64_t n) {
+  Number* resize(int64_t n) {
     if (n > size_) {
       size_ = 0;
       data_.reset();
-      data_.reset(new float[n]);
+      data_.reset(new Number[n]);
       size_ = n;
     }
     return data_.get();
   }
 
  private:
-  std::unique_ptr<float[]> data_;
+  std::unique_ptr<Number[]> data_;
   int64_t size_ = 0;
 };
 

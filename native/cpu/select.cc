@@ -58,9 +58,10 @@ Selections::Searched Selections::start(const TokenPass& pass, const program::Ins
                                        bool by_sum) const {
   const ProgramPass& p = pass.program;
   double by = 0;  // the operand in the first row that takes part
-  for (int64_t row = pass.batch->layout.rows - 1; row >= 0; --row)
-    if (takes_part(pass, row))
-      by = p.row_values[row * row_stride(*p.program) + p.program->row_values + x.out];
+  int64_t row = 0;
+  while (row < pass.batch->layout.rows && !takes_part(pass, row)) ++row;
+  if (row < pass.batch->layout.rows)
+    by = p.row_values[row * row_stride(*p.program) + p.program->row_values + x.out];
   const Searched fresh{x.operand[0].index, x.operand[1], by_sum, Search(x.op, by)};
   for (size_t i = 0; i < first_ && !by_sum; ++i) {
     Searched again = fresh;

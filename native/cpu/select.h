@@ -22,6 +22,8 @@ class Selections {
   // another pass is needed. Otherwise, the results are in the batch values.
   bool begin(const TokenPass& pass);
   bool next(const TokenPass& pass);
+  // Releases the memory.
+  void clear() { searched_ = {}; }
   // Computes the rows of a chunk for the current pass. Several threads may call it at the same time.
   void run(const TokenPass& pass, const Chunk& chunk);
 

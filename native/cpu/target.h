@@ -13,6 +13,10 @@
 
 namespace policy_loss::cpu {
 
+class Task;
+// Returns whether a task was aborted. The loops over all rows ask this now and then.
+bool is_aborted(Task& task);
+
 // What one thread computes at a time: several whole rows, or some tokens of one long row. Only the batch's
 // layout determines the chunks. So the number of threads does not change how the sums are rounded.
 struct Chunk {
@@ -69,6 +73,7 @@ PL_FN int64_t row_stride(const program::ProgramView& program) {
 
 // The inputs and outputs of the token pass.
 struct TokenPass {
+  Task* task;
   const Terms* terms;
   const BatchView* batch;
   const void* loss;  // the loss object of a PreparedFunction

@@ -1,10 +1,32 @@
 /** Tests objectives made from Trinity-RFT's configuration files. */
 import assert from 'node:assert/strict';
-import { type Batch, fromTrinityConfig, type LossErrorCode, type Objective } from '../../lib/index.js';
+import {
+  type Batch,
+  fromTrinityConfig,
+  type LossError,
+  type LossErrorCode,
+  type Objective,
+} from '../../lib/index.js';
 import { ALGORITHMS } from '../support/algorithms.js';
 import { layOut } from '../support/draw.js';
 import { isLossError } from '../support/loss-error.js';
 import { assertSameObjective, objectiveOf, REWARDED, unadvised } from '../support/objective.js';
+
+// Counts the elements that some() may visit during a call.
+function visitedDuring(call: () => void): number {
+  const { some } = Array.prototype;
+  let visited = 0;
+  Array.prototype.some = function (...given) {
+    visited += this.length;
+    return some.apply(this, given);
+  };
+  try {
+    call();
+  } finally {
+    Array.prototype.some = some;
+  }
+  return visited;
+}
 
 describe('fromTrinityConfig', () => {
   const SECTION = `
@@ -169,6 +191,20 @@ describe('fromTrinityConfig', () => {
         ),
       isLossError('ERR_INVALID_OPTION', ...says),
     );
+  });
+
+  it('reads a YAML text with many errors or keys in a number of steps that grows with its length', () => {
+    // With `linePos`, the library would have searched the whole text for each error.
+    assert.throws(
+      () => fromTrinityConfig('"'.repeat(60_000)),
+      (error: LossError) => /at line 1, column 3$/.test(error.message) && !('linePos' in Object(error.cause)),
+    );
+    const keys = Array.from({ length: 2000 }, (_, i) => `k${i}: 1`).join('\n');
+    // The library compares keys with some().
+    const compared = visitedDuring(() =>
+      assert.throws(() => fromTrinityConfig(keys), isLossError('ERR_INVALID_OPTION')),
+    );
+    assert.ok(compared < 10_000, `${compared} comparisons`);
   });
 
   it('rejects text that is not YAML, and values of wrong types', () => {

@@ -51,16 +51,20 @@ const inPlace = {
   actionMask: Uint8Array.from(mask, Number),
 } satisfies Batch;
 
-/** Replaces the last element of a list by a getter of the same value, and says whether the getter was called. */
+/**
+ * Replaces the element before the last one of a list by a getter of the same value, and says whether the getter was called.
+ * The last offset of packed rows is read first.
+ */
 function watched<T>(list: readonly T[]): { list: T[]; wasRead: () => boolean } {
   const copy = list.slice();
-  const value = copy[copy.length - 1];
+  const index = copy.length - 2;
+  const value = copy[index];
   let read = false;
   const get = () => {
     read = true;
     return value;
   };
-  Object.defineProperty(copy, copy.length - 1, { get, enumerable: true });
+  Object.defineProperty(copy, index, { get, enumerable: true });
   return { list: copy, wasRead: () => read };
 }
 

@@ -9,8 +9,9 @@ import * as api from '../../lib/index.js';
 import { makeBatch, requiredArgs } from '../support/draw.js';
 import { paddedBatch } from '../support/subject.js';
 import { anyCase, type Case, run } from './cases.js';
-import { type Anything, Hostile } from './odd-values.js';
+import { type Anything, Hostile, THROWN } from './odd-values.js';
 import { EXEMPT, KEYS, needsDevice, targets } from './targets.js';
+import type { Recipe } from './values.js';
 import { fuzz } from './watch.js';
 
 const SEED = 2025;
@@ -91,6 +92,29 @@ const FAULTS: Case[] = [
     spoils: [{ what: 'program', index: 1, how: { array: 'code', writes: [], moves: [[21, 629]], cut: 0 } }],
   },
 ];
+const plain = (value: number): Recipe => ({ kind: 'plain', value });
+const listOf = (...items: number[]): Recipe => ({ kind: 'array', items: items.map(plain), twist: 'none' });
+const objectOf = (members: Record<string, Recipe>): Recipe => ({
+  kind: 'object',
+  entries: Object.entries(members).map(([key, value]) => ({ key, value, access: 'value' })),
+});
+const UNDEFINED: Recipe = { kind: 'odd', name: 'undefined' };
+const endless = (item: Recipe): Recipe => ({
+  kind: 'proxy',
+  of: { kind: 'array', items: [item], twist: 'none' },
+  mode: 'endless',
+  after: 0,
+});
+// Lists of numbers, of rows and of rows without tokens.
+const ENDLESS = [plain(0), plain(1), listOf(1, 1, 1), listOf()].map(endless);
+// So many characters that quadratic work would exceed Mocha's time limit.
+const MANY = 500_000;
+const LONG = [
+  'long string',
+  'symbol of a long name',
+  'object of a class with a long name',
+  'object of long keys',
+];
 const raise = (): never => {
   throw new Hostile('thrown by the caller');
 };
@@ -159,6 +183,75 @@ describe('the boundary', () => {
         if (given === null || typeof given !== 'object' || ArrayBuffer.isView(given)) continue;
         const keys = /^new |create|objective|Config/.test(target.name) ? KEYS : Object.keys(given);
         for (const key of keys)
+          await run({ target: target.name, spoils: [{ what: 'key', index, key, value, access: 'value' }] });
+      }
+    }
+  });
+
+  it('throws a LossError whatever the arguments of a function throw when they are read', async () => {
+    for (const target of targets) {
+      if (needsDevice(target)) continue;
+      for (const [index, given] of target.valid().entries()) {
+        for (const throws of Object.keys(THROWN))
+          await run({
+            target: target.name,
+            spoils: [{ what: 'proxy', index, mode: 'throws', after: 0 }],
+            throws,
+          });
+        if (given === null || typeof given !== 'object' || ArrayBuffer.isView(given)) continue;
+        const value = { kind: 'plain', value: null } as const;
+        for (const key of Object.keys(given))
+          for (const throws of ['an error with throwing members', 'a revoked proxy'])
+            await run({
+              target: target.name,
+              spoils: [{ what: 'key', index, key, value, access: 'throws' }],
+              throws,
+            });
+      }
+    }
+  });
+
+  it('compares the lengths of lists that claim 2^53 - 1 elements before it reads the elements', async () => {
+    for (const list of ENDLESS) {
+      for (const target of targets) {
+        if (needsDevice(target)) continue;
+        for (const [index, given] of target.valid().entries()) {
+          if (given === null || typeof given !== 'object' || ArrayBuffer.isView(given)) continue;
+          for (const key of [...Object.keys(given), 'cuSeqlens'])
+            await run({
+              target: target.name,
+              spoils: [{ what: 'key', index, key, value: list, access: 'value' }],
+            });
+        }
+      }
+      const without = { what: 'key', index: 0, key: 'shape', value: UNDEFINED, access: 'value' } as const;
+      for (const key of ['logprob', 'cuSeqlens'])
+        await run({
+          target: 'PPOPolicyLossFn#computeSync',
+          spoils: [without, { what: 'key', index: 0, key, value: list, access: 'value' }],
+        });
+      for (const key of ['tokenIds', 'offsets']) {
+        const tokenIds = key === 'tokenIds' ? list : listOf(0, 0);
+        const offsets = key === 'offsets' ? list : listOf(0, 1, 2);
+        const value = objectOf({ tokenIds, offsets });
+        await run({
+          target: 'logprobsSync',
+          spoils: [{ what: 'key', index: 1, key: 'support', value, access: 'value' }],
+        });
+      }
+    }
+  });
+
+  it('repeats only the beginning of long keys and texts in its messages', async () => {
+    const odd = (name: string): Recipe => ({ kind: 'odd', name });
+    for (const target of targets) {
+      if (needsDevice(target)) continue;
+      for (const [index, given] of target.valid().entries()) {
+        for (const name of LONG)
+          await run({ target: target.name, spoils: [{ what: 'argument', index, value: odd(name) }] });
+        if (given === null || typeof given !== 'object' || ArrayBuffer.isView(given)) continue;
+        const value = odd('long string');
+        for (const key of [...Object.keys(given), 'many letters', 'many underscores'])
           await run({ target: target.name, spoils: [{ what: 'key', index, key, value, access: 'value' }] });
       }
     }
@@ -322,7 +415,7 @@ describe('the boundary', () => {
 
   describe('values that could take unlimited time or memory', () => {
     it('any number of rows without tokens', async () => {
-      for (const rows of [2 ** 31, 2 ** 53 - 1]) {
+      for (const rows of [2 ** 20 + 1, 2 ** 53 - 1]) {
         const empty = { shape: [rows, 0], actionMask: new Uint8Array(0), logprob: new Float32Array(0) };
         await refuses('ERR_INVALID_INPUT', () => api.POLICY_LOSS_FN.create('sft').compute(empty as Anything));
       }
@@ -339,8 +432,14 @@ describe('the boundary', () => {
         new api.GRPOGroupedAdvantage().compute({ ...batch(), rewards: endless }),
       );
       const sapo = new api.SAPOPolicyLossFn();
-      await refuses('ERR_OUT_OF_MEMORY', () => sapo.softGateFunction({ length: 2 ** 53 - 1 }, [1]));
-      await refuses('ERR_INVALID_INPUT', () => sapo.softGateFunction({ length: 1e9 }, [1]));
+      await refuses('ERR_SHAPE_MISMATCH', () => sapo.softGateFunction({ length: 2 ** 53 - 1 }, [1]));
+      await refuses('ERR_SHAPE_MISMATCH', () => sapo.softGateFunction({ length: 1e9 }, [1]));
+    });
+    it('names with many underscores', () =>
+      refuses('ERR_INVALID_OPTION', () => api.POLICY_LOSS_FN.create('ppo', { ['_'.repeat(MANY)]: 1 })));
+    it('interpolations with many spaces or dots', async () => {
+      for (const text of [`\${a,${' '.repeat(MANY)}`, `\${${'a.'.repeat(MANY)}a}`])
+        await refuses('ERR_INVALID_OPTION', () => api.fromConfig({ algorithm: { adv_estimator: text } }));
     });
     it('a name with a hundred million letters', () =>
       refuses('ERR_UNKNOWN_NAME', () => api.POLICY_LOSS_FN.get('x'.repeat(1e8))));

@@ -2,11 +2,11 @@
  * The cases of the boundary fuzzer. A case takes valid arguments of one public function, replaces some parts of them
  * with hostile values, and calls the function. The case passes if the call returns a result or throws a LossError.
  */
-import { types } from 'node:util';
+import { inspect, types } from 'node:util';
 import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
 import { anyText, type Tampering, tamper, tampering } from './losses.js';
-import { type Anything, Hostile } from './odd-values.js';
+import { type Anything, Hostile, isThrown, THROWN, throwing } from './odd-values.js';
 import { access, proxyMode, recipe } from './recipes.js';
 import { KEYS, type Target, targets } from './targets.js';
 import { type Access, behindProxy, build, type ProxyMode, place, type Recipe } from './values.js';
@@ -27,7 +27,17 @@ export type Spoil =
 export interface Case {
   target: string;
   spoils: Spoil[];
+  /** What hostile values throw; an error by default. */
+  throws?: string;
 }
+
+// Keys that are too long for the description of a case, by the names that describe them.
+const LONG_KEYS: Readonly<Record<string, string>> = {
+  'many letters': 'x'.repeat(60_000),
+  'many underscores': '_'.repeat(60_000),
+};
+/** The most characters of an error's message. Some messages list all keys that a function has. */
+const MOST_CHARACTERS = 10_000;
 
 const byName = new Map(targets.map((target) => [target.name, target]));
 const keyOf = (target: Target) => {
@@ -37,7 +47,7 @@ const keyOf = (target: Target) => {
     .flatMap((given) => (given && typeof given === 'object' ? Object.keys(given) : []));
   return fc.oneof(
     { arbitrary: fc.constantFrom(...(own.length > 0 ? own : KEYS)), weight: 3 },
-    { arbitrary: fc.constantFrom(...KEYS), weight: 2 },
+    { arbitrary: fc.constantFrom(...KEYS, ...Object.keys(LONG_KEYS)), weight: 2 },
   );
 };
 
@@ -72,13 +82,13 @@ function spoilOf(target: Target): fc.Arbitrary<Spoil> {
 
 /** Draws a random case of one of the targets. */
 export const caseOf = (among: readonly Target[]): fc.Arbitrary<Case> =>
-  fc
-    .constantFrom(...among)
-    .chain((target) =>
-      fc
-        .array(spoilOf(target), { minLength: 1, maxLength: 3 })
-        .map((spoils) => ({ target: target.name, spoils })),
-    );
+  fc.constantFrom(...among).chain((target) =>
+    fc.record({
+      target: fc.constant(target.name),
+      spoils: fc.array(spoilOf(target), { minLength: 1, maxLength: 3 }),
+      throws: fc.constantFrom(...Object.keys(THROWN)),
+    }),
+  );
 
 const textCase: fc.Arbitrary<Case> = anyText.map((value) => ({
   target: 'a loss of lossFromExpression',
@@ -133,7 +143,7 @@ const ENGINE_WORDS = [
 
 /** Returns whether the cause of a LossError may come from the caller's values, not from a bug of the package. */
 function isOfCaller(cause: unknown): boolean {
-  if (cause === undefined || cause instanceof Hostile) return true;
+  if (cause === undefined || isThrown(cause) || cause instanceof Hostile) return true;
   if (cause instanceof LossError) return isOfCaller(cause.cause);
   if (cause instanceof Error && cause.name === 'YAMLParseError') return true;
   if (cause instanceof Error) return ENGINE_WORDS.some((words) => words.test(cause.message));
@@ -141,21 +151,17 @@ function isOfCaller(cause: unknown): boolean {
 }
 
 function judge(error: unknown, { spoils }: Case): void {
-  if (!(error instanceof LossError))
-    throw new Error(`expected a LossError, got ${error instanceof Error ? error.stack : String(error)}`, {
-      cause: error,
-    });
+  if (!(error instanceof LossError)) throw new Error(`expected a LossError, got ${inspect(error)}`);
   if (!CODES.includes(error.code))
     throw new Error(`expected a documented code, got ${error.code}`, { cause: error });
+  if (error.message.length > MOST_CHARACTERS)
+    throw new Error(`expected a short message, got ${error.message.length} characters`, { cause: error });
   // If Object.prototype was polluted, any code may have read a hostile value, so every cause is accepted.
   const polluted = spoils.some(({ what }) => what === 'pollution');
   if (error.code !== 'ERR_ABORTED' && !polluted && !isOfCaller(error.cause))
-    throw new Error(
-      `expected a cause in the caller's values, got ${(error.cause as Error)?.stack ?? String(error.cause)}`,
-      {
-        cause: error,
-      },
-    );
+    throw new Error(`expected a cause in the caller's values, got ${inspect(error.cause)}`, {
+      cause: error,
+    });
 }
 
 function checkResult(result: Anything): void {
@@ -174,6 +180,7 @@ function checkResult(result: Anything): void {
 export async function run(one: Case): Promise<void> {
   const target = byName.get(one.target);
   if (!target) throw new Error(`target: expected a public function, got ${one.target}`);
+  throwing(one.throws ?? 'an error');
   const given = target.valid();
   const pollution: [key: string, value: unknown][] = [];
   let meanwhile: ((array: Anything) => void) | undefined;
@@ -194,7 +201,8 @@ export async function run(one: Case): Promise<void> {
         break;
       }
       case 'pollution':
-        if (!(spoil.key in Object.prototype)) pollution.push([spoil.key, build(spoil.value)]);
+        if (!(spoil.key in Object.prototype) && !(spoil.key in LONG_KEYS))
+          pollution.push([spoil.key, build(spoil.value)]);
         break;
       case 'meanwhile':
         meanwhile = MEANWHILE[spoil.does];
@@ -216,7 +224,7 @@ function spoilKey(object: Anything, { key, value, access }: Spoil & { what: 'key
   if (object === null || typeof object !== 'object') return;
   const built = build(value);
   try {
-    place(object, key, built, access);
+    place(object, LONG_KEYS[key] ?? key, built, access);
   } catch {
     // The property cannot be set, because the object is frozen or behind a proxy. So the object is hostile already.
   }

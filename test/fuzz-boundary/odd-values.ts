@@ -1,17 +1,68 @@
-/** Hostile values, each with a name: odd objects, numbers, arrays, signals and YAML texts. */
+/** Hostile values, each with a name: odd objects, numbers, arrays, signals and YAML texts, and what they throw. */
 import { DeviceBatch } from '../../lib/index.js';
 
 // biome-ignore lint/suspicious/noExplicitAny: hostile values have any type
 export type Anything = any;
 
-/** The exception that hostile values throw when they are used. */
+/** An exception that hostile values throw when they are used. */
 export class Hostile extends Error {}
+
+const explode = () => {
+  throw new Hostile('thrown while an exception was read');
+};
+const EXPLOSIVE: ProxyHandler<object> = Object.fromEntries(
+  ['get', 'has', 'ownKeys', 'getOwnPropertyDescriptor', 'getPrototypeOf'].map((trap) => [trap, explode]),
+);
+const defined = (name: string, descriptor: PropertyDescriptor) =>
+  Object.defineProperty(new Hostile(), name, descriptor);
+
+/** Functions that make what hostile values throw, by its name. Bug reports contain these names too. */
+export const THROWN: Record<string, () => Anything> = {
+  'an error': () => new Hostile('thrown by the caller'),
+  'an error with a throwing message': () => defined('message', { get: explode }),
+  'an error with throwing members': () =>
+    ['name', 'code', 'cause', 'stack', 'at', 'option'].reduce(
+      (error, name) => Object.defineProperty(error, name, { get: explode }),
+      defined('message', { value: { toString: explode } }),
+    ),
+  'a TypeError with a throwing message': () =>
+    Object.defineProperty(defined('name', { value: 'TypeError' }), 'message', { get: explode }),
+  'an error behind a throwing prototype': () =>
+    Object.setPrototypeOf(new Hostile(), new Proxy({}, EXPLOSIVE)),
+  'an error without a prototype': () => Object.setPrototypeOf(new Hostile(), null),
+  'a proxy of an error': () => new Proxy(new Hostile(), {}),
+  'a proxy that throws': () => new Proxy(new Hostile(), EXPLOSIVE),
+  'a revoked proxy': () => {
+    const { proxy, revoke } = Proxy.revocable({}, {});
+    revoke();
+    return proxy;
+  },
+  'an object without a prototype': () => Object.create(null),
+  'a symbol': () => Symbol('thrown'),
+  nothing: () => undefined,
+};
+
+let makeThrown = THROWN['an error']!;
+const wereThrown = new Set<unknown>();
+
+/** Chooses what raise() throws, and forgets what it threw before. */
+export function throwing(name: string): void {
+  makeThrown = THROWN[name]!;
+  wereThrown.clear();
+}
+
+/** Returns whether an exception is one that the caller threw. Reads nothing of it. */
+export function isThrown(error: unknown): boolean {
+  return wereThrown.has(error);
+}
 
 const MANY = Array.from({ length: 1e5 }, () => 1);
 
-/** Throws a Hostile, as the caller's own code might do. */
+/** Throws an exception, as the caller's own code might do. */
 export function raise(): never {
-  throw new Hostile('thrown by the caller');
+  const thrown = makeThrown();
+  wereThrown.add(thrown);
+  throw thrown;
 }
 
 /** Throws undefined. */
@@ -181,6 +232,16 @@ export const ODD: Record<string, () => Anything> = {
   'list of bigint counts': () => [{ tokens: 6n, rows: 2n, columns: 3n }],
   'string of a million': () => 'x'.repeat(1e6),
   'lone surrogate': () => '\ud800',
+  '2n**1000000n': () => 2n ** 1_000_000n,
+  'symbol of a long name': () => Symbol('x'.repeat(60_000)),
+  'object of a class with a long name': () => Object.create({ constructor: { name: 'x'.repeat(60_000) } }),
+  'object of long keys': () => ({ ['x'.repeat(60_000)]: 1, ['_'.repeat(60_000)]: 1 }),
+  'long string': () => 'x'.repeat(60_000),
+  'YAML of quotation marks': () => '"'.repeat(60_000),
+  'YAML of many keys': () => Array.from({ length: 10_000 }, (_, i) => `${i.toString(36)}:`).join('\n'),
+  'error with a long message': () => new Hostile('x'.repeat(60_000)),
+  'interpolation of spaces': () => `\${a,${' '.repeat(1e6)}`,
+  'interpolation of a long path': () => `\${${'a.'.repeat(5e5)}a}`,
   'YAML alias without an anchor': () => '*a',
   'YAML of many laughs': () =>
     `a: &a [x, x, x, x, x, x, x, x, x]\n${Array.from({ length: 9 }, (_, i) => {

@@ -51,7 +51,7 @@ export const ARRAY_TWISTS = [
   'prototype changed',
   'frozen',
 ] as const;
-export const PROXY_MODES = ['transparent', 'throws', 'revoked', 'lies', 'huge length'] as const;
+export const PROXY_MODES = ['transparent', 'throws', 'revoked', 'lies', 'huge length', 'endless'] as const;
 export const ACCESSES = [
   'value',
   'getter',
@@ -233,8 +233,9 @@ export function behindProxy(of: Anything, mode: ProxyMode, after: number): Anyth
   if (mode === 'transparent') return new Proxy(of, {});
   if (mode === 'huge length')
     return new Proxy(of, {
-      get: (target, key) => (key === 'length' ? 2 ** 53 - 1 : Reflect.get(target, key)),
+      get: (target, key) => (key === 'length' ? LENGTH : Reflect.get(target, key)),
     });
+  if (mode === 'endless') return endless(of);
   let operations = 0;
   const traps = ['get', 'has', 'ownKeys', 'getOwnPropertyDescriptor', 'getPrototypeOf'] as const;
   const handler: Record<string, (...given: Anything[]) => unknown> = {};
@@ -245,6 +246,24 @@ export function behindProxy(of: Anything, mode: ProxyMode, after: number): Anyth
       return mode === 'throws' ? raise() : Symbol('lie');
     };
   return new Proxy(of, handler);
+}
+
+const LENGTH = 2 ** 53 - 1;
+// No function reads more elements of a list whose length it cannot check.
+const MOST_READS = 200_000;
+
+// Repeats the first element of an array without end. Reading it without end is an error that the caller did not throw.
+function endless(of: Anything): Anything {
+  let reads = 0;
+  return new Proxy(of, {
+    has: () => true,
+    get: (target, key) => {
+      if (key === 'length') return LENGTH;
+      if (typeof key === 'symbol' || !/^\d+$/.test(key)) return Reflect.get(target, key);
+      if (reads++ > MOST_READS) throw new Error('elements were read without end');
+      return Reflect.get(target, 0);
+    },
+  });
 }
 
 /** Defines a property of an object. `how` says what happens when the property is read. */

@@ -108,7 +108,8 @@ describe('merge', () => {
     refused([part, [1, 2]], 'ERR_INVALID_INPUT', 1);
     refused([part, null], 'ERR_INVALID_INPUT', 1);
     refused([part, new Array(2 ** 32 - 1)], 'ERR_INVALID_INPUT', 1);
-    refused(new Array(2 ** 32 - 1), 'ERR_INVALID_INPUT', 0);
+    refused(new Array(2 ** 32 - 1), 'ERR_INVALID_INPUT');
+    refused(new Array(2), 'ERR_INVALID_INPUT', 0);
     refused([Array.from(part, String)], 'ERR_INVALID_INPUT', 0);
     const kl = countable('kl', 'k3', { loss_agg_mode: 'token-mean' }).sync(laid, counts, { part: true }).part;
     refused([kl], 'ERR_INVALID_INPUT');

@@ -217,7 +217,11 @@ export class Settings {
           received: describeValue(value),
           hint: 'Print the composed configuration, and use that',
         });
-      value = found ? found.value : fallback === undefined ? this.#defaultOf(other) : parseYaml(fallback);
+      value = found
+        ? found.value
+        : fallback === undefined
+          ? this.#defaultOf(other)
+          : parseYaml(fallback.trim());
     }
     return value === undefined ? byDefault : value;
   }
@@ -229,8 +233,8 @@ export class Settings {
   }
 }
 
-// `${path}` or `${oc.select:path,default}`.
-const INTERPOLATION = /^\$\{(?:oc\.select:\s*)?([A-Za-z_][\w.]*)(?:\s*,\s*([^{}]*))?\}$/;
+// `${path}` or `${oc.select:path,default}`. Looking up a path takes time that grows with the square of its length.
+const INTERPOLATION = /^\$\{(?:oc\.select:\s*)?([A-Za-z_][\w.]{0,199})(?:\s*,([^{}]*))?\}$/;
 // The largest number of interpolations that refer to each other.
 const MAX_REFERENCES = 16;
 

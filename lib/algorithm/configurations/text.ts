@@ -1,11 +1,10 @@
 // Reads the text of a configuration: YAML, JSON, or a training command with settings of the form path=value.
-import { Lexer, Parser, parseDocument } from 'yaml';
-import { describeValue, LossError } from '../../base/errors.js';
+import { isScalar, Lexer, LineCounter, Parser, parseDocument, visit } from 'yaml';
+import { brief, describeValue, LossError, shorten } from '../../base/errors.js';
 import { isSetting, type Setting, settingsOf, settingsOfCommand } from './command.js';
 
 /**
- * The maximum length of a configuration's text. Configurations have a few thousand characters, and the time to parse
- * some texts grows with the square of their length.
+ * The maximum length of a configuration's text. Configurations have a few thousand characters.
  */
 export const MAX_CONFIG_CHARACTERS = 2 ** 16;
 const MAX_LEVELS = 64;
@@ -41,13 +40,30 @@ export function readConfig(config: unknown): ConfigObject {
 export function parseYaml(text: string): unknown {
   checkLength(text);
   checkNesting(text);
-  const document = parseDocument(text);
+  const lineCounter = new LineCounter();
+  // With these two options, the parser would take time that grows with the square of the number of errors or keys.
+  const document = parseDocument(text, { lineCounter, prettyErrors: false, uniqueKeys: false });
+  const placeOf = (index: number) => {
+    const { line, col } = lineCounter.linePos(index);
+    return ` at line ${line}, column ${col}`;
+  };
   const [error] = document.errors;
-  if (error) throw notYaml(error);
+  if (error) throw notYaml(error.message + placeOf(error.pos[0]), error);
+  visit(document, {
+    Map(_, { items }) {
+      const keys = new Set<unknown>();
+      for (const { key } of items) {
+        if (!isScalar(key)) continue;
+        if (keys.has(key.value))
+          throw notYaml(`the key ${brief(String(key.value))} twice${key.range ? placeOf(key.range[0]) : ''}`);
+        keys.add(key.value);
+      }
+    },
+  });
   try {
     return document.toJS();
   } catch (error) {
-    throw notYaml(error as Error);
+    throw notYaml((error as Error).message, error as Error);
   }
 }
 
@@ -135,8 +151,8 @@ function parsedValue(text: string): unknown {
   return isYaml ? parseYaml(value) : value;
 }
 
-function notYaml(error: Error): LossError {
-  return invalid('YAML', `text with an error: ${error.message}`, error);
+function notYaml(reason: string, error?: Error): LossError {
+  return invalid('YAML', `text with an error: ${shorten(reason)}`, error);
 }
 
 function invalid(expected: string, received: string, cause?: Error): LossError {

@@ -54,7 +54,7 @@ function range(flag: string, item: string, words: readonly string[], most: numbe
 
 function decimal(text: string): Decimal | undefined {
   const [, sign, whole, fraction = '', exponent = '0'] =
-    /^\s*([+-]?)(\d*)\.?(\d*)(?:e([+-]?\d{1,3}))?\s*$/i.exec(text) ?? [];
+    /^\s*([+-]?)(\d*)(?:\.(\d*))?(?:e([+-]?\d{1,3}))?\s*$/i.exec(text) ?? [];
   if (sign === undefined || `${whole}${fraction}` === '') return undefined;
   const digits = BigInt(`${sign === '-' ? '-' : ''}${whole}${fraction}`);
   const places = fraction.length - Number(exponent);

@@ -158,7 +158,7 @@ function drawn(rows: readonly (readonly Line[])[][], colAligns: ('left' | 'right
     const height = Math.max(...cells.map(({ length }) => length));
     for (let line = 0; line < height; line++) lines.push(cells.map((cell) => cell[line] ?? ''));
   }
-  return lines.toString().replace(/ +$/gm, '');
+  return lines.toString().replace(/(?<! ) +$/gm, '');
 }
 
 // Turns off all borders, because cli-table3 draws every border that is not set to an empty string. `middle` is the gap

@@ -204,7 +204,7 @@ async function* targetBlocks(
         if (id === (id | 0)) return id;
         throw badTarget(i, layout.vocabulary, id);
       });
-      takeNow(checkTargets(ids, ids.length, layout.vocabulary));
+      takeNow(checkTargets(ids, layout.vocabulary));
       yield ids;
     } catch (error) {
       throw inRow(error, targets, layout, first);
