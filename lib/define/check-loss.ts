@@ -17,8 +17,10 @@ import { type Comparison, differenceQuotients } from './finite-differences.js';
 export interface LossCheck {
   /** What was checked, such as 'gradient'. */
   readonly name: string;
-  /** Whether the loss passed. A check that does not apply to the loss is passed. */
+  /** Whether the loss passed. It passes a check that was skipped. */
   readonly ok: boolean;
+  /** Whether the check was skipped, because it does not apply to the loss. */
+  readonly skipped: boolean;
   /** What was found, in words. */
   readonly detail: string;
 }
@@ -45,8 +47,11 @@ interface Computed {
  * Checks a policy loss on a batch:
  *
  * - finite: the loss and the gradient are finite;
+ * - certain tokens: they are finite where the probability of a token is 1 under all policies;
+ * - far ratios: they are finite where two policies differ by 20 nats at a token;
+ * - advantages of 0: they are not NaN where a ratio overflows in a row whose advantages are 0;
  * - gradient: it agrees with finite differences of the loss, at up to 32 tokens. Tokens at a kink of the loss are left
- *   out. A loss with stopped gradients is not checked, because finite differences see through `sg`;
+ *   out. Values inside `sg` are held constant. Skipped for losses of the native module that stop gradients;
  * - mask: values of masked tokens change nothing, and the gradient there is 0;
  * - padding and packing: the loss is the same with more padding and with packed rows;
  * - parts: two halves of the batch add up to the whole, and merge() returns the same bits as one call;
@@ -74,7 +79,10 @@ export function checkLoss(fn: PolicyLossFn<object>, batch?: Batch): Promise<Loss
     const rows = batch === undefined ? drawRows() : readRows(fn, batch);
     const base = compute(fn, padded(rows));
     return reportOf([
-      checkFinite(base),
+      { name: 'finite', ...finiteness(base) },
+      checkCertain(fn, rows),
+      checkFar(fn, rows),
+      checkZero(fn, rows),
       checkGradient(fn, rows, base),
       checkMask(fn, rows, base),
       checkPadding(fn, rows, base),
@@ -86,12 +94,25 @@ export function checkLoss(fn: PolicyLossFn<object>, batch?: Batch): Promise<Loss
   });
 }
 
-function reportOf(checks: readonly LossCheck[]): LossReport {
+// What a check found. `skipped` is false if absent.
+type Found = Omit<LossCheck, 'skipped'> & Partial<LossCheck>;
+
+function skipped(name: string, reason: string): Found {
+  return { name, ok: true, skipped: true, detail: reason };
+}
+
+function reportOf(found: readonly Found[]): LossReport {
+  const checks = found.map((each) => ({ skipped: false, ...each }));
   return {
     ok: checks.every(({ ok }) => ok),
     checks,
     toString: () =>
-      checks.map(({ name, ok, detail }) => `${ok ? 'ok    ' : 'FAILED'} ${name}: ${detail}`).join('\n'),
+      checks
+        .map(({ name, ok, skipped, detail }) => {
+          const outcome = skipped ? 'skipped' : ok ? 'ok' : 'FAILED';
+          return `${outcome.padEnd(7)} ${name}: ${detail}`;
+        })
+        .join('\n'),
   };
 }
 
@@ -161,25 +182,86 @@ function compute(fn: AnyLoss, batch: Batch): Computed {
   return fn.computeSync(batch, { grad: true }) as Computed;
 }
 
-function checkFinite({ loss, grad }: Computed): LossCheck {
-  const bad = grad.findIndex((x) => !Number.isFinite(x));
-  const ok = Number.isFinite(loss) && bad < 0;
-  return {
-    name: 'finite',
-    ok,
-    detail: ok
-      ? `the loss is ${loss}`
-      : `the loss is ${loss}, ${bad < 0 ? 'the gradient is finite' : `the gradient at token ${bad} is ${grad[bad]}`}`,
-  };
+function finiteness({ loss, grad }: Computed, isGood: (x: number) => boolean = Number.isFinite) {
+  const bad = grad.findIndex((x) => !isGood(x));
+  const ok = isGood(loss) && bad < 0;
+  const ofGrad = bad < 0 ? 'the gradient is finite' : `the gradient at token ${bad} is ${grad[bad]}`;
+  return { ok, detail: ok ? `the loss is ${loss}` : `the loss is ${loss}, ${ofGrad}` };
 }
 
-function checkGradient(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+const isLogprob = (name: ColumnName) => name.endsWith('logprob');
+
+// Returns the rows with another value of a column at some tokens.
+function changed(rows: Rows, name: ColumnName, change: (x: number, i: number) => number): Rows {
+  return { ...rows, floats: new Map([...rows.floats, [name, rows.floats.get(name)!.map(change)]]) };
+}
+
+// Returns whether a token is the first unmasked one of its row.
+function isFirst({ columns, mask }: Rows, i: number): boolean {
+  const begin = i - (i % columns);
+  return mask.subarray(begin, i + 1).findIndex((x) => x !== 0) === i - begin;
+}
+
+const isInEvenRow = ({ columns }: Rows, i: number) => Math.floor(i / columns) % 2 === 0;
+
+function checkCertain(fn: AnyLoss, rows: Rows): Found {
+  const certain = [...rows.floats.keys()]
+    .filter(isLogprob)
+    .reduce((all, name) => changed(all, name, (x, i) => (isFirst(rows, i) ? 0 : x)), rows);
+  const { ok, detail } = finiteness(compute(fn, padded(certain)));
+  return { name: 'certain tokens', ok, detail: ok ? 'finite where all logprobs are 0' : detail };
+}
+
+// The log-ratio of a far token, and one whose exponential float32 cannot hold.
+const FAR = 20;
+const OVERFLOWING = 100;
+
+// Yields the rows with the far token of a column, for each log-probability that the loss reads. A far token has a low
+// probability under one of the policies. It is the first unmasked token of each second row.
+function* farRows(fn: AnyLoss, rows: Rows, distance: number): Generator<readonly [ColumnName, Rows]> {
+  for (const name of rows.floats.keys())
+    if (isLogprob(name) && (fn.reads.columns as readonly ColumnName[]).includes(name))
+      yield [
+        name,
+        changed(rows, name, (x, i) => (isInEvenRow(rows, i) && isFirst(rows, i) ? x - distance : x)),
+      ];
+}
+
+function checkFar(fn: AnyLoss, rows: Rows): Found {
+  const name = 'far ratios';
+  for (const [column, far] of farRows(fn, rows, FAR)) {
+    const { ok, detail } = finiteness(compute(fn, padded(far)));
+    if (!ok) return { name, ok, detail: `with a ${column} that is ${FAR} nats lower, ${detail}` };
+  }
+  return { name, ok: true, detail: `finite where a logprob is ${FAR} nats lower` };
+}
+
+function checkZero(fn: AnyLoss, rows: Rows): Found {
+  const name = 'advantages of 0';
+  if (!fn.reads.columns.includes('advantages')) return skipped(name, 'the loss reads no advantages');
+  const zero = changed(rows, 'advantages', (x, i) => (isInEvenRow(rows, i) ? 0 : x));
+  for (const [column, far] of farRows(fn, zero, OVERFLOWING)) {
+    // A lower logprob makes ratios 0.
+    if (column === 'logprob') continue;
+    const { ok, detail } = finiteness(compute(fn, padded(far)), (x) => !Number.isNaN(x));
+    if (!ok) return { name, ok, detail: `with a ${column} that is ${OVERFLOWING} nats lower, ${detail}` };
+  }
+  return { name, ok: true, detail: 'not NaN where a ratio overflows' };
+}
+
+function checkGradient(fn: AnyLoss, rows: Rows, base: Computed): Found {
   const name = 'gradient';
-  if (fn.stopsGradient) return { name, ok: true, detail: 'not checked, because the loss stops gradients' };
+  const logprobs = rows.floats.get('logprob')!;
+  const unread = COLUMNS.find((column) => isLogprob(column) && !fn.reads.columns.includes(column));
+  const smooth = fn.stopsGradient ? unread && fn.correction === undefined && fn.frozen(unread) : fn;
+  if (!smooth)
+    return skipped(name, 'the loss stops gradients, and its stopped values cannot be held constant');
+  const constant = unread ? ([[unread, logprobs]] as const) : [];
   const lossAt = (logprob: Float32Array) =>
-    fn.computeSync(padded({ ...rows, floats: new Map([...rows.floats, ['logprob', logprob]]) })).loss;
-  const found = differenceQuotients(rows, base, lossAt);
-  return { name, ...verdict(found) };
+    smooth.computeSync(
+      padded({ ...rows, floats: new Map([...rows.floats, ...constant, ['logprob', logprob]]) }),
+    ).loss;
+  return { name, ...verdict(differenceQuotients(rows, base, lossAt)) };
 }
 
 function verdict({ compared, kinks, worst }: Comparison): { ok: boolean; detail: string } {
@@ -190,7 +272,7 @@ function verdict({ compared, kinks, worst }: Comparison): { ok: boolean; detail:
   return { ok: excess <= 1, detail };
 }
 
-function checkMask(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+function checkMask(fn: AnyLoss, rows: Rows, base: Computed): Found {
   const name = 'mask';
   const leaks = base.grad.findIndex((x, i) => rows.mask[i] === 0 && x !== 0);
   if (leaks >= 0)
@@ -205,21 +287,16 @@ function checkMask(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
   return { name, ok: true, detail: 'values of masked tokens change nothing' };
 }
 
-function checkPadding(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+function checkPadding(fn: AnyLoss, rows: Rows, base: Computed): Found {
   const name = 'padding';
-  if (fn.readsRowLength)
-    return {
-      name,
-      ok: true,
-      detail: 'does not apply, because the loss is divided by the length of the rows',
-    };
+  if (fn.readsRowLength) return skipped(name, 'the loss is divided by the length of the rows');
   const wider = rows.columns + 3;
   const { loss, grad } = compute(fn, padded(rows, wider));
   const cut = base.grad.map((_, i) => grad[Math.floor(i / rows.columns) * wider + (i % rows.columns)]!);
   return compared(name, base, { loss, grad: cut }, 'three more masked columns change nothing');
 }
 
-function checkPacking(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+function checkPacking(fn: AnyLoss, rows: Rows, base: Computed): Found {
   const { batch, positions } = packed(rows);
   const { loss, grad } = compute(fn, batch);
   const unpacked = new Float32Array(base.grad.length);
@@ -229,7 +306,7 @@ function checkPacking(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
   return compared('packing', base, { loss, grad: unpacked }, 'packed rows give the same');
 }
 
-function checkParts(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+function checkParts(fn: AnyLoss, rows: Rows, base: Computed): Found {
   const name = 'parts';
   const middle = fn.readsPairs ? 2 * Math.floor(rows.rows / 4) : Math.floor(rows.rows / 2);
   const batches = [slice(rows, 0, middle), slice(rows, middle, rows.rows)].map((part) => padded(part));
@@ -247,17 +324,17 @@ function checkParts(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
     return compared(name, base, { loss, grad }, 'two halves add up to the whole');
   } catch (error) {
     if (!(error instanceof LossError) || error.code !== 'ERR_INVALID_OPTION') throw error;
-    return { name, ok: true, detail: 'does not apply, because the loss needs the whole batch' };
+    return skipped(name, 'the loss needs the whole batch');
   }
 }
 
-async function checkAsync(fn: AnyLoss, rows: Rows, base: Computed): Promise<LossCheck> {
+async function checkAsync(fn: AnyLoss, rows: Rows, base: Computed): Promise<Found> {
   const result = (await fn.compute(padded(rows), { grad: true })) as Computed;
   const difference = differentBits(base, result);
   return { name: 'sync and async', ok: !difference, detail: difference ?? 'both return the same bits' };
 }
 
-function checkRepetition(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+function checkRepetition(fn: AnyLoss, rows: Rows, base: Computed): Found {
   const difference = differentBits(base, compute(fn, padded(rows)));
   return { name: 'repetition', ok: !difference, detail: difference ?? 'a second call returns the same bits' };
 }
@@ -282,7 +359,7 @@ function compared(
   expected: Computed,
   received: { loss: number; grad: Float32Array },
   success: string,
-): LossCheck {
+): Found {
   const largest = expected.grad.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
   const isClose = (a: number, b: number, size: number) => Object.is(a, b) || Math.abs(a - b) <= 1e-6 * size;
   const token = expected.grad.findIndex((x, i) => !isClose(x, received.grad[i]!, largest));

@@ -21,12 +21,13 @@ import {
   keysOfProgram,
   type PolicyLossDeclaration,
   type PolicyLossFn,
-  type PolicyLossVariant,
 } from '../losses/policy-loss-fn.js';
-import { compileLoss, METRIC_PER, type MetricPer } from '../program/compile.js';
+import { METRIC_PER, type MetricPer } from '../program/compile.js';
 import { checkedLevel, type LossSymbols, nodeOf, type Operand, symbolsOf } from '../program/expression.js';
+import { frozen } from '../program/freeze.js';
 import { Graph } from '../program/graph.js';
-import { type Node, reachable } from '../program/node.js';
+import { type NamedNodes, programOf, stopsGradient } from '../program/loss-program.js';
+import type { Node } from '../program/node.js';
 import { parseExpression } from '../program/parse.js';
 
 /** How many metrics a loss may define. */
@@ -164,8 +165,8 @@ export function lossClass<S extends OptionSchema, M extends string>(
     lossAggMode: aggregation(checkLossAggMode(at, definition.lossAggMode)),
   } as unknown as OptionSchema;
   const build = (checked: Readonly<Record<string, unknown>>, isWeighted = false) =>
-    compile(at, loss, metrics, checked, isWeighted);
-  const sample = build(sampleOptions(at, options));
+    nodesOf(at, loss, metrics, checked, isWeighted);
+  const sample = programOf(build(sampleOptions(at, options)));
   const declaration: PolicyLossDeclaration = {
     name,
     summary: summary ?? (typeof loss === 'string' ? `ℓ = ${loss}` : 'a loss that the user defined'),
@@ -176,8 +177,12 @@ export function lossClass<S extends OptionSchema, M extends string>(
     numerics: { range: 'not measured', outside: 'as the formula in float32' },
   };
   const cls = policyLossClass(declaration, (checked, isWeighted) => {
-    const { stopsGradient, ...program } = build(checked, isWeighted);
-    return { stopsGradient, program };
+    const nodes = build(checked, isWeighted);
+    return {
+      stopsGradient: stopsGradient(nodes),
+      program: programOf(nodes),
+      frozen: (column) => ({ program: programOf(frozen(nodes, column)) }),
+    };
   });
   Object.defineProperty(cls, 'name', { value: at });
   return cls;
@@ -329,13 +334,13 @@ function checkMetricName(at: string, name: string): void {
     });
 }
 
-function compile<S extends OptionSchema>(
+function nodesOf<S extends OptionSchema>(
   at: string,
   loss: ExpressionOf<S>,
   metrics: NamedMetrics<S>,
   options: Readonly<Record<string, unknown>>,
   isWeighted: boolean,
-): NonNullable<PolicyLossVariant['program']> & { stopsGradient: boolean } {
+): NamedNodes {
   const graph = new Graph();
   const lossNode = build(at, graph, loss, options);
   const nodes = metrics.map(([name, { value, per }]) => {
@@ -343,12 +348,9 @@ function compile<S extends OptionSchema>(
     return { name, per, node };
   });
   return {
-    ...compileLoss(graph, {
-      loss: isWeighted ? graph.binary('mul', lossNode, graph.weights()) : lossNode,
-      metrics: nodes,
-    }),
-    metrics: nodes.map(({ name, per }) => ({ name, per })),
-    stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
+    graph,
+    loss: isWeighted ? graph.binary('mul', lossNode, graph.weights()) : lossNode,
+    metrics: nodes,
   };
 }
 

@@ -87,6 +87,8 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   readonly program?: LossProgram;
   /** The forms of a loss that depends on what a batch has. `program` is form 0. */
   readonly forms?: FormColumns & { program(form: number): LossProgram };
+  /** Returns the variant in which what the gradient holds constant is computed from a column other than logprob. */
+  readonly frozen?: (column: ColumnName) => PolicyLossVariant;
 }
 
 /** Returns the batch keys that a compiled loss reads in addition to logprob. */
@@ -135,6 +137,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   /** @internal Whether the loss has a gradient with respect to the entropies. */
   readonly dependsOnEntropy: boolean;
   readonly #forms: PolicyLossVariant['forms'];
+  readonly #frozen: (column: ColumnName) => PolicyLossFn<object> | undefined;
   readonly #selectKeys: readonly string[];
   /** @internal The correction that the options `correction` and `masks` ask for. */
   readonly correction: CorrectionPrograms | undefined;
@@ -150,7 +153,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     backend: string,
     declaration: PolicyLossDeclaration,
     options: Readonly<Record<string, unknown>>,
-    { unread, readsMaskedAdvantages, stopsGradient, program, forms, ...native }: PolicyLossVariant,
+    { unread, readsMaskedAdvantages, stopsGradient, program, forms, frozen, ...native }: PolicyLossVariant,
     correction: CorrectionPrograms | undefined,
   ) {
     const mapper = KeyMapper.get(backend);
@@ -183,6 +186,10 @@ export abstract class PolicyLossFn<M = Metrics> {
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
     this.stopsGradient =
       (stopsGradient ?? declaration.stopsGradient === true) || correction?.weighsByLogprob === true;
+    this.#frozen = (column) => {
+      const variant = frozen?.(column);
+      return variant && new FrozenLossFn(backend, declaration, options, variant, undefined);
+    };
     this.readsPairs = declaration.pairs === true;
     this.correction = correction;
     const rowColumns = [...new Set([...(program?.rowColumns ?? []), ...(correction?.rowColumns ?? [])])];
@@ -347,6 +354,15 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   /**
+   * Returns the loss in which everything inside sg() is computed from a column other than logprob, so that its finite
+   * differences are the gradient. Returns undefined for a loss of the native module.
+   * @internal
+   */
+  frozen(column: ColumnName): PolicyLossFn<object> | undefined {
+    return this.#frozen(column);
+  }
+
+  /**
    * Returns the specification of a native function that computes this loss and the given terms.
    * @internal
    */
@@ -371,6 +387,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     return NO_COEFFICIENTS;
   }
 }
+
+class FrozenLossFn extends PolicyLossFn<object> {}
 
 const NO_COEFFICIENTS: Coefficients = Object.freeze({});
 

@@ -14,6 +14,7 @@ import type { RegisteredClass } from '../base/registry.js';
 import type { ColumnName } from '../batch/columns.js';
 import type { FormColumns } from '../call/forms.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
+import { frozen } from '../program/freeze.js';
 import { Graph } from '../program/graph.js';
 import {
   type AnyLossExpressions,
@@ -144,34 +145,37 @@ function programClass(
 
 // Compiles the formula of a loss for checked options.
 function programVariant(
-  { name, optional = [], perRow = [] }: PolicyLossDeclaration,
-  { formula, needs }: Formula,
+  declaration: PolicyLossDeclaration,
+  made: Formula,
   options: unknown,
   isWeighted: boolean,
+  frozenBy?: ColumnName,
 ): PolicyLossVariant {
-  const needed = needs?.(options) ?? [];
+  const { name, optional = [], perRow = [] } = declaration;
+  const needed = made.needs?.(options) ?? [];
   const columns = { optional: optional.filter((column) => !needed.includes(column)), perRow };
   const bits = columns.optional.length + perRow.length;
   const nodes = (form: number) => {
     const graph = new Graph(batchForm(columns, form));
     const has: Has = (column) => columns.optional.every((x, i) => x !== column || isSet(form, i));
     const symbols = programSymbolsOf(graph);
-    const built = formula(symbols, options, has);
-    return nodesOf(name, graph, isWeighted ? weighted(symbols, graph, built) : built);
+    const built = made.formula(symbols, options, has);
+    const named = nodesOf(name, graph, isWeighted ? weighted(symbols, graph, built) : built);
+    return frozenBy === undefined ? named : frozen(named, frozenBy);
   };
   const first = nodes(0);
   const firstProgram = programOf(first);
   const programs = [firstProgram];
   const program = (form: number) => {
-    const made = programs[form] ?? programOf(nodes(form));
-    programs[form] = made;
-    return made;
+    programs[form] ??= programOf(nodes(form));
+    return programs[form];
   };
   return {
     aggregation: 'token-sum',
     stopsGradient: stopsGradient(bits === 0 ? first : nodes(2 ** bits - 1)),
     program: firstProgram,
     ...(bits > 0 && { forms: { ...columns, program } }),
+    frozen: (column) => programVariant(declaration, made, options, isWeighted, column),
   };
 }
 

@@ -157,8 +157,10 @@ export function gentleSurrogate(
   const ratio = exp(logRatio);
   const one = unitRatio(symbols, logRatio);
   const outside = outsideOf(ratio, A, [low, high]);
-  const kept = select(outside.low, one.mul(below * low), select(outside.high, one.mul(above * high), ratio));
-  return { loss: A.neg().mul(kept), clipped: outside.low.or(outside.high) };
+  const times = (x: Expression) => A.neg().mul(x);
+  const [lowest, highest] = [times(one.mul(below * low)), times(one.mul(above * high))];
+  const loss = select(outside.low, lowest, select(outside.high, highest, times(ratio)));
+  return { loss, clipped: outside.low.or(outside.high) };
 }
 
 /** Returns where a value is below the range and A < 0, and where it is above the range and A > 0. */

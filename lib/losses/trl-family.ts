@@ -69,8 +69,7 @@ export interface Ratio {
   readonly perRow: boolean;
 }
 
-// The ratio of a row is at most e^88, which float32 can hold. An infinite ratio would give tokens with A > 0, whose loss is
-// clipped, the gradient 0 · Infinity.
+// The ratio of a row is at most e^88, which float32 can hold.
 const LARGEST_LOG_RATIO = 88;
 
 /** Returns the ratio of each token, or the geometric mean of a row's ratios. */

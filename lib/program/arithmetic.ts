@@ -4,6 +4,12 @@
 export const isTrue = (x: number) => x !== 0 && !Number.isNaN(x);
 const sigmoid = (x: number) => (x >= 0 ? 1 / (1 + Math.exp(-x)) : Math.exp(x) / (1 + Math.exp(x)));
 
+// The product, but 0 where one factor is 0 and the other infinite.
+function mulNoNan(x: number, y: number): number {
+  const plain = x * y;
+  return Number.isNaN(plain) && !Number.isNaN(x + y) ? 0 : plain;
+}
+
 // exp(x) − 1 − x cancels near 0, so its series is summed there.
 function expResidual(x: number): number {
   if (Math.abs(x) > 0.5) return Math.expm1(x) - x;
@@ -21,6 +27,7 @@ export const ARITHMETIC = {
   add: (x: number, y: number) => x + y,
   sub: (x: number, y: number) => x - y,
   mul: (x: number, y: number) => x * y,
+  mul_no_nan: mulNoNan,
   div: (x: number, y: number) => x / y,
   min: (x: number, y: number) => Math.min(x, y),
   max: (x: number, y: number) => Math.max(x, y),

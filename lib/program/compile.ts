@@ -238,6 +238,7 @@ const COMPARED: Partial<Record<Node['op'], number>> = {
 const KEEPING_ERRORS = new Set<Node['op']>([
   ...(['mul', 'div', 'neg', 'abs', 'min', 'max', 'clip', 'select', 'select_lt', 'select_le'] as const),
   ...(['select_eq', 'lt', 'le', 'eq', 'stop', 'row_sum', 'rows_sum', 'rows_min', 'rows_max'] as const),
+  'mul_no_nan',
 ]);
 
 function encode(

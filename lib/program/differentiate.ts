@@ -87,7 +87,10 @@ class Differentiation {
       const tangent = this.#tangent(root, variable, level, nodes);
       if (tangent === undefined) continue;
       const chosen = condition ? graph.apply('select', condition, tangent, graph.constant(0)) : tangent;
-      let term = graph.apply('mul', adjoint, chosen);
+      // Where an adjoint overflows, the loss is infinite anyway.
+      let term = chosen.mayOverflow
+        ? graph.binary('mul', adjoint, chosen)
+        : graph.apply('mul', adjoint, chosen);
       if (level === 'token' && isBelow(variable.level, level)) term = graph.apply('row_sum', term);
       if (level !== 'batch' && variable.level === 'batch') term = graph.apply('rows_sum', term);
       const sum = this.#adjoints.get(variable);

@@ -44,7 +44,7 @@ export class Expression {
     return this.#with('sub', other);
   }
 
-  /** Returns this · other. */
+  /** Returns this · other. It is 0 where one of them is 0 and an exponential in the other overflowed. */
   mul(other: Operand): Expression {
     return this.#with('mul', other);
   }

@@ -24,12 +24,11 @@ import {
   type NodeFactory,
   type Op,
   POSITION_OPS,
+  ROW_INPUTS,
   type UnaryOp,
 } from './node.js';
+import { canBeZeroTimesInfinity, isPositive, mayOverflow } from './overflow.js';
 import { simplify } from './simplify.js';
-
-/** The numbers that a program gets for each row, in the order of RowInput in native/program/program.h. */
-const ROW_INPUTS = ['tokens', 'weight', 'repeats', 'place_in_pair'] as const;
 
 /** The numbers that a program gets for the batch, in the order of BatchInput in native/program/program.h. */
 const BATCH_INPUTS = ['tokens', 'rows', 'row_length'] as const;
@@ -116,6 +115,8 @@ export class Graph implements NodeFactory {
 
   binary(op: BinaryOp, a: Node, b: Node): Node {
     switch (op) {
+      case 'mul':
+        return this.apply(canBeZeroTimesInfinity(a, b) ? 'mul_no_nan' : 'mul', a, b);
       case 'gt':
         return this.apply('lt', b, a);
       case 'ge':
@@ -233,6 +234,8 @@ export class Graph implements NodeFactory {
       value,
       isActive: isActive(op, operands, value),
       isCondition: isCondition(op, operands, value),
+      mayOverflow: mayOverflow(op, operands, value),
+      isPositive: isPositive(op, operands, value),
     };
     this.#nodes.set(key, node);
     return node;

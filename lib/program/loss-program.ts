@@ -68,7 +68,7 @@ export function nodesOf(
 
 /** Returns whether the gradient treats a part of a loss that depends on logprob as constant. */
 export function stopsGradient({ loss, rowLoss }: NamedNodes): boolean {
-  return reachable([loss!, rowLoss!]).some(({ op }) => op === 'stop');
+  return reachable([loss, rowLoss].filter((x) => x !== undefined)).some(({ op }) => op === 'stop');
 }
 
 /** Compiles a loss. */

@@ -66,6 +66,9 @@ export type Op =
 /** The kinds of nodes without operands. `column_of_row` is a column that has one value per row. */
 export type Leaf = 'constant' | 'column' | 'column_of_row' | 'row_input' | 'batch_input' | 'row_column';
 
+/** The numbers that a program gets for each row, in the order of RowInput in native/program/program.h. */
+export const ROW_INPUTS = ['tokens', 'weight', 'repeats', 'place_in_pair'] as const;
+
 /** A subexpression of a loss. */
 export interface Node {
   /** The node's number in its graph. A node's operands have lower numbers. */
@@ -79,6 +82,10 @@ export interface Node {
   readonly isActive: boolean;
   /** Whether the value is always 0 or 1. */
   readonly isCondition: boolean;
+  /** Whether an exponential in it can overflow, so that the value is infinite. */
+  readonly mayOverflow: boolean;
+  /** Whether the value is always above 0. */
+  readonly isPositive: boolean;
 }
 
 /** Makes the nodes of a graph. */

@@ -31,6 +31,7 @@ const RULES: Partial<Record<Op, Rule>> = {
   add: simplifyAdd,
   sub: simplifySub,
   mul: simplifyMul,
+  mul_no_nan: (graph, a, b) => ordered(graph, 'mul_no_nan', a, b),
   div: simplifyDiv,
   neg: simplifyNeg,
   log: simplifyLog,
@@ -171,6 +172,6 @@ function onePlus(node: Node): Node | undefined {
 }
 
 // Puts the operands into the order of their numbers, so that a + b and b + a are one node. Both have the same bits.
-function ordered(graph: NodeFactory, op: 'add' | 'mul', a: Node, b: Node): Node | undefined {
+function ordered(graph: NodeFactory, op: 'add' | 'mul' | 'mul_no_nan', a: Node, b: Node): Node | undefined {
   return a.id > b.id ? graph.apply(op, b, a) : undefined;
 }

@@ -17,6 +17,7 @@ export function tangentOf(graph: Graph, node: Node, tangents: Tangents): Node | 
     case 'neg':
       return difference(graph, undefined, da);
     case 'mul':
+    case 'mul_no_nan':
       if (a === b) return product(graph, graph.apply('mul', graph.constant(2), a), da);
       return sum(graph, product(graph, b, da), product(graph, a, db));
     case 'div':
@@ -73,14 +74,12 @@ function tanhSlope(graph: Graph, x: Node): Node {
   return graph.apply('mul', graph.constant(4), graph.apply('mul', rising, falling));
 }
 
-// d(aᵇ) = b·aᵇ⁻¹·da + aᵇ·log(a)·db. A factor 0 gives 0, even if the other factor is infinite.
+// d(aᵇ) = b·aᵇ⁻¹·da + aᵇ·log(a)·db.
 function powTangent(graph: Graph, node: Node, da: Node | undefined, db: Node | undefined): Node | undefined {
   const [a, b] = node.operands as [Node, Node];
-  const orZero = (factor: Node, x: Node) =>
-    graph.apply('select', graph.apply('eq', factor, graph.constant(0)), graph.constant(0), x);
   const lower = graph.apply('pow', a, graph.apply('sub', b, graph.constant(1)));
-  const byBase = () => orZero(b, graph.apply('mul', b, lower));
-  const byExponent = () => orZero(node, graph.apply('mul', node, graph.apply('log', a)));
+  const byBase = () => graph.binary('mul', b, lower);
+  const byExponent = () => graph.binary('mul', node, graph.apply('log', a));
   return sum(graph, da && product(graph, byBase(), da), db && product(graph, byExponent(), db));
 }
 
@@ -106,7 +105,7 @@ function difference(graph: Graph, x: Node | undefined, y: Node | undefined): Nod
 // products that the loss itself computes.
 function product(graph: Graph, x: Node, y: Node | undefined): Node | undefined {
   if (y?.isCondition) return choice(graph, y, x, undefined);
-  if (y?.op !== 'select' || !isConstant(y.operands[2]!, 0)) return y && graph.apply('mul', x, y);
+  if (y?.op !== 'select' || !isConstant(y.operands[2]!, 0)) return y && graph.binary('mul', x, y);
   const [condition, chosen] = y.operands as [Node, Node];
   return choice(graph, condition, product(graph, x, chosen), undefined);
 }

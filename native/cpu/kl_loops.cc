@@ -10,6 +10,7 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
   const Values ref = in.get<Values>(kRefLogprob);
   const Values old = in.get<Values>(kOldLogprob);
   const Lane* lanes = in.lanes;
+  const int32_t counts = weight != 0.0f ? -1 : 0;  // a coefficient of 0 gives 0, even if the KL is infinite
   float partial[kSumLanes];
   sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
@@ -26,7 +27,7 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
       const KlTerm term = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f);
       const int32_t lane = masked ? lanes[i] : -1;
       if constexpr (with_grad) {
-        const float derivative = if_unmasked(term.derivative * weight, lane);
+        const float derivative = if_unmasked(term.derivative * weight, lane & counts);
         grad[i] = add ? grad[i] + derivative : derivative;
       }
       partial[l] += if_unmasked(term.value, lane);

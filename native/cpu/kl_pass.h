@@ -12,7 +12,7 @@ inline void penalise(const uint8_t* mask, const float* values, const float* base
                      float* out, LaneSum<float>* sum) {
 #pragma omp simd
   for (int i = 0; i < n; ++i) {
-    const float whole = base[i], penalised = whole - scale * values[i];
+    const float whole = base[i], penalised = whole - mul_no_nan(scale, values[i]);
     out[i] = mask[i] != 0 ? penalised : whole;
   }
   for_lanes(n, [&](int lane, int i) { sum->lane[lane] += if_unmasked_by(mask[i], values[i]); });

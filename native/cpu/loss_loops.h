@@ -68,9 +68,9 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
       const int i = at + l;
       const TokenTerm term = loss.token(row, PL_TOKEN(L::traits.token_columns(), i));
       const int32_t lane = masked ? lanes[i] : -1;
-      const float of_token = weighted ? weights[i] : 1.0f;
-      if constexpr (with_grad) grad[i] = if_unmasked(term.derivative * weight * of_token, lane);
-      value[l] += if_unmasked(term.value * of_token, lane);
+      const auto weighed = [&](float x) { return weighted ? mul_no_nan(x, weights[i]) : x; };
+      if constexpr (with_grad) grad[i] = if_unmasked(weighed(term.derivative * weight), lane);
+      value[l] += if_unmasked(weighed(term.value), lane);
       if constexpr (metrics > 0) m0[l] += if_unmasked(term.metric0, lane);
       if constexpr (metrics > 1) m1[l] += if_unmasked(term.metric1, lane);
       if constexpr (metrics > 2) m2[l] += if_unmasked(term.metric2, lane);

@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
           for (int j = 0; j < kQuad; ++j) {
             const bool counts = (live >> j & 1) != 0;
             partial->sum += counts ? value[j] : 0.0f;
-            if (output.has_base) value[j] = counts ? base[j] - output.scale * value[j] : base[j];
+            if (output.has_base) value[j] = counts ? base[j] - mul_no_nan(output.scale, value[j]) : base[j];
           }
           store_quad(output.out, i, which, value);
         },

@@ -39,7 +39,7 @@ __device__ __forceinline__ void add_kl(const Quad& logprob, const Quad& ref_logp
     const KlTerm term = K::token(logprob[j], ref_logprob[j], old_logprob[j]);
     const bool unmasked = (live >> j & 1) != 0;
     *sum += unmasked ? term.value : 0.0f;
-    grad[j] += unmasked ? term.derivative * weight : 0.0f;
+    grad[j] += unmasked && weight != 0.0f ? term.derivative * weight : 0.0f;
   }
 }
 
@@ -199,8 +199,8 @@ class TokenWalk {
       const TokenTerm term =
           token_of(loss_, kind_, statistics_, {logprob[j], old_logprob[j], ref_logprob[j], advantages[j]});
       const bool counts = (live >> j & 1) != 0;
-      sums_.loss += counts ? term.value * weights[j] : 0.0f;
-      grad[j] = counts ? term.derivative * weight_ * weights[j] : 0.0f;
+      sums_.loss += counts ? mul_no_nan(term.value, weights[j]) : 0.0f;
+      grad[j] = counts ? mul_no_nan(term.derivative * weight_, weights[j]) : 0.0f;
       add_metrics(term, counts);
     }
     if (pass_.terms.has_kl()) {

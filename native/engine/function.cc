@@ -275,7 +275,7 @@ uint64_t finish(const PreparedFunction& function, const BatchCounts& counts, con
     out.put(sums.entropy);
   }
   if (f.has_kl()) {
-    total += sums.kl * coefficients.kl;
+    total += mul_no_nan(sums.kl, coefficients.kl);
     out.put(sums.kl);
     out.put(coefficients.kl);
   }

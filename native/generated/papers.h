@@ -11,7 +11,7 @@ PL_FN constexpr void compute_segment(program::Index<47>, auto& io) {
   const auto logprob = io.column(kLogprob), old_logprob = io.column(kOldLogprob);
   const auto advantages = io.column(kAdvantages);
   const auto ratio = exp_flushed(logprob - old_logprob);
-  const auto unclipped_surrogate = advantages * ratio;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio);
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
   const auto clipped_surrogate = advantages * clipped_ratio;
   io.loss_and_metric(3, minimum(unclipped_surrogate, clipped_surrogate));
@@ -35,7 +35,7 @@ PL_FN constexpr void compute_segment(program::Index<48>, auto& io) {
   const auto slope_5 = 1.0f + (logprob - logprob);
   const auto slope_6 = slope_4 * slope_5;
   const auto kl_penalty = clip(slope_6, io.uniform(3), io.uniform(4));
-  const auto unclipped_surrogate = advantages * ratio;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio);
   const auto clipped_ratio = clip(ratio, io.uniform(5), io.uniform(6));
   const auto clipped_surrogate = advantages * clipped_ratio;
   io.loss_and_metric(0, uniform_2 * kl_penalty - minimum(unclipped_surrogate, clipped_surrogate));
@@ -51,7 +51,7 @@ PL_FN constexpr void compute_segment(program::Index<48>, auto& io) {
   const auto policy_kl_error = exp_residual(log_ratio_rollout_to_old);
   io.metric(6, policy_kl_error);
   io.metric(7, log1p((gen_kl_error + policy_kl_error) * 0.25f));
-  io.metric(8, logprob * exp_flushed(logprob - rollout_logprob));
+  io.metric(8, mul_no_nan(logprob, exp_flushed(logprob - rollout_logprob)));
   io.metric(9, select(ratio_old_to_rollout <= 3.4028235e+38f, ratio_old_to_rollout, 0.0f));
   const auto slope_7 = select(slope_3 == log_ratio_ref_to_new, -expm1(slope_3) * slope_5, 0.0f);
   const auto are_both = both(slope <= log_ratio_ref_to_new, log_ratio_ref_to_new <= slope_2);
@@ -66,7 +66,7 @@ PL_FN constexpr void compute_segment(program::Index<49>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto log_ratio_new_to_prox = io.column(kLogprob) - io.column(kProxLogprob);
   const auto ratio_new_to_prox = exp_flushed(log_ratio_new_to_prox);
-  const auto unclipped_surrogate = advantages * ratio_new_to_prox;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio_new_to_prox);
   const auto clipped_ratio_new_to_prox = clip(ratio_new_to_prox, io.uniform(0), io.uniform(1));
   const auto clipped_surrogate = advantages * clipped_ratio_new_to_prox;
   io.loss_and_metric(0, minimum(unclipped_surrogate, clipped_surrogate));
@@ -99,7 +99,7 @@ PL_FN constexpr void compute_segment(program::Index<51>, auto& io) {
   const auto is_less_2 = difference < io.uniform(1);
   const auto chosen = select(0.0f < advantages, as_number(is_less), as_number(is_less_2));
   const auto is_less_3 = 0.0f < chosen;
-  const auto chosen_2 = select(is_less_3, 0.0f, -advantages * exp_with_residual(log_ratio));
+  const auto chosen_2 = select(is_less_3, 0.0f, mul_no_nan(-advantages, exp_with_residual(log_ratio)));
   io.loss_and_metric(3, log_ratio * log_ratio * uniform_2 + chosen_2);
   io.row_sum_single(0, both(is_less, 0.0f < advantages));
   io.row_sum_single(1, both(is_less_2, advantages < 0.0f));
@@ -116,7 +116,8 @@ PL_FN constexpr void compute_segment(program::Index<52>, auto& io) {
   const auto uniform_1 = io.uniform(1);
   const auto log_ratio = logprob - old_logprob;
   const auto is_less = io.uniform(0) < absolute(exp_flushed(logprob) - exp_flushed(old_logprob));
-  const auto chosen = select(is_less, 0.0f, -io.column(kAdvantages) * exp_with_residual(log_ratio));
+  const auto unclipped_loss = mul_no_nan(-io.column(kAdvantages), exp_with_residual(log_ratio));
+  const auto chosen = select(is_less, 0.0f, unclipped_loss);
   io.loss_and_metric(3, log_ratio * log_ratio * uniform_1 + chosen);
   io.row_sum_single(0, is_less);
   const auto exp_residual_value = exp_residual(log_ratio);
@@ -132,7 +133,7 @@ PL_FN constexpr void compute_segment(program::Index<53>, auto& io) {
   const auto uniform_1 = io.uniform(1);
   const auto log_ratio = logprob - old_logprob;
   const auto is_less = exp_flushed(logprob) - exp_flushed(old_logprob) < io.uniform(0);
-  const auto chosen = select(is_less, 0.0f, exp_with_residual(log_ratio) * (logprob - ref_logprob));
+  const auto chosen = select(is_less, 0.0f, mul_no_nan(exp_with_residual(log_ratio), logprob - ref_logprob));
   io.loss_and_metric(3, log_ratio * log_ratio * uniform_1 + chosen);
   io.row_sum_single(0, is_less);
   const auto exp_residual_value = exp_residual(log_ratio);
@@ -146,22 +147,23 @@ PL_FN constexpr void compute_segment(program::Index<53>, auto& io) {
 PL_FN constexpr void compute_segment(program::Index<54>, auto& io) {
   const auto logprob = io.column(kLogprob), old_logprob = io.column(kOldLogprob);
   const auto advantages = io.column(kAdvantages);
-  const auto uniform_1 = io.uniform(1), uniform_3 = io.uniform(3);
   const auto product = advantages * io.uniform(4);
   const auto log_ratio = logprob - old_logprob;
   const auto ratio = exp_flushed(log_ratio);
-  const auto are_both = both(advantages < 0.0f, ratio < io.uniform(2));
+  const auto are_both = both(advantages < 0.0f, ratio < io.uniform(3));
   const auto sum = 1.0f + (log_ratio - log_ratio);
-  const auto are_both_2 = both(0.0f < advantages, io.uniform(0) < ratio);
-  const auto chosen = select(are_both, uniform_3 * sum, select(are_both_2, uniform_1 * sum, ratio));
-  const auto product_2 = -advantages * chosen;
-  const auto pg_clipfrac_lower = both(advantages < 0.0f, product < product_2);
-  io.loss_and_metric(3, select(pg_clipfrac_lower, product, product_2));
+  const auto are_both_2 = both(0.0f < advantages, io.uniform(1) < ratio);
+  const auto unclipped_loss = mul_no_nan(ratio, -advantages);
+  const auto chosen = select(are_both_2, -advantages * (io.uniform(0) * sum), unclipped_loss);
+  const auto chosen_2 = select(are_both, -advantages * (io.uniform(2) * sum), chosen);
+  const auto pg_clipfrac_lower = both(advantages < 0.0f, product < chosen_2);
+  io.loss_and_metric(3, select(pg_clipfrac_lower, product, chosen_2));
   io.metric(0, either(are_both_2, are_both));
   io.metric(1, pg_clipfrac_lower);
   io.metric(2, old_logprob - logprob);
-  const auto slope = -advantages * select(are_both, uniform_3, select(are_both_2, uniform_1, ratio));
-  io.grad(select(pg_clipfrac_lower, 0.0f, slope), io.uniform(5));
+  const auto slope = select(are_both_2, advantages * io.uniform(5), unclipped_loss);
+  const auto slope_2 = select(are_both, advantages * io.uniform(6), slope);
+  io.grad(select(pg_clipfrac_lower, 0.0f, slope_2), io.uniform(7));
 }
 
 // bapo: before the outputs
@@ -248,7 +250,7 @@ PL_FN constexpr void compute_segment(program::Index<59>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_0 = io.uniform(0);
   const auto ratio = exp_flushed(logprob - old_logprob);
-  const auto unclipped_surrogate = advantages * ratio;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio);
   const auto clipped_ratio = clip(ratio, uniform_0, io.uniform(1));
   const auto clipped_surrogate = advantages * clipped_ratio;
   const auto neg_value = -minimum(unclipped_surrogate, clipped_surrogate);
@@ -275,7 +277,7 @@ PL_FN constexpr void compute_segment(program::Index<61>, auto& io) {
   const auto is_either = either(both(slope_2 == slope, io.is_up_to(0, 2)), slope_2 < slope);
   const auto log_ratio_new_to_prox = io.column(kLogprob) - prox_logprob;
   const auto ratio_new_to_prox = exp_flushed(log_ratio_new_to_prox);
-  const auto unclipped_surrogate = advantages * ratio_new_to_prox;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio_new_to_prox);
   const auto clipped_ratio_new_to_prox = clip(ratio_new_to_prox, io.uniform(0), io.uniform(1));
   const auto clipped_surrogate = advantages * clipped_ratio_new_to_prox;
   io.loss_and_metric(0, select(is_either, -minimum(unclipped_surrogate, clipped_surrogate), 0.0f));
@@ -307,8 +309,8 @@ PL_FN constexpr void compute_segment(program::Index<63>, auto& io) {
   const auto slope = io.uniform(0), slope_2 = io.uniform(1);
   const auto log_ratio = logprob - old_logprob;
   const auto ratio = exp_flushed(log_ratio);
-  const auto unclipped_surrogate = advantages * ratio;
-  const auto clipped_surrogate = advantages * clip(ratio, slope, slope_2);
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio);
+  const auto clipped_surrogate = mul_no_nan(advantages, clip(ratio, slope, slope_2));
   io.loss_and_metric(2, minimum(unclipped_surrogate, clipped_surrogate));
   io.metric(0, clipped_surrogate < unclipped_surrogate);
   io.metric(1, old_logprob - logprob);
@@ -367,7 +369,7 @@ PL_FN constexpr void compute_segment(program::Index<67>, auto& io) {
   const auto future_kl_mean = io.scanned(0);
   const auto uniform_0 = io.uniform(0), uniform_1 = io.uniform(1);
   const auto ratio = exp_flushed(io.column(kLogprob) - io.column(kOldLogprob));
-  const auto unclipped_surrogate = advantages * ratio;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio);
   const auto clipped_ratio = clip(ratio, uniform_0, uniform_1);
   const auto clipped_surrogate = advantages * clipped_ratio;
   const auto are_both = both(io.uniform(2) < ratio, advantages < 0.0f);
@@ -396,8 +398,8 @@ PL_FN constexpr void compute_segment(program::Index<69>, auto& io) {
   const auto quotient = 1.0f / (io.scanned(1) + 1e-8f);
   const auto ratio = exp_flushed(io.scanned(0) * quotient);
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
-  const auto product = advantages * (quotient * ratio);
-  const auto is_at_most = advantages * ratio <= advantages * clipped_ratio;
+  const auto product = mul_no_nan(advantages, quotient * ratio);
+  const auto is_at_most = mul_no_nan(advantages, ratio) <= advantages * clipped_ratio;
   const auto neg_value = -select(is_at_most, product, select(clipped_ratio == ratio, product, 0.0f));
   io.scan(Op::k_turn_sum, 2, io.uniform(3) * (neg_value / io.uniform(2)));
 }
@@ -407,7 +409,8 @@ PL_FN constexpr void compute_segment(program::Index<70>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_0 = io.uniform(0), uniform_1 = io.uniform(1);
   const auto ratio = exp_flushed(io.scanned(0) * (1.0f / (io.scanned(1) + 1e-8f)));
-  io.loss_and_metric(2, minimum(advantages * ratio, advantages * clip(ratio, uniform_0, uniform_1)));
+  const auto clipped_surrogate = advantages * clip(ratio, uniform_0, uniform_1);
+  io.loss_and_metric(2, minimum(mul_no_nan(advantages, ratio), clipped_surrogate));
   io.metric(0, uniform_1 < ratio);
   io.metric(1, ratio < uniform_0);
   io.grad(io.scanned(2), 1.0f);

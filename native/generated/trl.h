@@ -11,7 +11,7 @@ PL_FN constexpr void compute_segment(program::Index<25>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_0 = io.uniform(0), uniform_1 = io.uniform(1);
   const auto ratio = exp_flushed(io.column(kLogprob) - io.column(kOldLogprob));
-  const auto unclipped_surrogate = advantages * ratio;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio);
   const auto clipped_ratio = clip(ratio, uniform_0, uniform_1);
   const auto clipped_surrogate = advantages * clipped_ratio;
   io.loss(minimum(unclipped_surrogate, clipped_surrogate));
@@ -80,10 +80,10 @@ PL_FN constexpr void compute_segment(program::Index<32>, auto& io) {
   const auto slope = io.uniform(2) * select(0.0f <= advantages, io.uniform(0), io.uniform(1));
   const auto slope_2 = slope - io.uniform(5) * select(0.0f <= advantages, io.uniform(3), io.uniform(4));
   const auto ratio = exp_flushed(slope_2);
-  const auto unclipped_surrogate = advantages * ratio;
-  io.loss(io.column(kLogprob) * unclipped_surrogate);
+  const auto unclipped_loss = mul_no_nan(-advantages, ratio);
+  io.loss(mul_no_nan(io.column(kLogprob), unclipped_loss));
   io.metric(0, ratio);
-  io.grad(unclipped_surrogate, io.uniform(6));
+  io.grad(unclipped_loss, io.uniform(6));
 }
 
 // trl/vespo
@@ -158,7 +158,7 @@ PL_FN constexpr void compute_segment(program::Index<40>, auto& io) {
   const auto uniform_0 = io.uniform(0), uniform_1 = io.uniform(1);
   const auto log_ratio = io.column(kLogprob) - io.column(kOldLogprob);
   const auto ratio = exp_with_residual(log_ratio);
-  const auto unclipped_surrogate = advantages * ratio;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio);
   const auto clipped_ratio = clip(ratio, uniform_0, uniform_1);
   const auto clipped_surrogate = advantages * clipped_ratio;
   io.loss(minimum(unclipped_surrogate, clipped_surrogate));

@@ -239,9 +239,10 @@ PL_FN constexpr void compute_segment(program::Index<17>, auto& io) {
   const auto logprob = io.column(kLogprob), advantages = io.column(kAdvantages);
   const auto ratio = exp_flushed(logprob - io.column(kOldLogprob));
   const auto product = (advantages - io.uniform(2)) * (logprob - io.uniform(3));
-  const auto is_at_most = advantages * ratio <= advantages * clip(ratio, io.uniform(0), io.uniform(1));
-  const auto are_both = both(is_at_most, both(io.uniform(5) < product, product < io.uniform(4)));
-  io.row_operand(Op::k_row_gather, 0, select(are_both, io.draw(0, 6), io.uniform(7)));
+  const auto clipped_surrogate = advantages * clip(ratio, io.uniform(0), io.uniform(1));
+  const auto are_both = both(io.uniform(5) < product, product < io.uniform(4));
+  const auto are_both_2 = both(mul_no_nan(advantages, ratio) <= clipped_surrogate, are_both);
+  io.row_operand(Op::k_row_gather, 0, select(are_both_2, io.draw(0, 6), io.uniform(7)));
 }
 
 // verl/clip_cov: before the outputs
@@ -250,7 +251,7 @@ PL_FN constexpr void compute_segment(program::Index<18>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_9 = io.uniform(9);
   const auto ratio = exp_flushed(logprob - old_logprob);
-  const auto unclipped_surrogate = advantages * ratio;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio);
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
   const auto clipped_surrogate = advantages * clipped_ratio;
   const auto is_at_most = unclipped_surrogate <= clipped_surrogate;
@@ -271,9 +272,10 @@ PL_FN constexpr void compute_segment(program::Index<19>, auto& io) {
   const auto logprob = io.column(kLogprob), advantages = io.column(kAdvantages);
   const auto ratio = exp_flushed(logprob - io.column(kOldLogprob));
   const auto product = (advantages - io.uniform(2)) * (logprob - io.uniform(3));
-  const auto is_at_most = advantages * ratio <= advantages * clip(ratio, io.uniform(0), io.uniform(1));
-  const auto are_both = both(is_at_most, both(io.uniform(5) < product, product < io.uniform(4)));
-  io.row_operand(Op::k_row_gather, 0, select(are_both, io.column(kClipCovKeys), io.uniform(6)));
+  const auto clipped_surrogate = advantages * clip(ratio, io.uniform(0), io.uniform(1));
+  const auto are_both = both(io.uniform(5) < product, product < io.uniform(4));
+  const auto are_both_2 = both(mul_no_nan(advantages, ratio) <= clipped_surrogate, are_both);
+  io.row_operand(Op::k_row_gather, 0, select(are_both_2, io.column(kClipCovKeys), io.uniform(6)));
 }
 
 // verl/clip_cov: before the outputs
@@ -282,7 +284,7 @@ PL_FN constexpr void compute_segment(program::Index<20>, auto& io) {
   const auto advantages = io.column(kAdvantages);
   const auto uniform_8 = io.uniform(8);
   const auto ratio = exp_flushed(logprob - old_logprob);
-  const auto unclipped_surrogate = advantages * ratio;
+  const auto unclipped_surrogate = mul_no_nan(advantages, ratio);
   const auto clipped_ratio = clip(ratio, io.uniform(0), io.uniform(1));
   const auto clipped_surrogate = advantages * clipped_ratio;
   const auto is_at_most = unclipped_surrogate <= clipped_surrogate;
@@ -309,7 +311,7 @@ PL_FN constexpr void compute_segment(program::Index<22>, auto& io) {
   const auto logprob = io.column(kLogprob), advantages = io.column(kAdvantages);
   const auto slope = io.uniform(3), uniform_4 = io.uniform(4);
   const auto log_ratio = logprob - io.column(kOldLogprob);
-  const auto unclipped_loss = exp_flushed(log_ratio) * -advantages;
+  const auto unclipped_loss = mul_no_nan(exp_flushed(log_ratio), -advantages);
   const auto slope_2 = -((advantages - io.uniform(0)) * (logprob - io.uniform(1)));
   const auto is_either = either(both(slope_2 == slope, io.is_up_to(0, 2)), slope_2 < slope);
   const auto ppo_kl = absolute(log_ratio);

@@ -45,7 +45,7 @@ struct Gspo {
   PL_FN void row_metric(const Row& row, double, double, double* out) const { out[0] = -row.mean; }
 
   PL_FN TokenTerm token(const Row& row, const Token& t) const {
-    const float unclipped = -t.advantage * row.ratio;
+    const float unclipped = mul_no_nan(-t.advantage, row.ratio);
     const float clipped = -t.advantage * row.clipped_ratio;
     const bool is_clipped = unclipped < clipped;
     return {is_clipped ? clipped : unclipped, is_clipped ? 0.0f : unclipped, indicator(is_clipped),

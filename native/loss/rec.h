@@ -111,7 +111,7 @@ struct Rec {
     const bool negative_in = (log_ratio >= negative_low) & (log_ratio <= negative_high);
     const bool kept = ((t.advantage >= 0.0f) & (positive_in | (log_ratio <= positive_ring))) |
                       ((t.advantage <= 0.0f) & (negative_in | (log_ratio >= negative_ring)));
-    const float policy = kept ? -t.advantage * weight : 0.0f;
+    const float policy = kept ? mul_no_nan(-t.advantage, weight) : 0.0f;
     const float derivative = policy - forward_kl_coef;
     return {derivative * t.logprob + (k2_coef != 0.0f ? k2_coef * d * d : 0.0f),
             derivative + (k2_coef != 0.0f ? 2.0f * k2_coef * d : 0.0f), indicator(!kept)};

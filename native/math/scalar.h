@@ -108,6 +108,15 @@ PL_FN float indicator(bool condition) {
   return condition ? 1.0f : 0.0f;
 }
 
+// Returns a·b, but 0 where one factor is 0 and the other infinite. So an advantage or a weight of 0 gives 0,
+// even if the ratio overflows. It is NaN only if a factor is.
+template <class Number>
+PL_FN Number mul_no_nan(Number a, Number b) {
+  const Number plain = a * b;
+  const bool makes_nan = (plain != plain) & (a == a) & (b == b);
+  return makes_nan ? Number(0) : plain;
+}
+
 // Bounds of the arguments of exponentials. For GCC 12 they are members of a weak object, because it then does
 // not know their values: where it knows a bound, it compares and blends, and these are twice the instructions
 // of a minimum or maximum. (It knows the value of a weak number.)

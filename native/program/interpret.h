@@ -55,6 +55,7 @@ PL_FN Number apply(Number a, Number b, Number c, Number d) {
   if constexpr (op == Op::k_add) return a + b;
   if constexpr (op == Op::k_sub) return a - b;
   if constexpr (op == Op::k_mul) return a * b;
+  if constexpr (op == Op::k_mul_no_nan) return mul_no_nan(a, b);
   if constexpr (op == Op::k_div) return a / b;
   if constexpr (op == Op::k_min) return minimum(a, b);
   if constexpr (op == Op::k_max) return maximum(a, b);

@@ -48,6 +48,7 @@ namespace policy_loss::program {
   X(tokens, 0) X(row, 0) X(batch, 0)                                                                   \
   /* Arithmetic, in every segment. Conditions are the numbers 0 and 1. */                              \
   X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) X(min, 2) X(max, 2) X(pow, 2)                                \
+  X(mul_no_nan, 2) /* the product, but 0 where one factor is 0 and the other infinite */               \
   X(lt, 2) X(le, 2) X(eq, 2)                                                                           \
   X(neg, 1) X(abs, 1) X(sign, 1) X(sqrt, 1) X(floor, 1) X(exp, 1) X(expm1, 1) X(exp_residual, 1)                   \
   /* e^x, which takes few instructions where expm1(x) or exp_residual(x) is computed too. */           \

@@ -35,6 +35,7 @@ struct Symbol {
   friend PL_FN constexpr Symbol operator+(Symbol a, Symbol b) { return traced(Op::k_add, a, b); }
   friend PL_FN constexpr Symbol operator-(Symbol a, Symbol b) { return traced(Op::k_sub, a, b); }
   friend PL_FN constexpr Symbol operator*(Symbol a, Symbol b) { return traced(Op::k_mul, a, b); }
+  friend PL_FN constexpr Symbol mul_no_nan(Symbol a, Symbol b) { return traced(Op::k_mul_no_nan, a, b); }
   friend PL_FN constexpr Symbol operator/(Symbol a, Symbol b) { return traced(Op::k_div, a, b); }
   friend PL_FN constexpr Symbol operator-(Symbol a) { return traced(Op::k_neg, a); }
   friend PL_FN constexpr Symbol minimum(Symbol a, Symbol b) { return traced(Op::k_min, a, b); }

@@ -201,7 +201,15 @@ class Body {
 
 // The names of values that are named after their operations.
 const OPERATIONS: Record<string, string> = {
-  ...{ add: 'sum', sub: 'difference', mul: 'product', div: 'quotient', select: 'chosen', clip: 'clipped' },
+  ...{
+    add: 'sum',
+    sub: 'difference',
+    mul: 'product',
+    mul_no_nan: 'product',
+    div: 'quotient',
+    select: 'chosen',
+    clip: 'clipped',
+  },
   ...{ lt: 'is_less', le: 'is_at_most', eq: 'is_equal', and: 'are_both', or: 'is_either', not: 'is_not' },
 };
 
@@ -217,7 +225,7 @@ function described({ op, number, operands }: Value): string | undefined {
     return /log_ratio|logprob$/.test(a ?? '') ? a!.replace(/(clipped_)?log_|log(?=prob$)/, '') : 'ratio';
   if (op === 'neg' && a === 'advantages') return 'negative_advantages';
   if (
-    op === 'mul' &&
+    (op === 'mul' || op === 'mul_no_nan') &&
     [a, b].some((x) => x?.endsWith('advantages')) &&
     [a, b].some((x) => x?.includes('ratio'))
   ) {

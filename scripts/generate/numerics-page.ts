@@ -99,6 +99,11 @@ run in float32 within a tile of at most 1024 tokens and in float64 beyond it. Lo
 - 16-bit columns are widened exactly. Float64Array and numbers are rounded to float32 once; rewards are not rounded.
 - 16-bit gradients are the float32 gradients, rounded to the nearest number, with ties to even.
 - An exponential below the smallest normal float32 (e^−87.3) is 0.
+- A factor of 0 (an advantage, a weight, a coefficient) times an exponential that overflowed is 0, in the loss and in the
+  gradient. In float32 arithmetic, and so in the frameworks, this product is NaN. An exponential that is too small, and
+  therefore 0, is such a factor too.
+- Exponentials are float32, even those of a row, such as the exponential of a sum of log-ratios. So a metric that is a mean
+  of ratios is Infinity if one of them exceeds 3.4·10³⁸.
 - A token exactly on a threshold (a clip's bound, a ratio's range) may fall on either side, because the difference of two
   logprobs is rounded.
 

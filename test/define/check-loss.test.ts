@@ -86,11 +86,8 @@ describe('checkLoss', () => {
     const detail = async (fn: PolicyLossFn<object>) =>
       (await checkLoss(fn)).checks.find(({ name }) => name === 'gradient')!.detail;
     assert.match(await detail(lossFromExpression('-A*r')), /^32 tokens compared; the largest/);
-    assert.match(
-      await detail(lossFromExpression('sg(r)*lp')),
-      /^not checked, because the loss stops gradients/,
-    );
-    assert.match(await detail(new SAPOPolicyLossFn()), /^not checked/);
+    assert.match(await detail(lossFromExpression('sg(r)*lp')), /^32 tokens compared/);
+    assert.match(await detail(new SAPOPolicyLossFn()), /^the loss stops gradients, and its stopped values/);
     assert.match(await detail(new SAPOPolicyLossFn({ differentiateGate: true })), /^32 tokens compared/);
   });
 
@@ -168,10 +165,36 @@ describe('checkLoss', () => {
 
   it('computes pairs in parts with both rows of a pair', async () => {
     const report = await checkLoss(new DPOLossFn({ beta: 0.1 }));
-    assert.match(String(report), /ok {5}parts: two halves add up/);
+    assert.match(String(report), /ok {6}parts: two halves add up/);
     const whole = await checkLoss(new DPOLossFn({ pairwise: false }));
-    assert.match(String(whole), /ok {5}parts: does not apply/);
+    assert.match(String(whole), /skipped parts: the loss needs the whole batch/);
   });
+
+  it('holds stopped values constant', async () => {
+    const right = 'sg(r)*A*lp + row_mean(sg(lp)*d)*sg(batch_max(d))';
+    assert.deepEqual(await failures(lossFromExpression(right)), []);
+    const wrong = broken('sg(r)*lp', ({ grad }) => {
+      if (grad) grad[0]! *= 1.01;
+    });
+    assert.deepEqual(await failures(wrong), ['gradient']);
+    // Three of the 16 losses that stop gradients in kernels.
+    for (const name of ['cispo', 'topr', 'sapo']) {
+      const { checks } = await checkLoss(POLICY_LOSS_FN.create(name));
+      const { ok, skipped } = checks.find((check) => check.name === 'gradient')!;
+      assert.deepEqual({ ok, skipped }, { ok: true, skipped: true });
+    }
+  });
+
+  for (const [text, failing] of [
+    ['-A*log(-expm1(lp))', ['certain tokens']],
+    ['A*sqrt(-lp)', ['certain tokens']],
+    ['exp(5*(lp - ref))', ['far ratios']],
+    ['exp(exp(abs(d)))', ['far ratios']],
+    ['A*r - A*expm1(d) + A*(r - r)', ['advantages of 0']],
+  ] as const)
+    it(`finds where ${text} is not a number`, async () => {
+      assert.deepEqual(await failures(lossFromExpression(text)), failing);
+    });
 
   it('takes a batch in any layout of float32 columns', async () => {
     const columns = {

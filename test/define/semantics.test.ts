@@ -130,6 +130,19 @@ const AT_TOKEN: Record<string, [text: string, value: number, derivative: number]
   ],
 };
 
+/** Expressions of a token with an advantage of 0, whose ratio overflows. */
+const OF_ZERO: [text: string, value: number, derivative: number][] = [
+  ['-A*r', 0, 0],
+  ['max(-A*r, -A*clip(r, 0.8, 1.2))', 0, 0],
+  ['A*exp(row_mean(d))', 0, 0],
+  ['A*exp(batch_max(d))', 0, 0],
+  ['(A > 0)*(r - 1 - d)', 0, 0],
+  ['A*r*exp(-rollout)', 0, 0],
+  ['sigmoid(r)', 1, 0],
+  ['r', Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY],
+  ['A*(lp/0)', Number.NaN, Number.NaN],
+];
+
 /** Expressions of a NaN in the column A. */
 const OF_NAN: [text: string, value: number][] = [
   ['A > 0', 0],
@@ -141,6 +154,7 @@ const OF_NAN: [text: string, value: number][] = [
   ['A && 1', 0],
   ['A || 0', 0],
   ['A > 0 ? A : 3', 3],
+  ['A*exp(99 - lp)', Number.NaN],
   ...['A', 'A*0', 'A - A', '0/A', 'min(A, 1)', 'min(1, A)', 'max(A, 1)', 'max(1, A)', 'clip(A, 0, 1)'].map(
     (text): [string, number] => [text, Number.NaN],
   ),
@@ -201,6 +215,17 @@ describe('the language of losses', () => {
           assertClose(slope, derivative, 'derivative');
         });
     });
+
+  describe('advantages of 0', () => {
+    for (const [text, value, derivative] of OF_ZERO)
+      it(text, () => {
+        const far = { ...TOKEN, advantages: 0, oldLogprob: -201, rolloutLogprob: -201 };
+        assert.deepEqual(
+          atToken(text, far).map((x) => x + 0),
+          [value, derivative],
+        );
+      });
+  });
 
   describe('NaN', () => {
     for (const [text, value] of OF_NAN)

@@ -43,7 +43,8 @@ const opsOf = (program: NativeProgram) => decode(program).map(({ op }) => op);
 describe('the segments of a loss', () => {
   for (const [text, withGrad, withoutGrad] of [
     // What is the same for all tokens of a row is multiplied once per row.
-    ['-A*r', 'row tokens', 'tokens'],
+    ['-A*lp', 'row tokens', 'tokens'],
+    ['-A*r', 'tokens', 'tokens'],
     ['max(-A*r, -A*clip(r, 0.8, 1.28)) + 0.1*(exp(ref-lp)-ref+lp-1)', 'tokens', 'tokens'],
     ['-A*r/n', 'row tokens', 'row tokens'],
     // One pass for the row's ratio and for its adjoint, because the adjoint is a product of values of the row.

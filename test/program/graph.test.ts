@@ -24,7 +24,7 @@ function show({ op, operands, value }: Node): string {
   if (op === 'column') return NAMES[COLUMNS[value]!] ?? COLUMNS[value]!;
   if (op === 'row_input') return ['n', 'weight', 'repeats'][value]!;
   const shown = operands.map(show);
-  if (op === 'add' || op === 'mul') shown.sort();
+  if (op === 'add' || op.startsWith('mul')) shown.sort();
   return `${op}(${shown.join(', ')})`;
 }
 
@@ -137,6 +137,36 @@ describe('simplification', () => {
     it(`leaves ${text}, which can be NaN`, () => {
       assert.match(simplified(text), /lp/);
     });
+});
+
+describe('products that can be 0 times Infinity', () => {
+  const ratio = 'exp(sub(lp, old))';
+  for (const [text, expected] of [
+    ['A * r', `mul_no_nan(A, ${ratio})`],
+    ['-A * r', `mul_no_nan(${ratio}, neg(A))`],
+    ['(A > 0) * r', `mul_no_nan(${ratio}, lt(0, A))`],
+    ['A * (1 + r)', `mul_no_nan(A, add(1, ${ratio}))`],
+    ['A * row_mean(r)', `mul_no_nan(A, div(row_sum(${ratio}), max(n, 1)))`],
+    ['0 * r', `mul_no_nan(0, ${ratio})`],
+    ['-2 * r', `mul(-2, ${ratio})`],
+    ['r * n', `mul(${ratio}, n)`],
+    ['r * r', `mul(${ratio}, ${ratio})`],
+    ['A * exp(lp)', 'mul(A, exp(lp))'],
+    ['A * exp(min(d, 20))', 'mul(A, exp(min(sub(lp, old), 20)))'],
+    ['A * clip(r, 0, 2)', `mul(A, clip(${ratio}, 0, 2))`],
+    ['A * min(r, 2)', `mul(A, min(${ratio}, 2))`],
+    ['A * max(r, 2)', `mul_no_nan(A, max(${ratio}, 2))`],
+    ['A * sigmoid(r)', `mul(A, sigmoid(${ratio}))`],
+  ] as const)
+    it(`${text} is ${expected}`, () => {
+      assert.equal(simplified(text), expected);
+    });
+
+  it('have derivatives that are such products', () => {
+    assert.equal(derivative('A * r'), `mul(mul_no_nan(A, ${ratio}), weight)`);
+    const mean = `exp(div(row_sum(sub(lp, old)), max(n, 1)))`;
+    assert.match(derivative('A * exp(row_mean(d))'), /mul_no_nan\(.*row_sum\(A\)/, mean);
+  });
 });
 
 describe('differentiate()', () => {
