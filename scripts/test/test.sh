@@ -3,6 +3,7 @@
 #
 #   test.sh              the JavaScript suites, on the CPU and on the emulated GPU
 #   test.sh emulated     only those on the emulated GPU
+#   test.sh long         those of the JavaScript suites that wait or compute for minutes
 #   test.sh kernels      the C++ tests of the CUDA kernels on the emulated GPU and of the engine without threads, then what
 #                        the kernels compute while three blocks of a grid take turns
 set -euo pipefail
@@ -17,8 +18,8 @@ on_device() {
 case ${1:-} in
   '')
     # The longest files come first, so that only short files are left near the end.
-    files=(test/{tools/identify/identify,matrix/bits,matrix/reference,losses/numerics,algorithm/objective,losses/correction}.test.ts)
-    for file in test/tools/{cli,parts,report,rollouts,doctor,identify}/*.test.ts test/fuzz-files/*.test.ts \
+    files=(test/{matrix/bits,matrix/reference,losses/numerics,algorithm/objective,losses/correction}.test.ts)
+    for file in test/tools/{cli,parts,report,rollouts,doctor}/*.test.ts test/fuzz-files/*.test.ts \
       test/{matrix,losses,losses/advantages,program,define,algorithm,base,batch,call,logits,tfjs,docs}/*.test.ts \
       test/*.test.ts; do
       [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
@@ -31,6 +32,9 @@ case ${1:-} in
   emulated)
     on_device test/device/*.test.ts
     ;;
+  long)
+    npx mocha --parallel test/tools/{identify,cluster,rollouts/long}/*.test.ts test/walk-through/{loss,column}.test.ts
+    ;;
   kernels)
     "$emulated/no_threads_test"
     "$emulated/emulation_test"
@@ -40,7 +44,7 @@ case ${1:-} in
     wait $!
     ;;
   *)
-    echo "usage: test.sh [emulated|kernels]" >&2
+    echo "usage: test.sh [emulated|long|kernels]" >&2
     exit 2
     ;;
 esac

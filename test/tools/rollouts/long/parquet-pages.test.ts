@@ -6,12 +6,12 @@ import assert from 'node:assert/strict';
 import { gzipSync } from 'node:zlib';
 import type { Encoding, SchemaElement } from 'hyparquet';
 import { parquetWriteFile } from 'hyparquet-writer';
-import { readRollouts, streamRollouts } from '../../../lib/tools/rollouts/index.js';
-import { isLossError } from '../../support/loss-error.js';
-import { generator } from '../../support/random.js';
-import { temporaryFolder } from '../../support/temporary-folder.js';
-import { LONG_PERIOD, writeLongParquet } from './parquet-file.js';
-import { readApart } from './read-apart.js';
+import { readRollouts, streamRollouts } from '../../../../lib/tools/rollouts/index.js';
+import { isLossError } from '../../../support/loss-error.js';
+import { generator } from '../../../support/random.js';
+import { temporaryFolder } from '../../../support/temporary-folder.js';
+import { LONG_PERIOD, writeLongParquet } from '../parquet-file.js';
+import { readApart } from '../read-apart.js';
 
 /** Returns a frame of Zstandard whose blocks are not compressed. */
 function zstdFrame(content: Buffer, flags = 0x80): Buffer {
