@@ -1,7 +1,7 @@
 // Reads the text of an expression. Acorn parses the text as JavaScript, and this file accepts the part of JavaScript
 // that describes a loss. The text is never executed.
 import { type AnyNode, type Expression, type Program, parse } from 'acorn';
-import { describeValue, LossError, type LossErrorDetails, unknownName } from '../base/errors.js';
+import { brief, describeValue, LossError, type LossErrorDetails, unknownName } from '../base/errors.js';
 import type { Graph } from './graph.js';
 import type { BinaryOp, Node } from './node.js';
 import { describeArguments, FUNCTIONS, takesArguments, VALUES } from './symbols.js';
@@ -215,7 +215,7 @@ class TextReader {
         received: 'its name alone',
       });
     throw this.#unknown('name', name, position, [...VALUES.keys(), ...this.#options.keys()]).with({
-      hint: `A number of this name belongs in options: { ${name}: … }`,
+      hint: `A number of this name belongs in options: { ${brief(name)}: … }`,
     });
   }
 

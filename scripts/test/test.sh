@@ -45,7 +45,7 @@ case ${1:-} in
     "$emulated/emulation_test"
     export POLICY_LOSS_EMULATION_RESIDENT=3
     "$emulated/emulation_test" "functions, packed" &
-    on_device test/device/{program,advantages,corrections,expressions,matrix}.test.ts
+    on_device test/device/{program,advantages,corrections,expressions,matrix-{golden,reference,bits}}.test.ts
     wait $!
     ;;
   *)

@@ -6,14 +6,18 @@ import assert from 'node:assert/strict';
 import { defineLoss, LossError, type LossErrorCode, lossFromExpression } from '../../lib/index.js';
 import { isLossError } from '../support/loss-error.js';
 
+function assertShort(error: unknown): LossError {
+  assert.ok(error instanceof LossError, String((error as Error).stack));
+  assert.ok(error.message.length < 2000, `a message of ${error.message.length} characters`);
+  return error;
+}
+
 /** Asserts that a text gets an error, and returns it. */
 function refused(text: unknown, options: object = {}): LossError {
   try {
     lossFromExpression(text as string, options);
   } catch (error) {
-    assert.ok(error instanceof LossError, String((error as Error).stack));
-    assert.ok(error.message.length < 2000, `a message of ${error.message.length} characters`);
-    return error;
+    return assertShort(error);
   }
   return assert.fail(`accepted ${String(text).slice(0, 100)}`);
 }
@@ -23,7 +27,7 @@ function survives(text: string): void {
   try {
     lossFromExpression(text);
   } catch (error) {
-    assert.ok(error instanceof LossError, String((error as Error).stack));
+    assertShort(error);
   }
 }
 
@@ -62,6 +66,8 @@ describe('hostile expressions', () => {
     'a power with a huge exponent': 'lp**1000000000',
     'a power with a huge negative exponent': 'lp**-1e300',
     'many arrows': `${'a=>'.repeat(5000)}1`,
+    'a long name': 'x'.repeat(16_000),
+    'a long function': `${'x'.repeat(16_000)}(A)`,
     'many constructors': `${'new '.repeat(4000)}A`,
     'many properties': `A${'.a'.repeat(8000)}`,
     'many calls of a call': `A${'()'.repeat(8000)}`,

@@ -1,5 +1,6 @@
 // `--loss-expr 'TEXT'`: a policy loss that the command line itself states, with its options `--set NAME=NUMBER`.
 import type { Option } from 'commander';
+import { brief } from '../../base/errors.js';
 import { aggregation } from '../../base/option.js';
 import type { LossAggMode } from '../../base/options.js';
 import { expressionLoss } from '../../define/loss-from-expression.js';
@@ -57,7 +58,9 @@ export function expressionSubject(typed: string, values: Readonly<Record<string,
       ? /^[\w$]+/.exec(text.slice(error.position))?.[0]
       : undefined;
     const hinted =
-      name === undefined ? error : error.with({ hint: `To give ${name} a number, add --set ${name}=…` });
+      name === undefined
+        ? error
+        : error.with({ hint: `To give ${brief(name)} a number, add --set ${brief(name)}=…` });
     const spelt = hinted.withOptionNames((option) =>
       Object.hasOwn(set, option) ? `--set ${option}` : flagOf(option),
     );

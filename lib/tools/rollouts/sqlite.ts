@@ -1,7 +1,7 @@
 // Reads a table of an SQLite database. The name FILE#table selects the table, and FILE is enough
 // if there is only one.
 import { open, stat } from 'node:fs/promises';
-import { unknownName } from '../../base/errors.js';
+import { brief, shorten, unknownName } from '../../base/errors.js';
 import type { ColumnNames } from './column-names.js';
 import { splitTable } from './file-name.js';
 import { maxRowBytes, maxTextBytes, textTooLong } from './limits.js';
@@ -137,7 +137,7 @@ function chooseTable(file: string, asked: string, database: Database): string {
     throw badFile(file, {
       expected: 'the name of a table',
       received: `${asked}, of type ${other.type}`,
-      hint: `CREATE TABLE rollouts AS SELECT * FROM ${quoted(asked)} makes a table of it`,
+      hint: `CREATE TABLE rollouts AS SELECT * FROM ${brief(quoted(asked))} makes a table of it`,
     });
   }
   const [table] = tables;
@@ -145,8 +145,8 @@ function chooseTable(file: string, asked: string, database: Database): string {
     throw badFile(file, { expected: 'a table of rollouts', received: 'a database without tables' });
   if (tables.length > 1)
     throw badFile(file, {
-      expected: `the name of one of the tables ${tables.join(', ')}`,
-      hint: `Write ${file}#${table}`,
+      expected: `the name of one of the tables ${shorten(tables.join(', '))}`,
+      hint: `Write ${file}#${brief(table)}`,
     });
   return table;
 }
