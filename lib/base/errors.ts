@@ -177,7 +177,8 @@ const AFTER_MARK = 20;
 
 /** Returns the line of a text in which a position lies, and a line with a mark under it. */
 function excerpt(text: string, position: number): string {
-  const start = Math.max(text.lastIndexOf('\n', position - 1) + 1, position - BEFORE_MARK);
+  const lineStart = text.slice(0, position).lastIndexOf('\n') + 1;
+  const start = Math.max(lineStart, position - BEFORE_MARK);
   const [line] = text.slice(start, position + AFTER_MARK).split('\n', 1) as [string];
   // Each of these characters is one unit of UTF-16, so that the mark stays in its place.
   const shown = line.replace(/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Bidi_Control}]/gu, ' ');

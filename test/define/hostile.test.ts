@@ -74,6 +74,10 @@ describe('hostile expressions', () => {
   };
   for (const [what, text] of Object.entries(DEEP)) it(what, () => survives(text));
 
+  it('errors at the ends of lines', () => {
+    for (const text of ['\n', '\n\n', '\nA+', 'A\n;', '\n?\n', '\r\n(']) refused(text);
+  });
+
   it('properties that all objects have', () => {
     for (const name of ['__proto__', 'constructor', 'toString', 'hasOwnProperty', 'valueOf', 'prototype'])
       for (const text of [name, `${name}(1)`, `A.${name}`, `A[${name}]`, `1 + ${name}`]) refused(text);
