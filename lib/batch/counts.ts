@@ -38,9 +38,12 @@ export interface Normalizer extends RowCounts {
   expert?: RowCounts;
 }
 
+/** The most parts of a batch. An array can claim any number of elements, and an iterable may have no end. */
+export const MAX_PARTS = 2 ** 20;
+
 /**
  * Adds up the counts of a batch's parts. The result is the `normalizer` for each part's compute().
- * @throws LossError `ERR_INVALID_INPUT` if an element is not a result of count().
+ * @throws LossError `ERR_INVALID_INPUT` if an element is not a result of count(), or if there are more than 2^20.
  */
 export function sumCounts(parts: Iterable<Counts>): Counts {
   return guarded(() => {
@@ -51,7 +54,14 @@ export function sumCounts(parts: Iterable<Counts>): Counts {
         expected: 'a list of counts',
         received: describeValue(parts),
       });
+    let left = 'length' in parts && Number(parts.length) > MAX_PARTS ? 0 : MAX_PARTS;
     for (const part of parts) {
+      if (left-- === 0)
+        throw new LossError('ERR_INVALID_INPUT', {
+          at: 'sumCounts',
+          expected: `the counts of at most ${MAX_PARTS} parts`,
+          received: 'more',
+        });
       const { tokens, rows, columns, expert } = Object(part) as Counts;
       addCounts(whole, part, { tokens, rows });
       if (typeof columns !== 'number') throw notCounts(part);

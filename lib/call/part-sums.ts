@@ -1,6 +1,7 @@
 // Checks the sums of the parts of a batch, which compute() returns as `part` and merge() reads.
 import { describeValue, LossError } from '../base/errors.js';
 import { native } from '../base/native.js';
+import { MAX_PARTS } from '../batch/counts.js';
 
 /** Returns which terms the first of a batch's parts has in addition to a policy loss. */
 export function termsOfPart(parts: readonly ArrayLike<number>[]): { kl: boolean; entropy: boolean } {
@@ -31,9 +32,6 @@ export function takeForm(parts: readonly Float64Array[], bits: number): number |
   for (const part of parts) markForm(part, -form!);
   return form;
 }
-
-// An array can claim any number of elements.
-const MAX_PARTS = 2 ** 20;
 
 /**
  * Checks the sums of the parts of a batch and converts them to typed arrays.

@@ -128,6 +128,21 @@ describe('counts', () => {
     assert.deepEqual(sumCounts([]), { tokens: 0, rows: 0, columns: 0 });
   });
 
+  it('sumCounts refuses more parts than a batch can have', () => {
+    const part = { tokens: 1, rows: 1, columns: 1 };
+    const claims = new Proxy([part], {
+      get: (of, key) => (key === 'length' ? 2 ** 53 - 1 : Reflect.get(of, key)),
+    });
+    function* endless() {
+      for (;;) yield part;
+    }
+    for (const parts of [claims, endless()])
+      assert.throws(
+        () => sumCounts(parts),
+        isLossError('ERR_INVALID_INPUT', /at most 1048576 parts, got more/),
+      );
+  });
+
   it('sumCounts adds tokens, rows and experts of any iterable, and keeps the largest columns', () => {
     const parts: Counts[] = [
       { tokens: 5, rows: 2, columns: 7, expert: { tokens: 1, rows: 1 } },
