@@ -33,6 +33,9 @@
 //   POLICY_LOSS_EMULATION_FAIL        a number n: the n-th function of the runtime fails, counted from when
 //                                     the variable got this value. Its name is then in
 //                                     POLICY_LOSS_EMULATION_FAILED.
+//   POLICY_LOSS_EMULATION_COUNT       the name of a function of the runtime. The number of its calls is added
+//   to
+//                                     POLICY_LOSS_EMULATION_COUNTED.
 //   POLICY_LOSS_EMULATION_STICKY      1: that function fails because of a kernel, so all later ones fail too
 #pragma once
 

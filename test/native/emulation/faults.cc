@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "machine.h"
@@ -76,12 +78,21 @@ static void read_failing_call() {
   fail_call(n, sticky ? Failing::kSticky : Failing::kOnce);
 }
 
+// Counts the calls of the function that the environment variable names.
+static void count_call(const char* function) {
+  const char* const counted = std::getenv("POLICY_LOSS_EMULATION_COUNT");
+  if (!counted || std::strcmp(counted, function) != 0) return;
+  const uint64_t before = number_from_environment("POLICY_LOSS_EMULATION_COUNTED", 0);
+  setenv("POLICY_LOSS_EMULATION_COUNTED", std::to_string(before + 1).c_str(), 1);
+}
+
 cudaError_t enter(const char* function, cudaError_t failure) {
   static const int registered = std::atexit(unload);
   (void)registered;
   if (unloaded) end_badly();
   if (has_fault()) return set_error(cudaErrorLaunchFailure);
   read_failing_call();
+  count_call(function);
   if (++calls != failing_call) return cudaSuccess;
   failed = function;
   setenv("POLICY_LOSS_EMULATION_FAILED", function, 1);
