@@ -72,8 +72,7 @@ export class ClassRegistry<C> {
         expected: 'a name and a class',
         received: `${describeValue(name)} and ${describeValue(cls)}`,
       });
-    const isTaken = this.#find(name) !== undefined && this.#find(name) !== cls;
-    checkFree(this.#kind, name, isTaken, options);
+    checkFree(this.#kind, name, this.#find(name), cls, options);
     this.#classes.set(name, cls);
     const short = name.slice(name.indexOf('/') + 1);
     if (short !== name && !this.#shortNames.has(short)) this.#shortNames.set(short, name);
@@ -82,17 +81,19 @@ export class ClassRegistry<C> {
 
 /**
  * Checks that a name may be registered.
- * @param kind what has the name, for the error message.
- * @param isTaken whether something else is registered under the name.
- * @throws LossError `ERR_INVALID_INPUT` if the name is taken, unless `options.replace` is true.
+ * @param kind the kind of what has the name, for the error message.
+ * @param current what has the name so far; undefined if nothing has it.
+ * @param next what is to have the name.
+ * @throws LossError `ERR_INVALID_INPUT` if the name is taken by another one, unless `options.replace` is true.
  */
 export function checkFree(
   kind: string,
   name: string,
-  isTaken: boolean,
+  current: unknown,
+  next: unknown,
   options: { replace?: boolean } | undefined,
 ): void {
-  if (!isTaken || guarded(() => options?.replace === true)) return;
+  if (current === undefined || current === next || guarded(() => options?.replace === true)) return;
   throw new LossError('ERR_INVALID_INPUT', {
     at: 'register',
     expected: `a name that no other ${kind} has`,

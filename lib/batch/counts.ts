@@ -54,14 +54,10 @@ export function sumCounts(parts: Iterable<Counts>): Counts {
         expected: 'a list of counts',
         received: describeValue(parts),
       });
-    let left = 'length' in parts && Number(parts.length) > MAX_PARTS ? 0 : MAX_PARTS;
+    checkPartCount('length' in parts ? Number(parts.length) : 0);
+    let count = 0;
     for (const part of parts) {
-      if (left-- === 0)
-        throw new LossError('ERR_INVALID_INPUT', {
-          at: 'sumCounts',
-          expected: `the counts of at most ${MAX_PARTS} parts`,
-          received: 'more',
-        });
+      checkPartCount(++count);
       const { tokens, rows, columns, expert } = Object(part) as Counts;
       addCounts(whole, part, { tokens, rows });
       if (typeof columns !== 'number') throw notCounts(part);
@@ -72,6 +68,15 @@ export function sumCounts(parts: Iterable<Counts>): Counts {
     }
     return whole;
   });
+}
+
+function checkPartCount(count: number): void {
+  if (count > MAX_PARTS)
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: 'sumCounts',
+      expected: `the counts of at most ${MAX_PARTS} parts`,
+      received: 'more',
+    });
 }
 
 function addCounts(whole: RowCounts, part: unknown, { tokens, rows }: RowCounts): void {

@@ -97,8 +97,7 @@ export class KeyMapper {
         expected: 'a name and a KeyMapper',
         received: `${describeValue(backend)} and ${describeValue(mapper)}`,
       });
-    const current = mappers.get(backend);
-    checkFree('backend', backend, current !== undefined && current !== mapper, options);
+    checkFree('backend', backend, mappers.get(backend), mapper, options);
     mappers.set(backend, mapper);
   }
 }

@@ -108,9 +108,9 @@ function reportOf(found: readonly Found[]): LossReport {
     checks,
     toString: () =>
       checks
-        .map(({ name, ok, skipped, detail }) => {
-          const outcome = skipped ? 'skipped' : ok ? 'ok' : 'FAILED';
-          return `${outcome.padEnd(7)} ${name}: ${detail}`;
+        .map((check) => {
+          const outcome = check.skipped ? 'skipped' : check.ok ? 'ok' : 'FAILED';
+          return `${outcome.padEnd(7)} ${check.name}: ${check.detail}`;
         })
         .join('\n'),
   };

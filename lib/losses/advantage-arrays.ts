@@ -47,14 +47,7 @@ export function* readNamedRewards(
     yield* inSlices(rows, (begin, end) => {
       for (let index = begin; index < end; index++) {
         const reward = numbers[index]!;
-        if (!Number.isFinite(reward))
-          throw new LossError('ERR_INVALID_INPUT', {
-            key: found.key,
-            index,
-            expected: 'a finite number',
-            received: String(reward),
-            hint: Number.isNaN(reward) ? hint : undefined,
-          });
+        if (!Number.isFinite(reward)) throw notFinite(found.key, index, reward, hint);
         rewards[k * rows + index] = reward;
       }
     });
@@ -108,18 +101,21 @@ export function nonFiniteError(
   if (source === undefined) return errorIn(name);
   const { batch, native } = source;
   const key = find(batch, mapper.keys(name))?.key ?? name;
-  const errorAt = (index: number, value: number) =>
-    new LossError('ERR_INVALID_INPUT', {
-      key,
-      index,
-      expected: 'a finite number',
-      received: String(value),
-      hint: Number.isNaN(value) ? hint : undefined,
-    });
+  const errorAt = (index: number, value: number) => notFinite(key, index, value, hint);
   if (name === 'rewards') return errorAt(row, native.rewards![row]!);
   if (name === 'reward_baselines') return errorAt(row, native.baselines![row]!);
   const found = firstNonFinite(source, (ADVANTAGE_COLUMNS as readonly string[]).indexOf(name), row, masked);
   return found ? errorAt(found.index, found.value) : errorIn(key);
+}
+
+function notFinite(key: string, index: number, value: number, hint: string | undefined): LossError {
+  return new LossError('ERR_INVALID_INPUT', {
+    key,
+    index,
+    expected: 'a finite number',
+    received: String(value),
+    hint: Number.isNaN(value) ? hint : undefined,
+  });
 }
 
 function firstNonFinite({ native, layout }: HostSource, slot: number, row: number, masked: boolean) {

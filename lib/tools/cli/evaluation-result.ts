@@ -5,7 +5,7 @@ import type {
   MicroBatchComparison,
   SubjectEvaluation,
 } from '../parts/index.js';
-import { widthOf, wrapped } from './lines.js';
+import { fitted } from './lines.js';
 import { csv, type Printable, readable, styled, table, twoColumns, type Value } from './output.js';
 import type { TitledSubject } from './typed-subjects.js';
 
@@ -102,7 +102,7 @@ function describe(evaluation: Evaluation, quiet: boolean): string {
   const notes = [
     ...(!algorithm && advantages === 'grpo' ? [GRPO_NOTE] : []),
     ...(!algorithm && gradEntropyNorm !== undefined ? [ENTROPY_NOTE] : []),
-  ].flatMap((note) => wrapped(note, widthOf(process.stdout)));
+  ].map((note) => fitted(note));
   return quiet || notes.length === 0 ? lines : `${lines}\n\n${styled('dim', notes.join('\n'))}`;
 }
 

@@ -33,6 +33,11 @@ export function wrapped(text: string, width: number): string[] {
   return text.length <= width ? [text] : inLines(text.split(' '), '', width);
 }
 
+/** Returns a text as a stream's terminal shows it: in lines that end between words. */
+export function fitted(text: string, stream: { columns?: number } = process.stdout): string {
+  return wrapped(text, widthOf(stream)).join('\n');
+}
+
 /** A column of a table, by its index, and its width in characters. */
 export interface FittedColumn {
   column: number;

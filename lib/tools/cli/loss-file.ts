@@ -58,13 +58,14 @@ function isLossClass(value: unknown): value is LossClass {
 
 function register(file: string, loss: LossClass): void {
   const { name } = loss.declaration;
-  const taken = [...POLICY_LOSS_FN.names(), ...POLICY_LOSS_FN.aliases().keys()];
-  const isTaken = taken.includes(name) && POLICY_LOSS_FN.get(name) !== loss;
-  if (isTaken)
-    throw new LossError('ERR_INVALID_OPTION', {
+  try {
+    POLICY_LOSS_FN.register(name, loss);
+  } catch (error) {
+    const details = {
       at: `${FLAG} ${file}`,
       expected: 'losses with names of their own',
       received: `'${name}', which is the name of another loss`,
-    });
-  POLICY_LOSS_FN.register(name, loss);
+    };
+    throw new LossError('ERR_INVALID_OPTION', details, { cause: error });
+  }
 }

@@ -3,7 +3,7 @@ import { fstatSync, writeFileSync } from 'node:fs';
 import { format } from 'node:util';
 import { LossError } from '../../base/errors.js';
 import { describeFailure } from '../rollouts/source.js';
-import { widthOf, wrapped } from './lines.js';
+import { fitted } from './lines.js';
 
 // All control characters, including line ends, and the characters that change the direction of text.
 const HIDDEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/gu;
@@ -46,7 +46,7 @@ export function note(message: string): void {
 
 /** Returns a line as stderr shows it: in several lines if it is a terminal. */
 export function onStderr(line: string): string {
-  return process.stderr.isTTY ? wrapped(line, widthOf(process.stderr)).join('\n') : line;
+  return process.stderr.isTTY ? fitted(line, process.stderr) : line;
 }
 
 /** Lets note() print what libraries write to the console as warnings, because it may contain text from a server. */

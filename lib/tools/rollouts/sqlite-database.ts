@@ -1,5 +1,5 @@
-// Opens SQLite databases: with Node's own SQLite, and on a Node without it with one that is compiled to WebAssembly. Nothing
-// is written beside a database.
+// Opens SQLite databases: with Node's own SQLite, and on a Node without it with one that is compiled to WebAssembly. No
+// file is written in the folder of a database.
 import { constants } from 'node:fs';
 import { copyFile, open, realpath, rm, stat, symlink } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
@@ -82,9 +82,10 @@ export async function openDatabase(file: string, name: string): Promise<Database
 }
 
 /**
- * Returns what to open so that SQLite writes nothing beside a database. It would create the files of a write-ahead log
- * even for readers. If there is no log, SQLite is told that nothing writes to the database. Otherwise the database and its
- * log are copied, as are a database and the journal of a change that was interrupted, which SQLite undoes in the copy.
+ * Returns the path of a database to open, such that SQLite writes no file in the folder of `file`. For a database with a
+ * write-ahead log, SQLite creates files even if it only reads. If it has no file of a log at the moment, the path tells
+ * SQLite that no program writes to the database. Otherwise the database and its log are copied. A database with the journal
+ * of an interrupted change is copied too, and SQLite undoes the change in the copy.
  * @param knowsUrls whether a database can be named by a URL.
  * @param isReadable returns whether a database without a log can be read as it is.
  */
@@ -94,7 +95,7 @@ async function withoutTraces(
   knowsUrls: boolean,
   isReadable: (path: string) => boolean,
 ): Promise<{ path: string; readOnly: boolean; remove(): Promise<void> }> {
-  // SQLite looks for the log beside the file that a link leads to.
+  // If `file` is a link, the log is in the folder of the file that it leads to.
   const real = await realpath(file);
   const asIs = { readOnly: true, remove: async () => {} };
   if (await isLogged(real)) {
@@ -195,10 +196,8 @@ async function openWithWebAssembly(file: string, name: string): Promise<Database
 // SQLite as WebAssembly can read neither a write-ahead log nor the journal of a change that was interrupted.
 async function checkJournal(file: string, name: string): Promise<void> {
   const hasLog = await isLogged(file);
-  const hasJournal = await stat(`${file}-journal`).then(
-    ({ size }) => size > 0,
-    () => false,
-  );
+  const journal = await statusOf(`${file}-journal`);
+  const hasJournal = journal !== undefined && journal.size > 0;
   if (!hasLog && !hasJournal) return;
   throw badFile(name, {
     expected: `Node 22.13 or later for a database with ${hasLog ? 'a write-ahead log' : 'an unfinished change'}`,

@@ -4,7 +4,7 @@ import { LossError } from '../../../index.js';
 import { type Candidate, type Identification, identify, TRAINER_NAMES } from '../../identify/index.js';
 import { grpoMethod, perToken } from '../../parts/advantage-method.js';
 import { type PackedRows, type RolloutPart, streamRollouts } from '../../rollouts/index.js';
-import { widthOf, wrapped } from '../lines.js';
+import { fitted } from '../lines.js';
 import { parseCount } from '../numbers.js';
 import { countsOf, csv, type Printable, readable, styled, table, type Value } from '../output.js';
 import {
@@ -210,7 +210,7 @@ function printable(
       return [
         table(head, inFull, 'left'),
         ...(left > 0 ? [dim(`${left} more that share a rank with these; --json lists them`)] : []),
-        ...[...report.notes, ...told].map(fitted),
+        ...[...report.notes, ...told].map((text) => fitted(text)),
         dim(`${tried} configurations in ${seconds.toFixed(1)} s, ${report.perSecond} a second; ${counts}`),
       ].join('\n\n');
     },
@@ -230,7 +230,6 @@ function listed(names: readonly string[]): string {
     : names.join(', ');
 }
 
-const fitted = (text: string) => wrapped(text, widthOf(process.stdout)).join('\n');
 const dim = (text: string) => styled('dim', fitted(text));
 
 // Returns a function that labels the candidates of a rank 1a, 1b and so on, so that a table in parts shows which is which.

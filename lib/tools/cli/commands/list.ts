@@ -4,7 +4,7 @@ import { unknownName } from '../../../base/errors.js';
 import { byFramework, ofFramework } from '../../../losses/frameworks.js';
 import { type CatalogueEntry, catalogue, differencesOf, KINDS, type Kind } from '../catalogue.js';
 import { helpAfter } from '../help.js';
-import { inLines, widthOf, wrapped } from '../lines.js';
+import { fitted, inLines, widthOf, wrapped } from '../lines.js';
 import { LOSS_FILE_OPTION } from '../loss-file.js';
 import {
   type Cell,
@@ -118,7 +118,7 @@ function overview(entries: readonly CatalogueEntry[]): string {
     const width = Math.min(Math.max(widthOf(process.stdout) - nameWidth - SOURCE_WIDTH - 2 * GAP, 20), 64);
     const rows = functions.map((entry) => [
       [entry.name, ...aliasLines(entry)],
-      [...inLines(entry.about.split(' '), '', width), ...detailLines(entry, width)],
+      [...wrapped(entry.about, width), ...detailLines(entry, width)],
       entry.source.split(', '),
     ]);
     return table(['name', 'what it is', 'source'], rows);
@@ -161,8 +161,7 @@ function sectionsOf(
 }
 
 function notes(...texts: readonly string[]): string {
-  const lines = texts.flatMap((text) => wrapped(text, widthOf(process.stdout)));
-  return styled('dim', lines.join('\n'));
+  return styled('dim', texts.map((text) => fitted(text)).join('\n'));
 }
 
 function aliasLines({ aliases = [] }: CatalogueEntry): Line[] {
@@ -181,7 +180,7 @@ function detailLines({ unlike, options, reads = [], metrics = {} }: CatalogueEnt
       const lines = inLines([`${title}:`, ...words.join(', ').split(' ')], '', width);
       return lines.length > DETAIL_LINES ? [...lines.slice(0, DETAIL_LINES - 1), '…'] : lines;
     });
-  const unlikeLines = differencesOf(unlike).flatMap((text) => inLines(text.split(' '), '', width));
+  const unlikeLines = differencesOf(unlike).flatMap((text) => wrapped(text, width));
   return [...unlikeLines, ...lists].map((text) => ({ text, style: 'dim' }));
 }
 
