@@ -36,6 +36,6 @@ export interface ObjectiveFromLogitsOptions extends FromLogitsOptions {
   seed?: number;
 }
 
-/** What the result has if a call requests a gradient in host memory and says nothing about gradEntropy. */
+/** The gradient with respect to the entropies, which a result has if `grad` is requested in host memory and `gradEntropy` is not given. */
 export type WithEntropies<R> = 'gradEntropy' extends keyof R ? unknown : OnHost<RequestOf<R, 'grad'>>;
 type OnHost<G> = [G] extends [DeviceRequest] ? unknown : GradientOf<'gradEntropy', G>;

@@ -1,7 +1,7 @@
 // Loads the native module. If the environment variable POLICY_LOSS_NATIVE is set, only the file that it names is tried,
 // such as a build with an emulated GPU. Otherwise these files are tried in order: a build from source, the prebuilt
-// binary for this platform, and a file that node-gyp-build finds elsewhere, such as beside the executable of a packaged
-// program.
+// binary for this platform, and a file that node-gyp-build finds elsewhere. It also looks in the folder of the executable,
+// which may be a packaged program.
 //
 // Using node-gyp-build alone has three disadvantages. It takes the first .node file that it finds, even if an older
 // version of the package built it. It recognises the C library musl by a file that only one Linux distribution has. And

@@ -1,8 +1,8 @@
 // Writes the entry points of the package into dist, after tsc.
 //
 // The code is an ES module, which Node's require() loads by the condition module-sync: a program that both imports and
-// requires the package has one copy of it. Some other loaders, such as Jest's, cannot require ES modules. For them, the
-// library stands beside each file a second time as CommonJS (.cjs).
+// requires the package has one copy of it. Some other loaders, such as Jest's, cannot require ES modules. For them, each
+// file of the library is also written as CommonJS, under the same name with the ending .cjs.
 //
 // TypeScript does not let the declarations of a CommonJS module refer to those of an ES module if `module` is node16. A
 // CommonJS declaration can be imported from everywhere. So the declarations are in dist/types, whose package.json makes

@@ -1,7 +1,7 @@
 // Limits what reading a file takes. A small file can name the same bytes, objects and rows again and again.
 import { badFile } from './source.js';
 
-/** What is left for one file, and for all files inside of it. */
+/** The memory and the work that a file may still take, together with all files inside it. */
 export class FileBudget {
   readonly #file: string;
   readonly #work: number;

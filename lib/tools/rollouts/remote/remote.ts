@@ -46,7 +46,7 @@ export function isNetworkFailure(error: unknown): boolean {
 /** How often a request is made until it counts as failed, and the pause after the first failure. Pauses double. */
 export const RETRIES = { tries: 6, pauseMs: 250 };
 
-/** What the files of servers may take. The command line sets it for the process. */
+/** The limits on files from servers. The command line sets them for the process. */
 export const DOWNLOADS = {
   /** The largest number of bytes of one file, or of one range of it. */
   maxBytes: 2 ** 36,
