@@ -90,6 +90,7 @@ export type {
   Requesting,
   Requests,
   Result,
+  ResultOf,
 } from './call/calls.js';
 export * from './define/index.js';
 export {

@@ -122,6 +122,53 @@ export class Registry<T> extends ClassRegistry<RegisteredClass<T>> {
   }
 }
 
+/** A registry that finds what several others have. What is registered in it goes to one of them. */
+export class CombinedRegistry<T> extends Registry<T> {
+  readonly #kind: string;
+  readonly #parts: readonly Registry<T>[];
+  readonly #partOf: (cls: RegisteredClass<T>) => Registry<T>;
+
+  /**
+   * @param kind what the classes are, for error messages.
+   * @param parts the other registries. Of the same aliases, that of the first one counts.
+   * @param partOf returns the registry to which a class belongs.
+   */
+  constructor(
+    kind: string,
+    parts: readonly Registry<T>[],
+    partOf: (cls: RegisteredClass<T>) => Registry<T>,
+  ) {
+    super(kind);
+    this.#kind = kind;
+    this.#parts = parts;
+    this.#partOf = partOf;
+  }
+
+  override get(name: string): RegisteredClass<T> {
+    const full = this.aliases().get(name) ?? name;
+    const part = this.#parts.find((each) => each.names().includes(full));
+    if (!part) throw unknownName('ERR_UNKNOWN_NAME', this.#kind, name, this.names(), this.aliases().keys());
+    return part.get(full);
+  }
+
+  override names(): string[] {
+    return this.#parts.flatMap((part) => part.names());
+  }
+
+  override aliases(): Map<string, string> {
+    const names = new Set(this.names());
+    const all = this.#parts.toReversed().flatMap((part) => [...part.aliases()]);
+    return new Map(all.filter(([alias]) => !names.has(alias)));
+  }
+
+  override register(name: string, cls: RegisteredClass<T>, options?: { replace?: boolean }): void {
+    const part = guarded(() => this.#partOf(cls));
+    const other = this.#parts.find((each) => each !== part && each.names().includes(name));
+    checkFree(this.#kind, name, other !== undefined, undefined);
+    part.register(name, cls, options);
+  }
+}
+
 /**
  * Creates an object of a class, as {@link Registry.create} does.
  * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`

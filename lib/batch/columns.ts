@@ -1,13 +1,13 @@
 // The table of all inputs of a batch besides its shape. What reads, copies, names or describes an input takes it from
 // here, so a new column is one more row. `npm run generate` writes native/generated/columns.h from it.
 import type { NativeAdvantageBatch } from '../../binding.js';
-import type { FloatColumn, MaskColumn, RowIds, RowNumbers } from './values.js';
+import type { FloatColumn, HalfColumn, MaskColumn, RowIds, RowNumbers } from './values.js';
 
 /** The TypeScript types of each type of input. */
 interface ValuesOfType {
   floats: FloatColumn;
   flags: MaskColumn;
-  numbers: RowNumbers;
+  numbers: RowNumbers | HalfColumn;
   ids: RowIds;
   step: number | ArrayLike<number>;
 }
@@ -16,8 +16,11 @@ interface ValuesOfType {
 interface InputRow {
   /** The type of its values: floats, flags (a mask), one number or id per row, or the step. */
   readonly type: keyof ValuesOfType;
-  /** Whether there is one value per token, one per row, or what the caller prefers. */
-  readonly per: 'token' | 'row' | 'either';
+  /**
+   * Whether there is one value per token, one per row, or what the caller prefers. 'pair' is one value per pair of rows, or
+   * one per row.
+   */
+  readonly per: 'token' | 'row' | 'either' | 'pair';
   /** A description of the values, which completes "expected …" in the error for a missing input. */
   readonly expected: string;
   /** A sentence about it without its shape, for the published declarations and docs/columns.md. */
@@ -36,6 +39,10 @@ interface InputRow {
   readonly advantage?: number;
   /** The index in NativeBatch.rowData, if losses read it of rows. */
   readonly row?: number;
+  /** The input whose place in NativeBatch.rowData it takes in the losses that read it. */
+  readonly takesPlaceOf?: 'group_ids';
+  /** The value of each row in a batch without the input; of ids, 'own' for an id of its own. Undefined if it is required. */
+  readonly absent?: number | 'own';
   /** The member of a native batch that has the input, if it has a member of its own. */
   readonly member?: keyof NativeAdvantageBatch;
 }
@@ -147,7 +154,7 @@ export const INPUTS = {
     type: 'numbers',
     per: 'row',
     expected: 'a reward per row',
-    help: 'the reward of each row, for advantage functions',
+    help: 'the reward of each row, for advantage functions, and for losses of reward models. The gradients of these are taken with respect to it',
     hint: UNSCORED,
     file: 'reward',
     row: 0,
@@ -172,9 +179,24 @@ export const INPUTS = {
     type: 'floats',
     per: 'token',
     expected: "a critic's value per token",
-    help: "a critic's estimate of the value at each token",
+    help: "a critic's estimate of the value at each token. The gradients of value losses are taken with respect to it",
     file: 'values',
+    loss: 10,
     advantage: 3,
+  },
+  old_values: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a value per token',
+    help: "the critic's estimate of the value at each token when the returns were computed",
+    loss: 11,
+  },
+  returns: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a return per token',
+    help: 'the return at each token, which the critic is to estimate',
+    loss: 12,
   },
   sum_pi_squared: {
     type: 'floats',
@@ -223,13 +245,36 @@ export const INPUTS = {
     file: 'log_z',
     row: 3,
   },
+  sample_mask: {
+    type: 'flags',
+    per: 'pair',
+    expected: 'a mask per row or pair',
+    help: '0 leaves out a row, or a pair of rows. If it is absent, all rows count. Read by losses that say so',
+    absent: 1,
+    row: 4,
+  },
+  margin: {
+    type: 'numbers',
+    per: 'pair',
+    expected: 'a margin per pair',
+    help: 'by how much the reward of the chosen row of each pair should exceed that of the rejected row. If it is absent, all margins are 0',
+    absent: 0,
+    row: 5,
+  },
+  loss_mask_sum: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a number of tokens per row',
+    help: "the number of unmasked tokens of each row's whole episode. Read by rlinf/value",
+    row: 6,
+  },
   group_ids: {
     type: 'ids',
     per: 'row',
     expected: 'an id per row, equal within a group',
     help: 'an id for each row. Rows that answer the same prompt have the same id and form a group',
     file: 'task_id',
-    row: 4,
+    row: 7,
     member: 'groups',
   },
   run_ids: {
@@ -239,6 +284,21 @@ export const INPUTS = {
     help: 'an id for each row. Rows of a group with the same id are the steps of one run',
     file: 'run_id',
     member: 'runs',
+  },
+  rollout_ids: {
+    type: 'ids',
+    per: 'row',
+    expected: 'an id per row, equal within a rollout',
+    help: 'an id for each row. Rows with the same id are the samples of one rollout. If it is absent, each row is a rollout of its own. Read by slime/value and miles/value',
+    absent: 'own',
+    takesPlaceOf: 'group_ids',
+  },
+  attention_mask: {
+    type: 'flags',
+    per: 'token',
+    expected: 'a mask per token',
+    help: '0 at the tokens that are padding. Read by easyr1/value for its explained variance, for which action_mask stands in',
+    member: 'mask',
   },
   expert_mask: {
     type: 'flags',
@@ -291,7 +351,7 @@ export type RowColumnName = Exclude<RowDataName, 'group_ids'>;
 /** The name of an input, other than the action mask, that advantage functions read. */
 export type AdvantageInput =
   | AdvantageColumnName
-  | Exclude<InputWith<'member'>, 'action_mask' | 'expert_mask'>;
+  | Exclude<InputWith<'member'>, 'action_mask' | 'attention_mask' | 'expert_mask'>;
 
 /** The names of all inputs. */
 export const INPUT_NAMES = Object.keys(INPUTS) as InputName[];

@@ -330,13 +330,15 @@ export function* readRowNumbers(
   rows: number,
   hint?: string,
 ): Steps<Float64Array> {
+  const tagged = Array.isArray(value) ? undefined : taggedFloats(key, value);
+  if (tagged) return yield* widened(key, tagged, rows);
   const isFloat64 = isFloat64Array(value);
   const isTyped = isFloat64 || isFloat32Array(value);
   if (isTyped) checkAttached(key, value);
   else if (!Array.isArray(value))
     throw new LossError('ERR_INVALID_INPUT', {
       key,
-      expected: 'a number per row (Float64Array, Float32Array or numbers)',
+      expected: 'a number per row (Float64Array, Float32Array, { data, dtype } or numbers)',
       received: describeValue(value),
     });
   checkRows(key, value.length, rows);
@@ -345,6 +347,30 @@ export function* readRowNumbers(
   const copy: Copy<readonly unknown[], Float64Array> = (...given) => copyNumbers(...given, hint);
   yield* isTyped ? copyList(key, value, numbers, copyFloats) : copyList(key, value, numbers, copy);
   return numbers;
+}
+
+// Widens one float per row to float64.
+function* widened(key: string, { data, dtype }: TaggedFloats, rows: number): Steps<Float64Array> {
+  checkAttached(key, data);
+  checkRows(key, data.length, rows);
+  const numbers = newArray(key, rows, () => new Float64Array(rows));
+  yield* inSlices(rows, (begin, end) => {
+    for (let row = begin; row < end; row++)
+      numbers[row] = dtype === 'float32' ? data[row]! : fromHalf(data[row]!, dtype);
+  });
+  return numbers;
+}
+
+// The numbers of bits of the fractions of 16-bit floats, and what their exponents are biased by.
+const HALVES = { float16: { fraction: 10, bias: 15 }, bfloat16: { fraction: 7, bias: 127 } };
+
+function fromHalf(bits: number, dtype: keyof typeof HALVES): number {
+  const { fraction, bias } = HALVES[dtype];
+  const sign = bits >> 15 ? -1 : 1;
+  const exponent = (bits & 0x7fff) >> fraction;
+  const mantissa = (bits & ((1 << fraction) - 1)) / 2 ** fraction;
+  if (exponent === 2 * bias + 1) return mantissa === 0 ? sign * Number.POSITIVE_INFINITY : Number.NaN;
+  return sign * (exponent === 0 ? mantissa * 2 ** (1 - bias) : (1 + mantissa) * 2 ** (exponent - bias));
 }
 
 /**

@@ -52,11 +52,18 @@ export interface Reads {
    */
   order?: 'loss' | 'advantage';
   /**
+   * Whether the function reads only numbers of rows, in a loss of rewards. The rows then have no tokens: native code gets
+   * one masked token for each. Without a shape, the batch has as many rows as rewards.
+   */
+  ofRows?: boolean;
+  /**
    * Stores a float column that is not in host memory in a native batch, and returns true. Returns false for any other
    * value. Only a batch that is uploaded may have such columns.
    */
   setElsewhere?: SetColumn;
 }
+
+const MASKS = ['action_mask', 'expert_mask'] as const satisfies readonly InputName[];
 
 /** A batch from host memory that was checked and converted for native calls. */
 export interface HostInput {
@@ -95,29 +102,32 @@ export class BatchReader {
   readonly #needed: readonly InputName[];
   readonly #forAdvantage: boolean;
   readonly #readsStep: boolean;
+  readonly #ofRows: boolean;
   readonly #setElsewhere: SetColumn | undefined;
   // The index in #entries of token_level_rewards, or -1. In a batch without them, #rewards replaces that entry.
   readonly #tokenRewards: number;
   readonly #rewards: ReaderEntry;
 
   constructor(mapper: KeyMapper, reads: Reads) {
-    const { inputs, optional = [], perToken = ['logprob'], order = 'loss', setElsewhere } = reads;
+    const { inputs, optional = [], perToken = ['logprob'], order = 'loss', setElsewhere, ofRows = false } = reads;
     const slots: readonly string[] = order === 'advantage' ? ADVANTAGE_COLUMNS : COLUMNS;
     this.separatesExperts = inputs.includes('expert_mask');
     this.#mapper = mapper;
     this.#forAdvantage = order === 'advantage';
     this.#readsStep = inputs.includes('step');
+    this.#ofRows = ofRows;
     this.#setElsewhere = setElsewhere;
     this.#needed = inputs.filter((name) => name !== 'step');
-    const masks = order === 'loss' ? inputs.filter((name) => name.endsWith('_mask')) : [];
-    const others = this.#needed.filter((name) => !masks.includes(name));
+    const masks = MASKS.filter((name) => order === 'loss' && inputs.includes(name));
+    const others = this.#needed.filter((name) => !(masks as readonly InputName[]).includes(name));
     const entry = (name: InputName) => ({
       name,
       keys: mapper.keys(name),
       optional: optional.includes(name),
       mayBePerRow: order === 'loss' && !perToken.includes(name),
       slot: slots.indexOf(name),
-      rowSlot: order === 'loss' ? (ROW_DATA as readonly string[]).indexOf(name) : -1,
+      rowSlot:
+        order === 'loss' ? (ROW_DATA as readonly string[]).indexOf(inputRow(name).takesPlaceOf ?? name) : -1,
     });
     this.#entries = [...others, ...optional, ...masks].map(entry);
     this.#tokenRewards = this.#entries.findIndex(({ name }) => name === 'token_level_rewards');
@@ -137,7 +147,7 @@ export class BatchReader {
    */
   checkPresent(has: (name: InputName) => boolean, place: string): void {
     for (const name of this.#needed)
-      if (!has(name) && !(name === 'token_level_rewards' && has('rewards')))
+      if (!has(name) && !(name === 'token_level_rewards' && has('rewards')) && !hasDefault(name))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${place}`);
   }
 
@@ -163,18 +173,25 @@ export class BatchReader {
     const found = this.#entries.map(({ keys }) => findHeld(batch, keys));
     const entries = this.#withRewards(batch, found);
     const step = this.#readsStep ? find(batch, this.#mapper.keys('step')) : undefined;
-    const layout = yield* readLayout(batch, found[0]?.value ?? nestedIn(batch, this.#mapper));
+    const layout = this.#ofRows
+      ? yield* layoutOfRows(batch, found[0]?.value)
+      : yield* readLayout(batch, found[0]?.value ?? nestedIn(batch, this.#mapper));
     const native = this.#forAdvantage ? emptyAdvantageBatch(layout) : emptyBatch(layout);
     for (let i = 0; i < found.length; i++) {
       const input = found[i];
       const entry = entries[i]!;
       if (!input && entry.name === 'action_mask') native.mask = yield* onesFor(layout, conversions);
+      else if (!input && hasDefault(entry.name)) setRowData(native, entry, defaultsOf(entry.name, layout.rows));
       else if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
       if (!input || isReady(native, entry, input.value, layout)) continue;
       const { slot, mayBePerRow } = entry;
       if (slot >= 0 && this.#setElsewhere?.(native, slot, input.key, input.value, layout, mayBePerRow))
         continue;
       yield* convert(native, entry, input, layout, conversions);
+    }
+    if (this.#ofRows) {
+      native.data[0] = new Float32Array(layout.rows);
+      native.mask = new Uint8Array(layout.rows);
     }
     if (!this.#readsStep) return { native, layout, step: undefined };
     if (!step) throw missingInput(this.#mapper, 'step');
@@ -272,12 +289,37 @@ function* convert(
     native.data[entry.slot] = data;
     native.dtypes[entry.slot] = dtype;
   } else if (entry.rowSlot >= 0) {
-    native.rowData ??= new Array(ROW_DATA.length).fill(undefined);
-    native.rowData[entry.rowSlot] =
-      converted instanceof Int32Array ? yield* nextInGroups(converted) : (converted as Float64Array);
+    const values = converted instanceof Int32Array ? yield* nextInGroups(converted) : converted;
+    setRowData(native, entry, values instanceof Float64Array ? values : Float64Array.from(values as Uint8Array));
   } else {
     (native as unknown as Record<string, unknown>)[inputRow(entry.name).member!] = converted;
   }
+}
+
+function setRowData(native: NativeBatch, { rowSlot }: ReaderEntry, values: Float64Array): void {
+  native.rowData ??= new Array(ROW_DATA.length).fill(undefined);
+  native.rowData[rowSlot] = values;
+}
+
+/** Returns whether a batch may lack an input of rows, because the table has a value for it. */
+export function hasDefault(name: InputName): boolean {
+  return inputRow(name).absent !== undefined;
+}
+
+function defaultsOf(name: InputName, rows: number): Float64Array {
+  const { absent } = inputRow(name);
+  const values = new Float64Array(rows);
+  if (absent !== 'own') return values.fill(absent!);
+  for (let row = 0; row < rows; row++) values[row] = row;
+  return values;
+}
+
+function* layoutOfRows(batch: Batch, numbers: unknown): Steps<Layout> {
+  const isTagged = typeof numbers === 'object' && numbers !== null && 'data' in numbers;
+  const length = ((isTagged ? numbers.data : numbers) as Partial<ArrayLike<unknown>> | undefined)?.length;
+  const hasLayout = find(batch, ['shape', ...CU_SEQLENS]) !== undefined;
+  const rows = hasLayout ? (yield* readLayout(batch)).rows : Number(length ?? 0);
+  return { rows, rowLength: 1, tokens: rows, offsets: undefined };
 }
 
 // Returns the index of the next row of each row's group. After the last row of a group comes its first.
@@ -308,10 +350,32 @@ function convertedInput(
   layout: Layout,
 ): Steps<Converted> {
   const { type, per, hint } = inputRow(name);
+  if (per === 'pair') return readOfPairs(key, value, layout, type === 'flags');
   if (type === 'flags') return readMask(key, value, layout, per === 'row' ? 'row' : 'token');
   if (type === 'numbers') return readRowNumbers(key, value, layout.rows, hint);
   if (type === 'ids') return readRowIds(key, value, layout.rows);
   return readFloats(key, value, layout, mayBePerRow);
+}
+
+// Reads one number or flag per row, or one per pair, which both rows get.
+function* readOfPairs(
+  key: string,
+  value: unknown,
+  layout: Layout,
+  isFlags: boolean,
+): Steps<Float64Array | Uint8Array> {
+  const { rows } = layout;
+  const isPerPair = rows % 2 === 0 && (value as ArrayLike<unknown> | null)?.length === rows / 2 && rows > 0;
+  const length = isPerPair ? rows / 2 : rows;
+  const values = isFlags
+    ? yield* readMask(key, value, { ...layout, rows: length }, 'row')
+    : yield* readRowNumbers(key, value, length);
+  if (!isPerPair) return values;
+  const ofRows = new Float64Array(rows);
+  yield* inSlices(rows, (begin, end) => {
+    for (let row = begin; row < end; row++) ofRows[row] = values[row >> 1]!;
+  });
+  return ofRows;
 }
 
 /** Returns the error for a missing input. It lists all keys under which a batch may have the input. */

@@ -111,6 +111,21 @@ export interface LossResult<M = Metrics> extends Result<M> {
   gradLogZ?: Float32Array;
 }
 
+/** The result of a loss whose gradient is that by another column than logprob. K is the gradient's key. */
+export type ResultOf<K extends string, M = Metrics> = Pick<Result<M>, 'loss' | 'metrics' | 'part'> & {
+  /** The gradient by the loss's column, if the call requested it with `grad`. */
+  [P in K]?: Float32Array;
+} & {
+  /** The same in 16 bits, if the call requested it so. */
+  [P in K as `half${Capitalize<P>}`]?: HalfColumn;
+} & {
+  /** The same on the device, if the call requested it there. */
+  [P in K as `device${Capitalize<P>}`]?: DeviceGradient;
+};
+
+/** What a result with the gradient K certainly has, because its call requested it with `grad`. */
+export type RequestedOf<K extends string, R> = GradientOf<K, RequestOf<R, 'grad'>> & RequestedPart<R>;
+
 /** The options of a call that request something. The type of those that were given tells what the result has. */
 export interface Requests
   extends Pick<LossComputeSyncOptions, 'grad' | 'gradEntropy' | 'gradLogZ' | 'part'> {}
@@ -128,7 +143,9 @@ export type Requesting<R, O> = [R] extends [never] ? R : O;
 export type Requested<R> = GradientOf<'grad', RequestOf<R, 'grad'>> &
   GradientOf<'gradEntropy', RequestOf<R, 'gradEntropy'>> &
   GradientOf<'gradLogZ', RequestOf<R, 'gradLogZ'>> &
-  (RequestOf<R, 'part'> extends true ? { part: Float64Array } : unknown);
+  RequestedPart<R>;
+
+type RequestedPart<R> = RequestOf<R, 'part'> extends true ? { part: Float64Array } : unknown;
 
 /** The type of an option that R certainly has; false for another one. */
 export type RequestOf<R, Key extends string> = [R] extends [Record<Key, infer G>] ? G : false;

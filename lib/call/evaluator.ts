@@ -20,6 +20,7 @@ import { type Forms, type NativeForm, NativeForms } from './forms.js';
 import {
   addGradient,
   type Gradients,
+  gradArray,
   gradientArray,
   gradientsOf,
   nativeArray,
@@ -68,24 +69,36 @@ export interface ReadLoss<R> {
   compute(): Steps<R>;
 }
 
+/**
+ * What the option `grad` requests of a function: where native code writes it, and the key of the result. `grad` is by
+ * logprob; the options gradEntropy and gradLogZ then request further gradients. The others are by entropy, values and
+ * rewards.
+ */
+const GRADIENTS = {
+  grad: { array: 'grad', key: 'grad' },
+  gradEntropy: { array: 'gradEntropy', key: 'grad' },
+  gradValues: { array: 'grad', key: 'gradValues' },
+  gradRewards: { array: 'gradLogZ', key: 'gradRewards' },
+} as const;
+export type GradientKey = keyof typeof GRADIENTS;
+
 /** Computes one native function on batches. */
 export class Evaluator {
   readonly #forms: NativeForms;
   readonly #reader: BatchReader;
-  readonly #gradKey: 'grad' | 'gradEntropy';
+  readonly #gradKey: GradientKey;
   readonly #correction: Correction | undefined;
   /** Whether the function reduces over all rows of a batch, so that the batch cannot be computed in parts. */
   readonly readsWholeBatch: boolean;
 
   /**
-   * @param gradKey the gradient that the option `grad` requests: `grad` is with respect to logprob, `gradEntropy` with
-   * respect to entropy.
+   * @param gradKey the gradient that the option `grad` requests.
    * @param correction computes the mask and the weights with which compute() computes the function.
    */
   constructor(
     spec: NativeFunctionSpec | Forms,
     reader: BatchReader,
-    gradKey: 'grad' | 'gradEntropy' = 'grad',
+    gradKey: GradientKey = 'grad',
     correction?: Correction,
   ) {
     this.#forms = new NativeForms(spec);
@@ -231,8 +244,11 @@ export class Evaluator {
   }
 
   #gradients(input: Input, options: WantedGradients): Gradients {
+    const { array } = GRADIENTS[this.#gradKey];
     if (this.#gradKey === 'grad') return gradientsOf(input, options);
-    return { gradEntropy: gradientArray(input, options.grad, 'grad') };
+    if (array !== 'gradLogZ') return { [array]: gradientArray(input, options.grad, 'grad') };
+    const wanted = options.grad as boolean | Float32Array | undefined;
+    return { gradLogZ: gradArray(input.layout, wanted, 'grad', 'row') };
   }
 
   #call(form: NativeForm, { input, gradients, options, coefficients, fused }: ReadCall): NativeCall {
@@ -278,13 +294,11 @@ export class Evaluator {
       if (exists) metrics[names[i]!] = values[i]!;
     }
     const result: LossResult<M> = { loss: values[0]!, metrics: metrics as M };
-    const { grad, gradEntropy, gradLogZ } = gradients;
-    if (this.#gradKey === 'gradEntropy') {
-      addGradient(result, 'grad', gradEntropy);
-    } else {
-      addGradient(result, 'grad', grad);
-      addGradient(result, 'gradEntropy', gradEntropy);
-      if (gradLogZ) result.gradLogZ = gradLogZ;
+    const { array, key } = GRADIENTS[this.#gradKey];
+    addGradient(result, key, gradients[array]);
+    if (this.#gradKey === 'grad') {
+      addGradient(result, 'gradEntropy', gradients.gradEntropy);
+      addGradient(result, 'gradLogZ', gradients.gradLogZ);
     }
     if (part) result.part = markForm(part, number);
     return result;

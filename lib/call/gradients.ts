@@ -9,7 +9,7 @@ import { describeShape, type Layout } from '../batch/layout.js';
 import type { HalfColumn } from '../batch/values.js';
 import { DeviceGradient } from '../device/device-gradient.js';
 import type { Input } from '../device/input.js';
-import type { GradientRequest, HalfGradientRequest, LossResult } from './calls.js';
+import type { GradientRequest, HalfGradientRequest } from './calls.js';
 
 /** An array to which native code writes a gradient: in host memory, or on the device that computes the call. */
 export type GradientArray = Float32Array | HalfColumn | DeviceGradient;
@@ -140,13 +140,14 @@ function dtypeCode(array: GradientArray | undefined): number {
 
 /** Adds a gradient to a result, under the key for its place. */
 export function addGradient(
-  result: LossResult<unknown>,
-  key: 'grad' | 'gradEntropy',
+  result: object,
+  key: 'grad' | 'gradEntropy' | 'gradLogZ' | 'gradValues' | 'gradRewards',
   array: GradientArray | undefined,
 ): void {
-  if (array instanceof DeviceGradient) result[key === 'grad' ? 'deviceGrad' : 'deviceGradEntropy'] = array;
-  else if (ArrayBuffer.isView(array)) result[key] = array;
-  else if (array) result[key === 'grad' ? 'halfGrad' : 'halfGradEntropy'] = array;
+  if (!array) return;
+  const place = array instanceof DeviceGradient ? 'device' : ArrayBuffer.isView(array) ? '' : 'half';
+  const at = place === '' ? key : `${place}${key[0]!.toUpperCase()}${key.slice(1)}`;
+  (result as Record<string, GradientArray>)[at] = array;
 }
 
 /**

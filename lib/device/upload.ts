@@ -7,7 +7,8 @@ import { type Batch, find } from '../batch/batch.js';
 import { COLUMNS, INPUT_NAMES, type InputName, inputRow, ROW_DATA } from '../batch/columns.js';
 import { PER_ROW } from '../batch/convert.js';
 import { KeyMapper } from '../batch/key-mapper.js';
-import { BatchReader, type Conversions, type HostInput, heldBatch } from '../batch/reader.js';
+import { CU_SEQLENS } from '../batch/layout.js';
+import { BatchReader, type Conversions, type HostInput, hasDefault, heldBatch } from '../batch/reader.js';
 import type { FloatColumn } from '../batch/values.js';
 import { requireCuda } from './device.js';
 import { DeviceBatch, ResidentValues } from './device-batch.js';
@@ -79,19 +80,22 @@ function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Step
   const isPresent = (name: InputName) =>
     batch !== null && typeof batch === 'object' && find(batch, mapper.keys(name)) !== undefined;
   const columns = COLUMNS.filter(isPresent);
-  // Losses that read data of rows read columns too.
-  const numbers = columns.length > 0 ? ROW_DATA.filter(isPresent) : [];
+  const hasRows = columns.length === 0 && isPresent('rewards') && !find(batch, ['shape', ...CU_SEQLENS]);
+  // Losses that read data of rows read columns too, except those of rewards.
+  const hasLosses = columns.length > 0 || hasRows;
+  const numbers = hasLosses ? ROW_DATA.filter((name) => isPresent(name) || hasDefault(name)) : [];
   // A batch without a mask gets one in which all tokens count.
-  const masks = MASKS.filter((name) => name === 'action_mask' || isPresent(name));
+  const masks = MASKS.filter((name) => (name === 'action_mask' && !hasRows) || isPresent(name));
   const conversions: Conversions = new Map();
   const setElsewhere = deviceColumnSetter(uploadTo);
   const step = batch && find(batch, mapper.keys('step'))?.value;
   const reader = new BatchReader(mapper, {
     inputs: [...columns, ...numbers, ...masks],
-    perToken: ['logprob', 'entropy'],
+    perToken: ['logprob', 'entropy', 'values'],
+    ofRows: hasRows,
     setElsewhere,
   });
-  const inputs = ADVANTAGE_INPUTS.filter(isPresent);
+  const inputs = hasRows ? [] : ADVANTAGE_INPUTS.filter(isPresent);
   const loss = yield* reader.read(batch as Batch, conversions);
   let advantage: NativeBatch | undefined;
   if (inputs.length > 0) {

@@ -6,7 +6,23 @@ const PAPERS = 'papers';
 const OWN = 'your own';
 
 /** The frameworks by the prefixes of their functions' names. */
-const BY_PREFIX: Readonly<Record<string, string>> = { verl: 'verl', trl: 'TRL' };
+const BY_PREFIX: Readonly<Record<string, string>> = {
+  verl: 'verl',
+  trl: 'TRL',
+  openrlhf: 'OpenRLHF',
+  nemo: 'NeMo-RL',
+  skyrl: 'SkyRL',
+  slime: 'slime',
+  miles: 'Miles',
+  areal: 'AReaL',
+  roll: 'ROLL',
+  rlinf: 'RLinf',
+  easyr1: 'EasyR1',
+  swift: 'ms-swift',
+  llamafactory: 'LLaMA-Factory',
+  openinstruct: 'open-instruct',
+  oat: 'oat',
+};
 
 /** The groups of functions, in the order of lists. */
 export const FRAMEWORKS: readonly string[] = [TRINITY, ...Object.values(BY_PREFIX), PAPERS, OWN];

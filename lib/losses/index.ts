@@ -1,8 +1,15 @@
 // All functions. Each table is a module of statements; the order of the tables and of their statements is the order of the
 // registries.
 
+import { CombinedRegistry, type Registry } from '../base/registry.js';
 import { ADVANTAGE_FN as ADVANTAGES, type AdvantageFn } from './advantage-fn.js';
 import * as advantages from './advantages.js';
+import {
+  REWARD_LOSS_FN as REWARD_LOSSES,
+  RewardLossFn,
+  VALUE_LOSS_FN as VALUE_LOSSES,
+  ValueLossFn,
+} from './column-loss-fn.js';
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
@@ -13,17 +20,21 @@ import * as clipping from './papers-clipping.js';
 import * as context from './papers-context.js';
 import * as offPolicy from './papers-off-policy.js';
 import { POLICY_LOSS_FN as POLICY_LOSSES, type PolicyLossFn } from './policy-loss-fn.js';
+import * as rewards from './rewards.js';
 import { type ByName, type NamedRegistry, register } from './statement.js';
 import * as trinity from './trinity.js';
 import * as rows from './trinity-rows.js';
 import * as trl from './trl.js';
 import * as trainers from './trl-trainers.js';
+import * as values from './values.js';
 import * as verl from './verl.js';
 import * as verlAdvantages from './verl-advantages.js';
 import * as corrections from './verl-corrections.js';
 import * as recipes from './verl-recipes.js';
 
 register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context);
+register(VALUE_LOSSES, values);
+register(REWARD_LOSSES, rewards);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
@@ -42,6 +53,12 @@ export interface PolicyLosses
       typeof clipping &
       typeof context
   > {}
+/** The value losses by name. */
+export interface ValueLosses extends ByName<typeof values> {}
+/** The losses of reward models by name. */
+export interface RewardLosses extends ByName<typeof rewards> {}
+/** All losses by name. Where losses of several kinds have the same alias, that of the first kind counts. */
+export interface Losses extends PolicyLosses, ValueLosses, RewardLosses {}
 /** The corrections by name. */
 export interface Corrections extends ByName<typeof corrections> {}
 /** The KL functions by name. */
@@ -55,6 +72,23 @@ type AnyMetrics = Partial<Record<string, number>>;
 
 /** The registry of the policy losses. */
 export const POLICY_LOSS_FN = POLICY_LOSSES as NamedRegistry<PolicyLossFn<AnyMetrics>, PolicyLosses>;
+/** The registry of the value losses. */
+export const VALUE_LOSS_FN = VALUE_LOSSES as NamedRegistry<ValueLossFn<AnyMetrics>, ValueLosses>;
+/** The registry of the losses of reward models. */
+export const REWARD_LOSS_FN = REWARD_LOSSES as NamedRegistry<RewardLossFn<AnyMetrics>, RewardLosses>;
+/** A loss of any kind. */
+export type AnyLossFn = PolicyLossFn<AnyMetrics> | ValueLossFn<AnyMetrics> | RewardLossFn<AnyMetrics>;
+/** The registry of all losses: policy losses, value losses and losses of reward models. It has what theirs have. */
+export const LOSS_FN = new CombinedRegistry<AnyLossFn>(
+  'loss',
+  [POLICY_LOSSES, VALUE_LOSSES, REWARD_LOSSES],
+  (cls) =>
+    cls.prototype instanceof ValueLossFn
+      ? (VALUE_LOSSES as Registry<AnyLossFn>)
+      : cls.prototype instanceof RewardLossFn
+        ? (REWARD_LOSSES as Registry<AnyLossFn>)
+        : POLICY_LOSSES,
+) as NamedRegistry<AnyLossFn, Losses>;
 /** The registry of the corrections. */
 export const CORRECTION_FN = CORRECTIONS as NamedRegistry<CorrectionFn<AnyMetrics>, Corrections>;
 /** The registry of the KL functions. */
@@ -75,6 +109,12 @@ export type {
 export { AdvantageFn } from './advantage-fn.js';
 export type { NormalisationOptions, StdCalLevel } from './advantage-options.js';
 export * from './advantages.js';
+export {
+  ColumnLossFn,
+  type ColumnLossOptions,
+  RewardLossFn,
+  ValueLossFn,
+} from './column-loss-fn.js';
 export {
   type CorrectionClass,
   type CorrectionComputeOptions,
@@ -113,12 +153,14 @@ export {
   PolicyLossFn,
   type PolicyLossOptions,
 } from './policy-loss-fn.js';
+export * from './rewards.js';
 export type { MetricsOf, NamedRegistry, OptionsOf } from './statement.js';
 export type { ClipRangeOptions } from './surrogate.js';
 export * from './trinity.js';
 export * from './trinity-rows.js';
 export * from './trl.js';
 export * from './trl-trainers.js';
+export * from './values.js';
 export * from './verl.js';
 export * from './verl-advantages.js';
 export * from './verl-corrections.js';

@@ -4,6 +4,8 @@
 export const LOSS = { unit: 'loss' };
 /** The metric is a fraction of the tokens. */
 export const FRACTION = { unit: 'fraction of tokens' };
+/** The metric is a fraction of the pairs of rows. */
+export const FRACTION_OF_PAIRS = { unit: 'fraction of pairs' };
 /** The metric is a mean of log-probabilities, of differences between them, or of entropies. */
 export const NATS = { unit: 'nats per token' };
 /** The metric is a ratio of probabilities. */

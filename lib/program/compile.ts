@@ -25,7 +25,7 @@ export interface CompiledLoss {
   readonly withGrad: NativeProgram;
   /** Computes the same bits of the loss and of the metrics. */
   readonly withoutGrad: NativeProgram;
-  /** The columns that the programs read, in native order. `logprob` is always among them. */
+  /** The columns that the programs read, in native order. Among them always is the one of the loss's gradient. */
   readonly columns: readonly ColumnName[];
   /** The data of rows that the programs read, in native order. */
   readonly rowColumns: readonly RowDataName[];
@@ -85,7 +85,8 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
   const precise = preciseSums(allUses);
   const withoutGrad = encode(withMetrics, metrics, allRows, precise);
   const withGrad = encode(allUses, metrics, allRows, precise);
-  const read = reachable([...operandsOf(Object.values(allUses).flat()), graph.column('logprob')]);
+  const { ofTokens } = graph.variables;
+  const read = reachable([...operandsOf(Object.values(allUses).flat()), ...(ofTokens ? [ofTokens] : [])]);
   return {
     withGrad: withGrad.program,
     withoutGrad: withoutGrad.program,
@@ -132,16 +133,20 @@ function addMetrics(graph: Graph, uses: Uses, metrics: LossNodes['metrics'], val
 
 // Adds the outputs of the gradients.
 function addGradients(graph: Graph, uses: Uses, derivatives: Derivatives, lowering: Lowering): Uses {
-  const { logprob, entropy, logZ } = derivatives;
-  const tokens = Object.entries({ grad: logprob, grad_entropy: entropy }).filter(([, node]) => node);
-  const [ofLogZ, ...ofTokens] = lowering.of([logZ ?? graph.constant(0), ...tokens.map(([, node]) => node!)]);
+  const { ofTokens, further, ofRows } = derivatives;
+  const tokens = Object.entries({ grad: ofTokens, grad_entropy: further }).filter(([, node]) => node);
+  const [perRow, ...perToken] = lowering.of([
+    ofRows ?? graph.constant(0),
+    ...tokens.map(([, node]) => node!),
+  ]);
   return {
     ...uses,
     tokens: [
       ...uses.tokens,
-      ...tokens.map(([op], i) => ({ op, out: 0, operands: factorsOf(graph, ofTokens[i]!) })),
+      ...tokens.map(([op], i) => ({ op, out: 0, operands: factorsOf(graph, perToken[i]!) })),
     ],
-    rows: logZ ? [...uses.rows, { op: 'grad_log_z', out: 0, operands: [ofLogZ!] }] : uses.rows,
+    // Native code calls the gradient of rows that of log_z, whatever the variable of the rows is.
+    rows: ofRows ? [...uses.rows, { op: 'grad_log_z', out: 0, operands: [perRow!] }] : uses.rows,
   };
 }
 

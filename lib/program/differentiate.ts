@@ -1,4 +1,4 @@
-// The derivatives of a loss by the log-probabilities, by the entropies and by log_z. Within a level, derivatives are
+// The derivatives of a loss by its variables: the log-probabilities, the entropies and log_z, or another column. Within a level, derivatives are
 // computed forwards: one tangent per node and variable. So a branch that was not chosen never counts, not even as
 // 0 · Infinity. From a reduction or scan to its operand, they are computed backwards: one adjoint per value.
 import type { Graph } from './graph.js';
@@ -19,12 +19,12 @@ import { tangentOf } from './tangents.js';
 
 /** The derivatives of the whole loss, which is Σ weight · loss over the tokens, plus Σ repeats · rowLoss over the rows. */
 export interface Derivatives {
-  /** By each token's log-probability. */
-  readonly logprob: Node;
+  /** By each token's variable, such as its log-probability; undefined if the loss has none. */
+  readonly ofTokens: Node | undefined;
   /** By each token's entropy; undefined if always 0. */
-  readonly entropy: Node | undefined;
-  /** By each row's log_z; undefined if always 0. */
-  readonly logZ: Node | undefined;
+  readonly further: Node | undefined;
+  /** By each row's variable, such as its log_z; undefined if always 0. */
+  readonly ofRows: Node | undefined;
 }
 
 export function differentiate(graph: Graph, loss: Node, rowLoss: Node): Derivatives {
@@ -52,11 +52,11 @@ class Differentiation {
       const adjoint = this.#adjoints.get(value);
       if (adjoint !== undefined) this.#spreadFrom(value, adjoint);
     }
-    const graph = this.#graph;
+    const { ofTokens, further, ofRows } = this.#graph.variables;
     return {
-      logprob: this.#adjoints.get(graph.column('logprob')) ?? graph.constant(0),
-      entropy: this.#adjoints.get(graph.column('entropy')),
-      logZ: this.#adjoints.get(graph.rowColumn('log_z')),
+      ofTokens: ofTokens && (this.#adjoints.get(ofTokens) ?? this.#graph.constant(0)),
+      further: further && this.#adjoints.get(further),
+      ofRows: ofRows && this.#adjoints.get(ofRows),
     };
   }
 

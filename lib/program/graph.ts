@@ -50,13 +50,47 @@ export interface BatchForm {
 
 const ANY_BATCH: BatchForm = { absent: [], perRow: [] };
 
+/**
+ * What losses are differentiated by: a column, of tokens or of rows, and for log-probabilities the entropies and log_z
+ * too.
+ */
+const VARIABLES = {
+  logprob: { ofTokens: 'logprob', further: 'entropy', ofRows: 'log_z' },
+  values: { ofTokens: 'values' },
+  rewards: { ofRows: 'rewards' },
+} as const satisfies Record<
+  string,
+  { readonly ofTokens?: ColumnName; readonly further?: ColumnName; readonly ofRows?: RowColumnName }
+>;
+/** The column by which a loss is differentiated. */
+export type Variable = keyof typeof VARIABLES;
+
 /** Creates the nodes of one loss, in simplified form. Nodes of different graphs must not be mixed. */
 export class Graph implements NodeFactory {
   readonly #nodes = new Map<string, Node>();
   readonly #form: BatchForm;
+  readonly #variables: {
+    readonly ofTokens?: ColumnName;
+    readonly further?: ColumnName;
+    readonly ofRows?: RowColumnName;
+  };
 
-  constructor(form: BatchForm = ANY_BATCH) {
+  constructor(form: BatchForm = ANY_BATCH, variable: Variable = 'logprob') {
     this.#form = form;
+    this.#variables = VARIABLES[variable];
+  }
+
+  /**
+   * The nodes by which the loss is differentiated: a column of tokens, a further one, and a column of rows. Undefined if
+   * there is none.
+   */
+  get variables(): { readonly [K in 'ofTokens' | 'further' | 'ofRows']: Node | undefined } {
+    const { ofTokens, further, ofRows } = this.#variables;
+    return {
+      ofTokens: ofTokens && this.column(ofTokens),
+      further: further && this.column(further),
+      ofRows: ofRows && this.rowColumn(ofRows),
+    };
   }
 
   constant(value: number): Node {
@@ -216,6 +250,14 @@ export class Graph implements NodeFactory {
     return a.isCondition ? a : this.apply('lt', this.constant(0), this.apply('abs', a));
   }
 
+  #isActive(op: Node['op'], operands: readonly Node[], value: number): boolean {
+    const { ofTokens, further, ofRows } = this.#variables;
+    if (op === 'column') return [ofTokens, further].some((name) => name && name === COLUMNS[value]);
+    if (op === 'row_column') return ofRows !== undefined && ROW_COLUMNS[value] === ofRows;
+    if (isScan(op)) return operands[0]!.isActive;
+    return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
+  }
+
   #rowInput(name: (typeof ROW_INPUTS)[number]): Node {
     return this.#intern('row_input', [], ROW_INPUTS.indexOf(name));
   }
@@ -232,7 +274,7 @@ export class Graph implements NodeFactory {
       operands,
       level: levelOf(op, operands),
       value,
-      isActive: isActive(op, operands, value),
+      isActive: this.#isActive(op, operands, value),
       isCondition: isCondition(op, operands, value),
       mayOverflow: mayOverflow(op, operands, value),
       isPositive: isPositive(op, operands, value),
@@ -265,13 +307,6 @@ const INACTIVE = new Set<string>([
   ...[...POSITION_OPS, ...BATCH_SELECTIONS],
   ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max', 'group_max'],
 ]);
-
-function isActive(op: Node['op'], operands: readonly Node[], value: number): boolean {
-  if (op === 'column') return COLUMNS[value] === 'logprob' || COLUMNS[value] === 'entropy';
-  if (op === 'row_column') return ROW_COLUMNS[value] === 'log_z';
-  if (isScan(op)) return operands[0]!.isActive;
-  return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
-}
 
 function isCondition(op: Node['op'], operands: readonly Node[], value: number): boolean {
   switch (op) {

@@ -78,7 +78,7 @@ export interface Node {
   readonly level: Level;
   /** The value of a constant, or the index of another leaf in the list of its kind: COLUMNS, ROW_INPUTS, …. */
   readonly value: number;
-  /** Whether the derivative by `logprob`, `entropy` or `log_z` can differ from 0. */
+  /** Whether the derivative by a variable of the loss can differ from 0. */
   readonly isActive: boolean;
   /** Whether the value is always 0 or 1. */
   readonly isCondition: boolean;

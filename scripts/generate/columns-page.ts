@@ -3,7 +3,7 @@ import { toCamelCase } from '../../lib/base/options.js';
 import { INPUT_NAMES, type InputName, inputRow } from '../../lib/batch/columns.js';
 import { table } from './table.js';
 
-const SHAPES = { token: '[B, T]', row: '[B]', either: '[B, T] or [B]' } as const;
+const SHAPES = { token: '[B, T]', row: '[B]', either: '[B, T] or [B]', pair: '[B] or [B / 2]' } as const;
 
 const code = (text: string | undefined) => (text === undefined ? '' : `\`${text}\``);
 

@@ -122,7 +122,7 @@ function keep(score: number, peak: number, source: RowSource, subjects: readonly
     place: part.places[row],
     length,
     peak,
-    reward: rewards?.[row],
+    reward: (rewards as ArrayLike<number> | undefined)?.[row],
     prompt: excerpt(prompt),
     response: excerpt(response),
     tokens: {
