@@ -19,8 +19,8 @@ import { tangentOf } from './tangents.js';
 
 /** The derivatives of the whole loss, which is Σ weight · loss over the tokens, plus Σ repeats · rowLoss over the rows. */
 export interface Derivatives {
-  /** By each token's variable, such as its log-probability; undefined if the loss has none. */
-  readonly ofTokens: Node | undefined;
+  /** By each token's variable, such as its log-probability; 0 if the loss has none. */
+  readonly ofTokens: Node;
   /** By each token's entropy; undefined if always 0. */
   readonly further: Node | undefined;
   /** By each row's variable, such as its log_z; undefined if always 0. */
@@ -54,7 +54,7 @@ class Differentiation {
     }
     const { ofTokens, further, ofRows } = this.#graph.variables;
     return {
-      ofTokens: ofTokens && (this.#adjoints.get(ofTokens) ?? this.#graph.constant(0)),
+      ofTokens: (ofTokens && this.#adjoints.get(ofTokens)) ?? this.#graph.constant(0),
       further: further && this.#adjoints.get(further),
       ofRows: ofRows && this.#adjoints.get(ofRows),
     };

@@ -88,10 +88,11 @@ struct Resident {
   void replace(DeviceBatch* losses, DeviceBatch* advantage) {
     replace(losses, &batch.view, columns);
     replace(advantage, &inputs.view.tokens, advantage_columns);
-    // Losses read the log-probabilities of the sampling policy and of the teacher too, so the batch has these
-    // only once.
+    // Losses read the log-probabilities of the sampling policy and of the teacher, and the values too, so the
+    // batch has these only once.
     inputs.view.tokens.column[kOldLogprobInput] = batch.view.column[kOldLogprob];
     inputs.view.tokens.column[kTeacherLogprobInput] = batch.view.column[kTeacherLogprob];
+    inputs.view.tokens.column[kValuesInput] = batch.view.column[kValues];
   }
 
   static void replace(DeviceBatch* from, BatchView* view, Shared<Buffer>* memory) {

@@ -32,7 +32,7 @@ constexpr unsigned kEveryColumn = (1u << kColumns) - 1;
 // Losses read the log-probabilities of the sampling policy and of the teacher too, so a resident batch
 // already has them.
 constexpr unsigned kColumnsOfAdvantages =
-    kEveryColumn & ~(1u << kOldLogprobInput | 1u << kTeacherLogprobInput);
+    kEveryColumn & ~(1u << kOldLogprobInput | 1u << kTeacherLogprobInput | 1u << kValuesInput);
 
 // Sends the columns that are in the set `columns` and that the host batch has.
 inline DeviceBatch send_columns(Channel& channel, const BatchView& host, unsigned columns,

@@ -177,7 +177,8 @@ const LossInfo* info_of(const Function& function) {
 
 unsigned columns_of(const Function& function) {
   unsigned columns = 0;
-  if (const LossInfo* info = info_of(function)) columns |= info->traits.all_columns();
+  if (const LossInfo* info = info_of(function))
+    columns |= function.program_loss ? info->traits.columns : info->traits.all_columns();
   if (function.weighted) columns |= reads(kWeights);
   if (function.has_kl()) {
     columns |= reads(kLogprob) | reads(kRefLogprob);

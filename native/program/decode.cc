@@ -79,7 +79,8 @@ class Checker {
     write(in_row ? &row_values_ : &batch_values_, x.out, kWritten);
   }
 
-  unsigned columns() const { return columns_; }
+  // A program that reads no column gets logprob, because passes over tokens read at least one.
+  unsigned columns() const { return columns_ != 0 ? columns_ : reads(kLogprob); }
   unsigned row_columns() const { return row_columns_; }
   int gathered() const {
     int gathered = 0;
@@ -217,7 +218,7 @@ class Checker {
   bool has_grad_ = false, has_other_grad_ = false;
   bool outputs_here_ = false;  // whether the segment has outputs
   bool has_ended_ = false;     // the last segment has begun
-  unsigned columns_ = reads(kLogprob), row_columns_ = 0;
+  unsigned columns_ = 0, row_columns_ = 0;
 };
 
 Instruction decode(const int32_t* numbers) {

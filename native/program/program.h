@@ -98,7 +98,7 @@ namespace policy_loss::program {
   /* Add a number, times how often the row counts, to the loss and to metric number `out`. In row segments */ \
   /* after the outputs. */                                                                             \
   X(row_loss, 1) X(row_metric, 1)                                                                      \
-  /* Output a row's gradient with respect to log_z. In row segments after the outputs. */              \
+  /* Output a row's gradient with respect to log_z, or to its reward in a loss of rewards. In row segments after the outputs. */ \
   X(grad_log_z, 1)                                                                                     \
   /* Output metric number `out` of the batch. In the batch segment after the outputs. */              \
   X(batch_metric, 1)
@@ -257,7 +257,7 @@ struct ProgramView {
   bool has_grad = false;        // whether it outputs gradients with respect to logprob
   bool has_other_grad = false;  // whether it outputs gradients with respect to other columns
   bool all_rows = false;        // whether rows without unmasked tokens take part
-  unsigned columns = 0;         // the columns that it reads, including logprob
+  unsigned columns = 0;         // the columns that it reads
   unsigned row_columns = 0;     // the row columns that it reads
 
   // Returns whether one of the segments [first, last) computes tokens.

@@ -34,7 +34,7 @@ function simplified(text: string): string {
 
 function derivative(text: string): string {
   const graph = new Graph();
-  return show(differentiate(graph, parse(graph, text), graph.constant(0)).ofTokens!);
+  return show(differentiate(graph, parse(graph, text), graph.constant(0)).ofTokens);
 }
 
 describe('Graph', () => {
