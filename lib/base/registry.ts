@@ -133,11 +133,7 @@ export class CombinedRegistry<T> extends Registry<T> {
    * @param parts the other registries. Of the same aliases, that of the first one counts.
    * @param partOf returns the registry to which a class belongs.
    */
-  constructor(
-    kind: string,
-    parts: readonly Registry<T>[],
-    partOf: (cls: RegisteredClass<T>) => Registry<T>,
-  ) {
+  constructor(kind: string, parts: readonly Registry<T>[], partOf: (cls: RegisteredClass<T>) => Registry<T>) {
     super(kind);
     this.#kind = kind;
     this.#parts = parts;

@@ -109,7 +109,14 @@ export class BatchReader {
   readonly #rewards: ReaderEntry;
 
   constructor(mapper: KeyMapper, reads: Reads) {
-    const { inputs, optional = [], perToken = ['logprob'], order = 'loss', setElsewhere, ofRows = false } = reads;
+    const {
+      inputs,
+      optional = [],
+      perToken = ['logprob'],
+      order = 'loss',
+      setElsewhere,
+      ofRows = false,
+    } = reads;
     const slots: readonly string[] = order === 'advantage' ? ADVANTAGE_COLUMNS : COLUMNS;
     this.separatesExperts = inputs.includes('expert_mask');
     this.#mapper = mapper;
@@ -181,7 +188,8 @@ export class BatchReader {
       const input = found[i];
       const entry = entries[i]!;
       if (!input && entry.name === 'action_mask') native.mask = yield* onesFor(layout, conversions);
-      else if (!input && hasDefault(entry.name)) setRowData(native, entry, defaultsOf(entry.name, layout.rows));
+      else if (!input && hasDefault(entry.name))
+        setRowData(native, entry, defaultsOf(entry.name, layout.rows));
       else if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
       if (!input || isReady(native, entry, input.value, layout)) continue;
       const { slot, mayBePerRow } = entry;
@@ -290,7 +298,11 @@ function* convert(
     native.dtypes[entry.slot] = dtype;
   } else if (entry.rowSlot >= 0) {
     const values = converted instanceof Int32Array ? yield* nextInGroups(converted) : converted;
-    setRowData(native, entry, values instanceof Float64Array ? values : Float64Array.from(values as Uint8Array));
+    setRowData(
+      native,
+      entry,
+      values instanceof Float64Array ? values : Float64Array.from(values as Uint8Array),
+    );
   } else {
     (native as unknown as Record<string, unknown>)[inputRow(entry.name).member!] = converted;
   }

@@ -190,7 +190,11 @@ export class NeMoRewardLossFn extends rewardLoss({
   source: ['NeMo-RL'],
   reads: ['sample_mask'],
   options: {
-    globalValidSeqs: number({ atLeast: 0, typical: [1, 32], help: 'the number of rows that count in all micro-batches' }),
+    globalValidSeqs: number({
+      atLeast: 0,
+      typical: [1, 32],
+      help: 'the number of rows that count in all micro-batches',
+    }),
   },
   metrics: {
     loss: LOSS,
@@ -246,7 +250,9 @@ export class LLaMAFactoryRewardLossFn extends rewardLoss({
 export class AReaLRewardLossFn extends rewardLoss({
   name: 'areal/reward',
   summary: `${BRADLEY_TERRY}, the mean over the pairs that count`,
-  details: ['A pair counts if the sample_mask of both rows is 1. AReaL leaves out pairs with an empty sequence.'],
+  details: [
+    'A pair counts if the sample_mask of both rows is 1. AReaL leaves out pairs with an empty sequence.',
+  ],
   source: ['AReaL'],
   reads: ['sample_mask'],
   options: {},

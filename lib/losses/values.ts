@@ -26,7 +26,7 @@ const NUMERICS = {
   range: 'any finite values and returns whose difference has a finite square',
   outside: 'squares overflow where the difference exceeds 1.8e19',
 };
-const CLIPPED_SQUARE = 'max((v − R)², (clip(v, old ± c) − R)²)';
+const CLIPPED_SQUARE = 'max((values − returns)², (clip(values, old_values ± c) − returns)²)';
 
 /** The clipped value loss as in verl. */
 export class VerlValueLossFn extends valueLoss({
@@ -240,7 +240,10 @@ const MEGATRON = {
   groups: 'rollout_ids',
   options: {
     valueClip: number({ ...RANGE, default: 0.2 }),
-    calculatePerTokenLoss: flag({ default: false, help: 'true: the sum over the tokens divided by Σ max(n, 1)' }),
+    calculatePerTokenLoss: flag({
+      default: false,
+      help: 'true: the sum over the tokens divided by Σ max(n, 1)',
+    }),
     globalBatchSize: integer({
       atLeast: 1,
       typical: [1, 32],
@@ -299,7 +302,8 @@ export class MilesValueLossFn extends valueLoss({
 /** The clipped value loss as in AReaL. */
 export class AReaLValueLossFn extends valueLoss({
   name: 'areal/value',
-  summary: 'ℓ = max(φ(v − R), φ(clip(v, old ± c) − R)), the mean over the tokens',
+  summary:
+    'ℓ = max(φ(values − returns), φ(clip(values, old_values ± c) − returns)), the mean over the tokens',
   details: ['φ(x) = ½x², or Huber’s loss with δ = 10.'],
   source: ['AReaL'],
   reads: ERROR_KEYS,
@@ -317,7 +321,11 @@ export class AReaLValueLossFn extends valueLoss({
   numerics: NUMERICS,
   formula: (symbols, { epsClip, lossFnType }) => {
     const { ofTokens } = meanWeights(symbols);
-    const { loss, clipped } = clippedError(symbols, epsClip, lossFnType === 'huber' ? huber(10) : halfSquared);
+    const { loss, clipped } = clippedError(
+      symbols,
+      epsClip,
+      lossFnType === 'huber' ? huber(10) : halfSquared,
+    );
     const mean = (x: Expression) => weightedSum(symbols, x, ofTokens);
     return {
       loss: loss.mul(ofTokens),
@@ -370,9 +378,9 @@ export class ROLLValueLossFn extends valueLoss({
 /** The clipped value loss as in RLinf. */
 export class RLinfValueLossFn extends valueLoss({
   name: 'rlinf/value',
-  summary: 'ℓ = max(h(v − R), h(clip(v, old ± c) − R)), h = Huber’s loss, the mean over the tokens',
+  summary: 'ℓ = max(h(values − returns), h(clip(values, old_values ± c) − returns)), h = Huber’s loss',
   details: [
-    'With max_episode_steps E, the loss of a token is multiplied by E/loss_mask_sum, and the mean is over all B·T tokens.',
+    'The loss is the mean over the tokens. With max_episode_steps E, the loss of a token is multiplied by E/loss_mask_sum, and the mean is over all B·T tokens.',
     'RLinf compares the clipped value with the bound, so critic/value_clip_ratio is 0, apart from its rounding errors.',
     'critic/explained_variance is 0 if all returns are equal.',
   ],
@@ -380,7 +388,12 @@ export class RLinfValueLossFn extends valueLoss({
   reads: [...ERROR_KEYS, 'loss_mask_sum'],
   options: {
     valueClip: number({ ...RANGE, default: 0.2 }),
-    huberDelta: number({ default: 10, above: 0, typical: [0.5, 10], help: 'where Huber’s loss becomes linear' }),
+    huberDelta: number({
+      default: 10,
+      above: 0,
+      typical: [0.5, 10],
+      help: 'where Huber’s loss becomes linear',
+    }),
     maxEpisodeSteps: integer({
       atLeast: 1,
       typical: [1, 64],
@@ -420,7 +433,9 @@ export class RLinfValueLossFn extends valueLoss({
 export class EasyR1ValueLossFn extends valueLoss({
   name: 'easyr1/value',
   summary: `ℓ = ½·${CLIPPED_SQUARE}, the mean over the tokens, or over all rows of means`,
-  details: ['The explained variance is over the tokens of attention_mask, which the environment wrote in part.'],
+  details: [
+    'The explained variance is over the tokens of attention_mask, which the environment wrote in part.',
+  ],
   source: ['EasyR1'],
   reads: [...ERROR_KEYS, 'attention_mask'],
   options: {

@@ -15,9 +15,12 @@ enum Column : unsigned {
   kTeacherLogprob,
   kOldEntropy,
   kClipCovKeys,
+  kValues,
+  kOldValues,
+  kReturns,
   kWeights,  // what the loss of each token is multiplied by; see Terms::weighted
 };
-constexpr int kColumns = 11;
+constexpr int kColumns = 14;
 
 // The columns of float64 numbers, one per row, that programs read. kNextInGroup has the index of the next row
 // of the row's group. After the last row of a group comes the first.
@@ -26,9 +29,12 @@ enum RowColumn : unsigned {
   kVStar,
   kProbability,
   kLogZ,
+  kSampleMask,
+  kMargin,
+  kLossMaskSum,
   kNextInGroup,
 };
-constexpr int kRowColumns = 5;
+constexpr int kRowColumns = 8;
 
 // The columns that advantage functions read. In BatchView::column they have indices of their own, so a
 // BatchView has either these columns or those that losses read.

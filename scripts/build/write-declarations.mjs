@@ -31,6 +31,14 @@ const KINDS = [
     stem: (name) => name.replace(/Fn$/, ''),
     metrics: (name) => `${name.replace(/(Policy)?LossFn$/, '')}Metrics`,
   },
+  ...['Value', 'Reward'].map((column) => ({
+    base: `${column}LossFn`,
+    module: './column-loss-fn.js',
+    declaration: 'FunctionDeclaration',
+    common: 'ColumnLossOptions',
+    stem: (name) => name.replace(/Fn$/, ''),
+    metrics: (name) => `${name.replace(/Fn$/, '')}Metrics`,
+  })),
   {
     base: 'CorrectionFn',
     module: './correction-fn.js',
@@ -262,11 +270,16 @@ ${members}}
 const VALUES = {
   floats: 'FloatColumn',
   flags: 'MaskColumn',
-  numbers: 'RowNumbers',
+  numbers: 'RowNumbers | HalfColumn',
   ids: 'RowIds',
   step: 'number | ArrayLike<number>',
 };
-const SHAPES = { token: 'Shape [B, T]', row: 'Shape [B]', either: 'Shape [B, T], or [B] for one per row' };
+const SHAPES = {
+  token: 'Shape [B, T]',
+  row: 'Shape [B]',
+  either: 'Shape [B, T], or [B] for one per row',
+  pair: 'Shape [B], or [B / 2] for one per pair of rows',
+};
 const inputs = Object.entries(INPUTS);
 const inputComment = ({ type, per, help }) => sentence(type === 'step' ? help : `${SHAPES[per]}: ${help}`);
 
@@ -287,7 +300,7 @@ writeInterface(
   'batch/batch',
   'BatchInputs',
   inputs.map(([name, input]) => [`${toCamelCase(name)}?`, inputComment(input), VALUES[input.type]]),
-  "import type { FloatColumn, MaskColumn, RowIds, RowNumbers } from './values.js';\n",
+  "import type { FloatColumn, HalfColumn, MaskColumn, RowIds, RowNumbers } from './values.js';\n",
 );
 writeInterface('batch/batch', 'TrinityColumns', [
   ['shape?', 'The shape [B, T], for B rows that are padded to T tokens each.', 'readonly [number, number]'],

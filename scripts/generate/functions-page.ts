@@ -8,6 +8,8 @@ import {
   type FunctionDeclaration,
   KL_FN,
   POLICY_LOSS_FN,
+  REWARD_LOSS_FN,
+  VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import { byFramework, frameworkOf, ofFramework } from '../../lib/losses/frameworks.js';
 import { table } from './table.js';
@@ -41,6 +43,15 @@ function functionsOf(title: string, registry: Describable): string[] {
   );
 }
 
+/** Returns one table of functions, of which each framework has one or two. */
+function inOneTable(title: string, registry: Describable): string {
+  const declared = registry.names().flatMap((name) => registry.get(name).declaration ?? []);
+  return table(
+    [title, 'class', 'what it computes', 'source'],
+    declared.map((declaration) => rowOf(declaration, registry)),
+  );
+}
+
 function rowOf({ name, summary, source, unlike = {} }: FunctionDeclaration, registry: Describable): string[] {
   const aliases = [...registry.aliases()].filter(([, of]) => of === name).map(([alias]) => alias);
   const differences = Object.entries(unlike).map(([other, what]) => `Differs from \`${other}\`: ${what}.`);
@@ -62,6 +73,10 @@ export function functionsPage(): string {
     INTRODUCTION,
     '## Policy losses',
     ...functionsOf('policy loss', POLICY_LOSS_FN),
+    '## Value losses',
+    inOneTable('value loss', VALUE_LOSS_FN),
+    '## Losses of reward models',
+    inOneTable('reward loss', REWARD_LOSS_FN),
     '## Corrections',
     ...functionsOf('correction', CORRECTION_FN),
     '## KL functions',

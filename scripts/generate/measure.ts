@@ -29,9 +29,12 @@ export interface Errors {
 /** The rounding errors for each range of inputs: of a token's value, of its gradient, and of sums over many tokens. */
 export type Measured = Record<Range, { value: Errors; grad?: Errors; sum?: Errors }>;
 
+/** The families whose errors are measured on batches of log-probabilities. */
+type MeasuredFamily = Extract<Family, 'policy' | 'kl' | 'entropy'>;
+
 /** A function with one set of arguments, whose errors can be measured. */
 export interface Measurable {
-  family: Family | 'advantage';
+  family: MeasuredFamily | 'advantage';
   name: string;
   /** The arguments that differ from the defaults. */
   args: Record<string, unknown>;
@@ -165,7 +168,7 @@ function drawnBatches(range: Range, rows: number, runs: number) {
 }
 
 function measureLoss(
-  family: Family,
+  family: MeasuredFamily,
   name: string,
   args: Record<string, unknown>,
   range: Range,

@@ -189,6 +189,12 @@ describe('forms of a batch', () => {
           proxLogprob: (column) => column,
           teacherLogprob: (column) => Float64Array.from(column),
           oldEntropy: (column) => Array.from(column),
+          values: (column) => ({
+            data: Uint16Array.from(column, (x) => toHalf(x, 'bfloat16')),
+            dtype: 'bfloat16',
+          }),
+          oldValues: (column) => Array.from(column),
+          returns: (column) => Float64Array.from(column),
         };
         assertSameBits(
           on.sync(withFloats(batch, (column, of) => types[of](column)) as Batch),

@@ -312,7 +312,7 @@ const SHAPES = [
   { cuSeqlens: Int32Array.of(0, 0, 0) },
 ];
 /** The losses that are not 0 without tokens: each pair has a margin of 0, and each row of FlowRL has a reward. */
-const NOT_ZERO = /dpo$/;
+const NOT_ZERO = /dpo$|\/reward/;
 
 /** Asserts that batches without tokens give zeros and empty arrays, and no NaN. */
 export function describeEmpty(): void {
@@ -341,7 +341,7 @@ export function describeEmpty(): void {
 
 /** Returns a batch of no tokens that has all columns. */
 function emptyBatch(layout: object, rows: number, ofRow: number): Batch {
-  const perToken = [...FLOAT_COLUMNS, 'tokenLevelRewards', 'values', 'sumPiSquared', 'rolloutIsWeights'];
+  const perToken = [...FLOAT_COLUMNS, 'tokenLevelRewards', 'sumPiSquared', 'rolloutIsWeights'];
   return {
     ...layout,
     ...Object.fromEntries(perToken.map((key) => [key, new Float32Array(0)])),
@@ -349,6 +349,8 @@ function emptyBatch(layout: object, rows: number, ofRow: number): Batch {
       [...ROW_COLUMNS, 'rewardBaselines'].map((key) => [key, new Float64Array(rows).fill(ofRow)]),
     ),
     actionMask: new Uint8Array(0),
+    attentionMask: new Uint8Array(0),
+    sampleMask: new Uint8Array(rows),
     expertMask: new Uint8Array(rows),
     groupIds: new Int32Array(rows),
     runIds: new Int32Array(rows),

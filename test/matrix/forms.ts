@@ -124,7 +124,7 @@ export async function within<T>(what: string, work: () => T | Promise<T>): Promi
 }
 
 const { env } = process;
-const TOKEN_COLUMNS = ['tokenLevelRewards', 'values', 'sumPiSquared', 'rolloutIsWeights'] as const;
+const TOKEN_COLUMNS = ['tokenLevelRewards', 'sumPiSquared', 'rolloutIsWeights', 'attentionMask'] as const;
 
 /** Returns a batch with padded rows of so many columns. The padding is masked and holds zeros. */
 function padded(batch: RewardedBatch, columns: number): RewardedBatch {

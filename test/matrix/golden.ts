@@ -7,6 +7,7 @@ import {
   entropyLossCases,
   expressionCases,
   type FrameworkLossCase,
+  familyCases,
   klLossCases,
   papersCases,
   policyLossCases,
@@ -103,6 +104,26 @@ export const golden: readonly Golden[] = [
       slack: OTHER_EPSILONS.includes(each.fn) ? 10 : 1,
     }),
   ),
+  ...familyCases.map(({ id, kind, fn, args, inputs, expected }): Golden => {
+    const { loss, metrics, grad_values, grad_rewards } = expected;
+    const compared = Object.entries(metrics).filter(
+      (metric): metric is [string, number] => metric[1] !== null,
+    );
+    return {
+      id,
+      family: kind === 'value_loss' ? 'value' : 'reward',
+      name: fn,
+      args,
+      inputs,
+      expected: {
+        loss,
+        metrics: Object.fromEntries(compared),
+        tokens: grad_values ? { grad: grad_values.data } : {},
+        rows: grad_rewards ? { grad: grad_rewards.data } : {},
+      },
+      unreported: Object.keys(metrics).filter((metric) => metrics[metric] === null),
+    };
+  }),
   ...[...klLossCases, ...verlCases.filter((each) => each.kind === 'kl_loss')].map(
     ({ id, fn, args, inputs, expected }): Golden => ({
       id,

@@ -49,6 +49,8 @@ export const REFERENCES: Record<Registered, () => string[]> = {
   kl: () => Object.keys(formulas.kl),
   entropy: () => Object.keys(formulas.entropy),
   advantage: () => Object.keys(referenceAdvantages),
+  value: () => Object.keys(formulas.value),
+  reward: () => Object.keys(formulas.reward),
   correction: () => Object.keys(verlCorrections).map((name) => `verl/${name}`),
 };
 
@@ -76,6 +78,7 @@ export function expectedOf(family: Registered, name: string, args: Args, batch: 
   const result = evaluateOf(family, name)(args, batch);
   const { loss, metrics, grad, gradEntropy, gradLogZ, magnitude } = result;
   const coefficient = family === 'policy' ? coefficientOf(name) : undefined;
+  if (family === 'reward') return { loss, metrics, magnitude, tokens: {}, rows: { grad } };
   return {
     loss,
     metrics,

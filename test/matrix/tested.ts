@@ -14,6 +14,8 @@ import {
   KL_FN,
   type Normalizer,
   POLICY_LOSS_FN,
+  REWARD_LOSS_FN,
+  VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
@@ -101,12 +103,13 @@ const drawLoss = (name: string, args: Args) => (spec: BatchSpec) =>
 export const LOSS = 'the loss';
 
 export function lossResult(computed: Computed): Result {
-  const { loss, metrics, grad, gradEntropy, gradLogZ, halfGrad, halfGradEntropy, part } = computed;
-  const tokens = { grad: grad ?? halfGrad, gradEntropy: gradEntropy ?? halfGradEntropy };
+  const { loss, metrics, gradEntropy, gradLogZ, gradRewards, halfGradEntropy, part } = computed;
+  const grad = computed.grad ?? computed.halfGrad;
+  const tokens = { grad, gradEntropy: gradEntropy ?? halfGradEntropy };
   return {
     numbers: { [LOSS]: loss, ...metrics },
     tokens: Object.fromEntries(Object.entries(tokens).filter(([, values]) => values)) as Result['tokens'],
-    rows: gradLogZ ? { gradLogZ } : {},
+    rows: { ...(gradLogZ && { gradLogZ }), ...(gradRewards && { grad: gradRewards }) },
     ...(part && { part }),
   };
 }
@@ -151,10 +154,24 @@ export function testedLoss(
 export const divisible = (name: string, args: Args): Args =>
   name === 'dpo' ? { ...args, pairwise: true } : args;
 
+/** The functions that read inputs that stay in host memory. */
+const HOST_ONLY = ['slime/value', 'miles/value', 'easyr1/value'];
+
 export function tested(family: Family, name: string, args: Args, title = `${family} ${name}`): Tested {
+  const on = countable(family, name, args);
+  const parts = on.readsWholeBatch ? [] : (['parts'] as const);
   return testedLoss(
-    { family, name, args, title, readsSigns: args.enable_sequence_masking === true },
-    countable(family, name, args),
+    {
+      family,
+      name,
+      args,
+      title,
+      readsSigns: args.enable_sequence_masking === true,
+      // The gradient of rows has no 16 bits.
+      ...(family === 'reward' && { axes: ['layout', 'columns', 'memory', ...parts] }),
+      hostOnly: HOST_ONLY.includes(name),
+    },
+    on,
     { unit: readsPairs(name) ? 2 : 1, several: family === 'policy' },
   );
 }
@@ -266,4 +283,6 @@ export const REGISTRIES = {
   entropy: ENTROPY_LOSS_FN,
   advantage: ADVANTAGE_FN,
   correction: CORRECTION_FN,
+  value: VALUE_LOSS_FN,
+  reward: REWARD_LOSS_FN,
 };

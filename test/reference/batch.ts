@@ -15,6 +15,9 @@ export const FLOAT_COLUMNS = [
   'proxLogprob',
   'teacherLogprob',
   'oldEntropy',
+  'values',
+  'oldValues',
+  'returns',
 ] as const;
 
 export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[number], ArrayLike<number>>> {
@@ -34,6 +37,16 @@ export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[nu
   vStar?: ArrayLike<number>;
   /** One value per row: nash_md's probability that the row is preferred. */
   probability?: ArrayLike<number>;
+  /** One flag per row, or per pair of rows: whether it counts. */
+  sampleMask?: ArrayLike<number>;
+  /** One value per row, or per pair of rows. */
+  margin?: ArrayLike<number>;
+  /** One value per row: the number of tokens of its episode. */
+  lossMaskSum?: ArrayLike<number>;
+  /** One value per row: rows with the same id are the samples of one rollout. */
+  rolloutIds?: ArrayLike<number | string>;
+  /** One flag per token that is 0 for padding. */
+  attentionMask?: ArrayLike<number>;
   /** One value per row: rows with the same id belong to one group. */
   groupIds?: ArrayLike<number | string>;
   /** One key per token: clip_cov drops the candidates with the smallest keys. */
@@ -45,7 +58,7 @@ export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[nu
 export interface ReferenceResult {
   loss: number;
   metrics: Record<string, number>;
-  /** The gradient with respect to logprob, or to entropy for an entropy loss. */
+  /** The gradient with respect to logprob, or to the column of another kind of loss, such as entropy. */
   grad: Float64Array;
   /** The gradient with respect to logZ, if the batch has this column. */
   gradLogZ?: Float64Array;
@@ -65,6 +78,10 @@ export type Column =
   | 'rolloutLogprob'
   | 'proxLogprob'
   | 'teacherLogprob'
+  | 'values'
+  | 'oldValues'
+  | 'returns'
+  | 'rewards'
   | 'logZ';
 /** The columns with one value per row that are constants. */
 export type RowColumn = 'rewards' | 'vStar' | 'probability';

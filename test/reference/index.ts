@@ -14,6 +14,8 @@ import {
 } from './batch.js';
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
+import { rewardFormulas } from './families/rewards.js';
+import { valueFormulas } from './families/values.js';
 import { papersFormulas } from './frameworks/papers.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
 import * as likelihood from './likelihood.js';
@@ -24,7 +26,7 @@ import { verlFormulas } from './verl.js';
 export type { Args, ReferenceBatch, ReferenceResult, Written } from './batch.js';
 
 export type Evaluate = (args: Args, batch: ReferenceBatch, tape?: Tape) => ReferenceResult;
-type Wrt = 'logprob' | 'entropy';
+export type Wrt = 'logprob' | 'entropy' | 'values' | 'rewards';
 
 /** Returns the losses that a file exports, by registry name: `sftIs` becomes `sft_is`. */
 function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss> {
@@ -60,10 +62,12 @@ const formulasOf = (family: Record<string, Loss>): Record<string, Formula> =>
   Object.fromEntries(Object.entries(family).map(([name, { formula }]) => [name, formula]));
 
 /** The formulas of all losses, by family and registry name. */
-export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
+export const formulas: Record<'policy' | 'kl' | 'entropy' | 'value' | 'reward', Record<string, Formula>> = {
   policy: formulasOf(losses.policy),
   kl: formulasOf(losses.kl),
   entropy: entropyFormulas,
+  value: valueFormulas,
+  reward: rewardFormulas,
 };
 
 /** Makes the function that evaluates a formula and computes its gradient with respect to `wrt`. */
@@ -78,7 +82,7 @@ export function evaluator(formula: Formula, wrt: Wrt): Evaluate {
       metrics: values,
       grad: x.leaf(wrt).grad,
       ...(wrt === 'logprob' && x.hasLeaf('entropy') ? { gradEntropy: x.leaf('entropy').grad } : {}),
-      ...(batch.logZ ? { gradLogZ: x.leaf('logZ').grad } : {}),
+      ...(batch.logZ && wrt === 'logprob' ? { gradLogZ: x.leaf('logZ').grad } : {}),
       magnitude: { loss: loss.magnitudes[0]!, metrics: magnitudes },
     };
   };
@@ -101,6 +105,8 @@ export const evaluators = (family: Record<string, Formula>, wrt: Wrt): Record<st
 
 export const referencePolicyLosses = evaluators(formulas.policy, 'logprob');
 export const referenceEntropyLosses = evaluators(formulas.entropy, 'entropy');
+export const referenceValueLosses = evaluators(formulas.value, 'values');
+export const referenceRewardLosses = evaluators(formulas.reward, 'rewards');
 
 /**
  * A KL function. `values` returns a B×T array (rows × columns) that includes masked tokens, because Trinity-RFT's
@@ -133,7 +139,7 @@ export const referenceKl: Record<string, ReferenceKl> = Object.fromEntries(
 );
 
 /**
- * Returns the slope of the loss with respect to one element of logprob or entropy, computed as a central difference.
+ * Returns the slope of the loss with respect to one element of a column, computed as a central difference.
  * Detached values do not change. Returns undefined if the formula takes another branch at one of the two points.
  */
 export function centralDifference(
@@ -165,7 +171,13 @@ function differ(some: readonly number[], others: readonly number[]): boolean {
 /** Columns of a batch, as they are or moved. */
 type Columns = Partial<Record<(typeof MOVED)[number], Float64Array>>;
 
-const MOVED = ['logprob', 'rolloutLogprob', 'proxLogprob', 'entropy'] as const;
+const MOVED = ['logprob', 'rolloutLogprob', 'proxLogprob', 'entropy', 'values'] as const;
+
+// The columns with which others than log-probabilities are compared.
+const OTHERS: { [name: string]: ((batch: ReferenceBatch) => ArrayLike<number> | undefined) | undefined } = {
+  entropy: (batch) => batch.oldEntropy,
+  values: (batch) => batch.oldValues,
+};
 
 // The directions in which elements move. dpo compares even rows with odd rows, so the third change moves them in opposite
 // directions.
@@ -186,7 +198,7 @@ function nudged(batch: ReferenceBatch, direction: number): Columns {
     MOVED.flatMap((name) => {
       const column = batch[name];
       if (!column) return [];
-      const other = name === 'entropy' ? batch.oldEntropy : (batch.oldLogprob ?? batch.refLogprob);
+      const other = OTHERS[name]?.(batch) ?? batch.oldLogprob ?? batch.refLogprob;
       const out = new Float64Array(column.length);
       for (let i = 0; i < out.length; i++) {
         const d = column[i]! - (other?.[i] ?? 0);
@@ -202,10 +214,10 @@ function nudged(batch: ReferenceBatch, direction: number): Columns {
 /**
  * Returns whether rounding to float32 could move a token across one of the formula's thresholds. Changes each nonzero
  * difference between logprob, rolloutLogprob or proxLogprob and oldLogprob (or refLogprob), and between entropy and
- * oldEntropy, and checks whether the formula then takes another branch.
+ * oldEntropy, and values and oldValues, and checks whether the formula then takes another branch.
  */
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
-  if (!batch.logprob) return false;
+  if (!batch.logprob && !batch.values) return false;
   const run = (columns: Columns) => {
     const x = new Tokens(Tape.ofBranches(), { ...batch, ...columns });
     formula(x, args);

@@ -11,14 +11,16 @@ import {
   type GradientRequest,
   type HalfColumn,
   KL_FN,
+  LOSS_FN,
   type Metrics,
   type Normalizer,
-  POLICY_LOSS_FN,
   type PolicyLossFn,
+  type RewardLossFn,
+  type ValueLossFn,
 } from '../../lib/index.js';
 import type { Args } from '../reference/index.js';
 
-export type Family = 'policy' | 'kl' | 'entropy';
+export type Family = 'policy' | 'kl' | 'entropy' | 'value' | 'reward';
 
 export interface Computed {
   loss: number;
@@ -26,6 +28,9 @@ export interface Computed {
   grad?: Float32Array;
   gradEntropy?: Float32Array;
   gradLogZ?: Float32Array;
+  gradValues?: Float32Array;
+  gradRewards?: Float32Array;
+  halfGradValues?: HalfColumn;
   halfGrad?: HalfColumn;
   halfGradEntropy?: HalfColumn;
   part?: Float64Array;
@@ -59,10 +64,20 @@ const given = (normalizer: Normalizer | undefined, wanted: Wanted | undefined) =
   ...(normalizer ? { normalizer } : {}),
 });
 
-export function countableLoss(fn: PolicyLossFn<Partial<Metrics>>): Countable {
+/** Gives the gradient of a loss of values the key of the others. */
+function withGrad({ gradValues, halfGradValues, ...result }: Computed): Computed {
+  if (gradValues) return { ...result, grad: gradValues };
+  return halfGradValues ? { ...result, halfGrad: halfGradValues } : result;
+}
+
+export function countableLoss(
+  fn: PolicyLossFn<Partial<Metrics>> | ValueLossFn<Partial<Metrics>> | RewardLossFn<Partial<Metrics>>,
+): Countable {
   return {
-    sync: (batch, normalizer, wanted) => fn.computeSync(batch, given(normalizer, wanted)) as Computed,
-    async: (batch, normalizer, wanted) => fn.compute(batch, given(normalizer, wanted)) as Promise<Computed>,
+    sync: (batch, normalizer, wanted) =>
+      withGrad(fn.computeSync(batch, given(normalizer, wanted)) as Computed),
+    async: async (batch, normalizer, wanted) =>
+      withGrad((await fn.compute(batch, given(normalizer, wanted))) as Computed),
     countSync: (batch) => fn.countSync(batch),
     merge: (parts, normalizer) => fn.merge(parts, normalizer) as Computed,
     count: (batch) => fn.count(batch),
@@ -73,9 +88,7 @@ export function countableLoss(fn: PolicyLossFn<Partial<Metrics>>): Countable {
 export function countable(family: Family, name: string, args: Args): Countable {
   const { loss_agg_mode, ...own } = args;
   const lossAggMode = loss_agg_mode as 'token-mean';
-  if (family === 'policy') {
-    return countableLoss(POLICY_LOSS_FN.create(name, args));
-  }
+  if (family !== 'kl' && family !== 'entropy') return countableLoss(LOSS_FN.create(name, args));
   if (family === 'kl') {
     const fn = KL_FN.create(name, own);
     return {

@@ -15,6 +15,8 @@ import {
   type OptionDeclaration,
   type OptionSchema,
   POLICY_LOSS_FN,
+  REWARD_LOSS_FN,
+  VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-fn.js';
 import type { RewardedBatch } from '../reference/advantage.js';
@@ -171,6 +173,40 @@ function drawBatch(spec: BatchSpec): ReferenceBatch {
     probability: Array.from({ length: rows }, uniform),
     logZ: Array.from({ length: rows }, normal),
     groupIds: Array.from({ length: rows }, () => integer(0, Math.floor(rows / 3))),
+    ...drawValues(spec, columns, lengthOf, actionMask),
+  };
+}
+
+/** Draws the columns of losses of values and of rewards. */
+function drawValues(
+  spec: BatchSpec,
+  columns: number,
+  lengthOf: (row: number) => number,
+  actionMask: ArrayLike<number>,
+): Partial<ReferenceBatch> {
+  const { uniform, normal, integer } = generator(spec.seed + 0xc4171c);
+  const perRow = <T>(value: (row: number) => T) => Array.from({ length: spec.rows }, (_, row) => value(row));
+  const column = () => new Float64Array(spec.rows * columns);
+  const [values, oldValues, returns, attentionMask] = [column(), column(), column(), column()];
+  const scale = spec.values === 'wide' ? 20 : 1;
+  for (let row = 0; row < spec.rows; row++)
+    for (let at = row * columns; at < row * columns + lengthOf(row); at++) {
+      const old = Math.fround(scale * normal());
+      oldValues[at] = old;
+      values[at] = spec.values === 'onpolicy' ? old : Math.fround(old + scale * normal());
+      returns[at] = Math.fround(old + scale * normal());
+      attentionMask[at] = actionMask[at] && uniform() < 0.9 ? 1 : 0;
+    }
+  const margins = perRow(() => 0.5 * normal());
+  return {
+    values,
+    oldValues,
+    returns,
+    attentionMask,
+    sampleMask: perRow(() => (uniform() < 0.8 ? 1 : 0)),
+    margin: perRow((row) => margins[row - (row % 2)]!),
+    lossMaskSum: perRow((row) => integer(1, 2 * lengthOf(row))),
+    rolloutIds: perRow(() => integer(0, Math.floor(spec.rows / 2))),
   };
 }
 
@@ -222,13 +258,12 @@ function drawRewarded(spec: RewardSpec): RewardedBatch {
     runIds: perRow(() => integer(0, 2)),
     rewardBaselines: perRow(() => Math.fround(normal())),
     ...(spec.perToken ? { tokenLevelRewards: perToken(() => (uniform() < 0.5 ? 0 : reward())) } : {}),
-    values: perToken(normal),
     sumPiSquared: Array.from(batch.oldLogprob!, sumPiSquared),
     rolloutIsWeights: perToken(() => Math.exp(0.3 * normal())),
   };
 }
 
-const TOKEN_COLUMNS = ['tokenLevelRewards', 'values', 'sumPiSquared', 'rolloutIsWeights'] as const;
+const TOKEN_COLUMNS = ['tokenLevelRewards', 'sumPiSquared', 'rolloutIsWeights'] as const;
 const ROW_COLUMNS = ['rewards', 'rewardBaselines'] as const;
 const ID_COLUMNS = ['groupIds', 'runIds'] as const;
 
@@ -410,6 +445,8 @@ export const ARGUMENTS: Record<Family, Record<string, fc.Arbitrary<Args>>> = {
   policy: drawEvery(POLICY_LOSS_FN),
   kl: drawEvery(KL_FN, { loss_agg_mode }),
   entropy: drawEvery(ENTROPY_LOSS_FN, { loss_agg_mode }),
+  value: drawEvery(VALUE_LOSS_FN),
+  reward: drawEvery(REWARD_LOSS_FN),
 };
 
 /**
@@ -418,8 +455,9 @@ export const ARGUMENTS: Record<Family, Record<string, fc.Arbitrary<Args>>> = {
  */
 export const ADVANTAGE_ARGUMENTS: Record<string, fc.Arbitrary<Args>> = drawEvery(ADVANTAGE_FN);
 
-/** Returns whether a function is a policy loss over pairs of rows. */
+/** Returns whether a function is a loss over pairs of rows. */
 export function readsPairs(name: string): boolean {
+  if (REWARD_LOSS_FN.names().includes(name)) return true;
   if (!POLICY_LOSS_FN.names().includes(name)) return false;
   return (POLICY_LOSS_FN.get(name).declaration as PolicyLossDeclaration | undefined)?.pairs === true;
 }

@@ -1,7 +1,7 @@
 /** Lists every policy loss, KL function and entropy loss with drawn arguments. */
 import fc from 'fast-check';
 import { LOSS_AGG_MODES, needsOf, toSnakeCase } from '../../lib/base/options.js';
-import { type FunctionDeclaration, POLICY_LOSS_FN } from '../../lib/index.js';
+import { type FunctionDeclaration, POLICY_LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
 import { ARGUMENTS, type BatchSpec } from './draw.js';
@@ -9,8 +9,9 @@ import type { Family } from './subject.js';
 
 /** Returns the values of loss_agg_mode that a function takes with these arguments. */
 export function modesOf(family: Family, name: string, args: Args): readonly string[] {
-  if (family !== 'policy') return LOSS_AGG_MODES;
-  const { options } = POLICY_LOSS_FN.get(name).declaration as FunctionDeclaration;
+  if (family !== 'policy' && family !== 'value') return LOSS_AGG_MODES;
+  const registry = family === 'policy' ? POLICY_LOSS_FN : VALUE_LOSS_FN;
+  const { options } = registry.get(name).declaration as FunctionDeclaration;
   const { lossAggMode } = options;
   const modes = lossAggMode?.type === 'choice' ? lossAggMode.choices : LOSS_AGG_MODES;
   const needed = Object.entries(options).flatMap(
@@ -24,7 +25,7 @@ export function modesOf(family: Family, name: string, args: Args): readonly stri
  * mode.
  */
 export function everyFunction(samples = 3): { family: Family; name: string; args: Args; title: string }[] {
-  return (['policy', 'kl', 'entropy'] as const).flatMap((family) =>
+  return (['policy', 'kl', 'entropy', 'value', 'reward'] as const).flatMap((family) =>
     Object.entries(ARGUMENTS[family]).flatMap(([name, arbitrary]) =>
       fc.sample(arbitrary, { seed: 5, numRuns: samples }).flatMap((args, i) => {
         const modes = 'loss_agg_mode' in args ? modesOf(family, name, args) : [undefined];

@@ -73,6 +73,19 @@ export interface FrameworkLossCase extends Case {
     grad_entropy?: Tensor;
   };
 }
+/** A case of a loss of values or of rewards. */
+export interface FamilyCase extends Case {
+  kind: 'value_loss' | 'reward_loss';
+  source: string;
+  args: Record<string, unknown>;
+  expected: {
+    loss: number;
+    /** A metric that is null is not compared. */
+    metrics: Record<string, number | null>;
+    grad_values?: Tensor;
+    grad_rewards?: Tensor;
+  };
+}
 /** Logits, and the gradients with respect to the results. The bits of 16-bit logits are integers. */
 export interface LogitsGoldenCase {
   id: string;
@@ -115,6 +128,7 @@ export const trlCases = read<FrameworkLossCase | (Case & { kind: 'preference_los
 export const papersCases = read<FrameworkLossCase>('frameworks/papers');
 export const logitsCases = read<LogitsGoldenCase>('frameworks/logits');
 export const verlCases = read<FrameworkCase>('frameworks/verl');
+export const familyCases = read<FamilyCase>('families/value');
 /** The cases of all advantage functions, under the functions' registry names. */
 export const advantageCases: AdvantageCase[] = [
   ...read<AdvantageCase>('advantage'),
@@ -123,14 +137,16 @@ export const advantageCases: AdvantageCase[] = [
 export const algorithmCases = read<AlgorithmCase>('algorithm');
 
 export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
-  const [rows, columns] = inputs.action_mask!.shape as [number, number];
+  // Losses of rewards read no tokens, so their rows are taken to have one each.
+  const [rows, columns] = (inputs.action_mask?.shape ?? [inputs.rewards!.data.length, 1]) as [number, number];
   // The files hold float32 inputs with only as many digits as identify them. Rounding to float32 restores the exact
   // numbers.
   const columnsByName = Object.entries(inputs).map(([key, { dtype, data }]) => [
     camelCase(key),
     dtype === 'float32' ? data.map(Math.fround) : data,
   ]);
-  return { rows, columns, ...(Object.fromEntries(columnsByName) as { actionMask: number[] }) };
+  const actionMask = new Array<number>(rows * columns).fill(1);
+  return { rows, columns, actionMask, ...Object.fromEntries(columnsByName) };
 }
 
 /** Returns a case's inputs as a batch for the library, under the case's own keys. */
@@ -139,7 +155,8 @@ export function goldenBatch(inputs: Record<string, Tensor>): Batch {
     if (dtype === 'bool') return [key, Uint8Array.from(data)];
     return [key, dtype === 'float32' ? Float32Array.from(data) : data];
   });
-  return { shape: inputs.action_mask!.shape, ...Object.fromEntries(columns) } as Batch;
+  const shape = inputs.action_mask && { shape: inputs.action_mask.shape };
+  return { ...shape, ...Object.fromEntries(columns) } as Batch;
 }
 
 /**
@@ -150,7 +167,8 @@ export function cutRows(batch: ReferenceBatch): ReferenceBatch {
   const { integer } = generator(batch.rows * 1000 + batch.columns);
   const rowLengths = Array.from({ length: batch.rows }, (_, b) => {
     let needed = batch.columns;
-    while (needed > 1 && !batch.actionMask[b * batch.columns + needed - 1]) needed--;
+    const isRead = (at: number) => batch.actionMask[at] || batch.attentionMask?.[at];
+    while (needed > 1 && !isRead(b * batch.columns + needed - 1)) needed--;
     return integer(needed, batch.columns);
   });
   rowLengths[0] = batch.columns;

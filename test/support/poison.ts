@@ -11,13 +11,13 @@ export const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_IN
  */
 export function poison(batch: ReferenceBatch, value: number, keepSigns = false): ReferenceBatch {
   const poisoned = { ...batch };
-  const { actionMask } = batch;
+  const { actionMask, attentionMask } = batch;
   for (const name of FLOAT_COLUMNS) {
     const column = batch[name];
     if (column?.length !== actionMask.length) continue; // Absent, or one value per row.
     const out = new Float64Array(column); // much faster than Float64Array.from()
     for (let i = 0; i < out.length; i++) {
-      if (actionMask[i]) continue;
+      if (actionMask[i] || attentionMask?.[i]) continue;
       if (!keepSigns || name !== 'advantages') out[i] = value;
       else out[i] = out[i]! < 0 ? -Math.abs(Number.isNaN(value) ? 1e30 : value) : Math.abs(value);
     }

@@ -1,6 +1,12 @@
 /** Compares gradients of the reference with central differences of its losses. */
 import type { Formula } from '../reference/batch.js';
-import { type Args, centralDifference, type Evaluate, type ReferenceBatch } from '../reference/index.js';
+import {
+  type Args,
+  centralDifference,
+  type Evaluate,
+  type ReferenceBatch,
+  type Wrt,
+} from '../reference/index.js';
 import { close } from './close.js';
 
 /** Returns how many elements were compared. Elements on a kink of the loss have no slope. */
@@ -9,11 +15,11 @@ export function slopesAgree(
   evaluate: Evaluate,
   args: Args,
   batch: ReferenceBatch,
-  wrt: 'logprob' | 'entropy',
+  wrt: Wrt,
 ): number {
   const { loss, grad } = evaluate(args, batch);
   let compared = 0;
-  for (const element of someTokens(batch)) {
+  for (const element of wrt === 'rewards' ? someOf(everyRow(batch)) : someTokens(batch)) {
     const slope = centralDifference(formula, args, batch, wrt, element);
     if (slope === undefined) continue;
     compared++;
@@ -33,6 +39,12 @@ function someTokens(batch: ReferenceBatch): number[] {
   const unmasked = Array.from({ length: batch.rows * batch.columns }, (_, i) => i).filter(
     (i) => batch.actionMask[i],
   );
-  const stride = Math.max(1, Math.floor(unmasked.length / 16));
-  return unmasked.filter((_, i) => i % stride === 0);
+  return someOf(unmasked);
+}
+
+const everyRow = ({ rows }: ReferenceBatch) => Array.from({ length: rows }, (_, row) => row);
+
+function someOf(elements: number[]): number[] {
+  const stride = Math.max(1, Math.floor(elements.length / 16));
+  return elements.filter((_, i) => i % stride === 0);
 }

@@ -13,6 +13,8 @@ import {
   referenceEntropyLosses,
   referenceKl,
   referencePolicyLosses,
+  referenceRewardLosses,
+  referenceValueLosses,
 } from '../reference/index.js';
 import { countable, type Family, type Wanted } from './countable.js';
 
@@ -33,13 +35,19 @@ export interface Subject {
   reference(batch: ReferenceBatch): ReferenceResult;
 }
 
-export const LOSS_FAMILIES: readonly Family[] = ['policy', 'kl', 'entropy'];
+export const LOSS_FAMILIES: readonly Family[] = ['policy', 'kl', 'entropy', 'value', 'reward'];
 export const isLossFamily = (family: string): family is Family => LOSS_FAMILIES.includes(family as Family);
 
 /** Returns what evaluates a loss in float64. */
 export function evaluateOf(family: Family, name: string): Evaluate {
   if (family === 'kl') return referenceKl[name]!.loss;
-  return (family === 'policy' ? referencePolicyLosses : referenceEntropyLosses)[name]!;
+  const others = {
+    policy: referencePolicyLosses,
+    entropy: referenceEntropyLosses,
+    value: referenceValueLosses,
+    reward: referenceRewardLosses,
+  };
+  return others[family][name]!;
 }
 
 export function subject(family: Family, name: string, args: Args): Subject {
@@ -55,7 +63,16 @@ export function subject(family: Family, name: string, args: Args): Subject {
   };
 }
 
-export const ROW_COLUMNS = ['rewards', 'vStar', 'probability', 'logZ'] as const;
+export const ROW_COLUMNS = [
+  'rewards',
+  'vStar',
+  'probability',
+  'logZ',
+  'sampleMask',
+  'margin',
+  'lossMaskSum',
+] as const;
+const FLAGS: readonly string[] = ['sampleMask'];
 
 /** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
@@ -77,7 +94,10 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
   }
   if (batch.clipCovKeys) columns.clipCovKeys = Float32Array.from(layout(batch.clipCovKeys));
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
-  for (const name of ROW_COLUMNS) if (batch[name]) columns[name] = Float64Array.from(batch[name]);
+  for (const name of ROW_COLUMNS)
+    if (batch[name]) columns[name] = (FLAGS.includes(name) ? Uint8Array : Float64Array).from(batch[name]);
+  if (batch.attentionMask) columns.attentionMask = Uint8Array.from(layout(batch.attentionMask));
+  if (batch.rolloutIds) columns.rolloutIds = Array.from(batch.rolloutIds);
   if (batch.groupIds) columns.groupIds = Array.from(batch.groupIds);
   if (batch.step) columns.step = Array.from(batch.step);
   return columns;

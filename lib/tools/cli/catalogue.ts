@@ -7,14 +7,25 @@ import {
   ENTROPY_LOSS_FN,
   KL_FN,
   POLICY_LOSS_FN,
+  REWARD_LOSS_FN,
   type RegisteredClass,
   type TrinityValue,
+  VALUE_LOSS_FN,
 } from '../../index.js';
 import { frameworkOf } from '../../losses/frameworks.js';
 import { helpOf } from './function-options.js';
 
-/** The kinds of entries in the list: five kinds of functions, and algorithms. */
-export const KINDS = ['loss', 'correction', 'advantage', 'kl', 'entropy', 'algorithm'] as const;
+/** The kinds of entries in the list: seven kinds of functions, and algorithms. */
+export const KINDS = [
+  'loss',
+  'value',
+  'reward',
+  'correction',
+  'advantage',
+  'kl',
+  'entropy',
+  'algorithm',
+] as const;
 export type Kind = (typeof KINDS)[number];
 
 /** An entry of the list: one function or algorithm. `--json` prints it in this form. */
@@ -45,7 +56,7 @@ export interface CatalogueEntry {
   help?: Record<string, string>;
   /** Sentences that explain in detail what a function computes; absent if there are none. */
   details?: readonly string[];
-  /** The batch keys that a function reads in addition to logprob. */
+  /** The batch keys that a function reads in addition to logprob, or to values or rewards in a loss of these. */
   reads?: readonly string[];
   /**
    * The unit of each metric of the function, keyed by metric name. If a metric is not always present, the text also
@@ -56,6 +67,8 @@ export interface CatalogueEntry {
 
 const REGISTRIES = {
   loss: POLICY_LOSS_FN,
+  value: VALUE_LOSS_FN,
+  reward: REWARD_LOSS_FN,
   correction: CORRECTION_FN,
   advantage: ADVANTAGE_FN,
   kl: KL_FN,

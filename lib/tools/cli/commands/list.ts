@@ -20,6 +20,8 @@ import { OUTPUT_OPTIONS } from '../rollouts-command.js';
 
 const TITLES: Record<Kind, string> = {
   loss: 'Policy losses',
+  value: 'Value losses',
+  reward: 'Losses of reward models',
   correction: 'Corrections',
   advantage: 'Advantage functions',
   kl: 'KL functions',
@@ -29,6 +31,8 @@ const TITLES: Record<Kind, string> = {
 
 const FLAGS: Record<Kind, string> = {
   loss: '(--loss, --policy-loss-fn)',
+  value: '(VALUE_LOSS_FN)',
+  reward: '(REWARD_LOSS_FN)',
   correction: '(--correction name=NAME)',
   advantage: '(--advantage-fn)',
   kl: '(--kl-loss-fn, --kl-penalty-fn)',
@@ -38,6 +42,8 @@ const FLAGS: Record<Kind, string> = {
 
 const KIND_WORDS: Record<Kind, string> = {
   loss: 'a policy loss',
+  value: 'a value loss',
+  reward: 'a loss of reward models',
   correction: 'a correction',
   advantage: 'an advantage function',
   kl: 'a KL function',

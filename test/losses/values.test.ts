@@ -1,0 +1,150 @@
+/** Losses of values and of rewards: where their inputs are at the edge, and how they are called. */
+import assert from 'node:assert/strict';
+import { type Batch, LOSS_FN, LossError, RewardLossFn, ValueLossFn } from '../../lib/index.js';
+import { toHalf } from '../support/half.js';
+
+const row = (...numbers: number[]) => Float32Array.from(numbers);
+
+describe('value losses', () => {
+  const tie: Batch = { shape: [1, 1], values: row(2), oldValues: row(0), returns: row(1.5) };
+
+  it('give half a gradient where clipping leaves the loss as it is', () => {
+    // (2 − 1.5)² and (clip(2, ±1) − 1.5)² are equal.
+    const { loss, gradValues } = LOSS_FN.create('trl/value', { cliprange_value: 1 }).computeSync(tie, {
+      grad: true,
+    });
+    assert.equal(loss, 0.125);
+    assert.deepEqual(gradValues, row(0.25));
+  });
+
+  it('need no log-probabilities, and name a missing column', () => {
+    const { returns, ...others } = tie;
+    const fn = LOSS_FN.create('verl/value');
+    assert.ok(fn instanceof ValueLossFn);
+    assert.deepEqual(fn.selectKeys, ['old_values', 'returns', 'response_mask']);
+    assert.throws(
+      () => fn.computeSync(others),
+      (error: LossError) => error.code === 'ERR_MISSING_INPUT' && /^returns: /.test(error.message),
+    );
+  });
+
+  it('return the gradient where it was requested', async () => {
+    const fn = LOSS_FN.create('verl/value');
+    const own = new Float32Array(1);
+    assert.equal((await fn.compute(tie, { grad: own })).gradValues, own);
+    const { halfGradValues } = fn.computeSync(tie, { grad: { dtype: 'bfloat16' } });
+    assert.deepEqual(halfGradValues, {
+      data: Uint16Array.of(toHalf(own[0]!, 'bfloat16')),
+      dtype: 'bfloat16',
+    });
+    assert.equal('grad' in fn.computeSync(tie, { grad: true }), false);
+  });
+
+  it('of slime are those of rows by themselves without rollout_ids', () => {
+    const batch: Batch = {
+      shape: [2, 2],
+      values: row(1, 2, 3, 4),
+      oldValues: row(1, 2, 3, 4),
+      returns: row(0, 0, 0, 0),
+    };
+    const fn = LOSS_FN.create('slime/value');
+    assert.equal(fn.computeSync(batch).loss, ((1 + 4) / 2 + (9 + 16) / 2) / 2);
+    assert.equal(fn.computeSync({ ...batch, rolloutIds: ['a', 'a'] }).loss, (1 + 4 + 9 + 16) / 4 / 2);
+  });
+
+  it('have an explained variance of 0 where nothing is left to explain', () => {
+    const none = { ...tie, actionMask: [0] };
+    const equal: Batch = {
+      shape: [1, 2],
+      values: row(1, 2),
+      oldValues: row(1, 2),
+      returns: row(1, 1),
+      lossMaskSum: [2],
+    };
+    assert.equal(LOSS_FN.create('verl/value').computeSync(tie).metrics['critic/vf_explained_var'], 0);
+    for (const batch of [none, equal])
+      assert.equal(LOSS_FN.create('rlinf/value').computeSync(batch).metrics['critic/explained_variance'], 0);
+  });
+
+  it('explain the variance of large values', () => {
+    const values = row(...Array.from({ length: 64 }, (_, t) => 1e6 + (t % 2)));
+    const batch: Batch = { shape: [1, 64], values, oldValues: values, returns: values };
+    const { metrics } = LOSS_FN.create('nemo/value').computeSync(batch);
+    assert.ok(Math.abs(metrics['critic/explained_var']! - 1) < 1e-9);
+  });
+});
+
+describe('losses of reward models', () => {
+  const names = LOSS_FN.names().filter((name) => /\/reward/.test(name));
+
+  it('are linear where a margin is saturated, and ln 2 for an equal pair', () => {
+    for (const name of names) {
+      const fn = LOSS_FN.create(name);
+      assert.ok(fn instanceof RewardLossFn);
+      const of = (...rewards: number[]) => fn.computeSync({ rewards }, { grad: true });
+      assert.ok(Math.abs(of(-5e3, 5e3).loss - 1e4) < 2e-4, name);
+      assert.ok(of(5e3, -5e3).loss === 0, name);
+      assert.ok(Math.abs(of(1, 1).loss - Math.LN2) < 1e-6, name);
+      const [chosen, rejected] = of(-5e3, 5e3).gradRewards;
+      assert.ok(Math.abs(chosen! + 1) < 1e-6 && Math.abs(rejected! - 1) < 1e-6, name);
+    }
+  });
+
+  it('read 16-bit rewards, and margins and masks per row or per pair', () => {
+    const fn = LOSS_FN.create('oat/reward');
+    const rewards = [1, 0.5, -2, 0.25];
+    const usual = fn.computeSync({ rewards, margin: [1, 2], sampleMask: [1, 0] }, { grad: true });
+    for (const dtype of ['float16', 'bfloat16'] as const) {
+      const data = Uint16Array.from(rewards, (x) => toHalf(x, dtype));
+      const given = {
+        rewards: { data, dtype },
+        margin: row(1, 1, 2, 2),
+        sampleMask: [true, true, false, false],
+      };
+      assert.deepEqual(fn.computeSync(given, { grad: true }), usual);
+    }
+    assert.deepEqual(usual.gradRewards.subarray(2), row(0, 0));
+  });
+
+  it('give 0 where no pair counts', () => {
+    for (const name of ['nemo/reward', 'areal/reward', 'oat/reward']) {
+      const { loss, metrics, gradRewards } = LOSS_FN.create(name).computeSync(
+        { rewards: [3, 1], sample_mask: [0, 0] },
+        { grad: true },
+      ) as { loss: number; metrics: Record<string, number>; gradRewards: Float32Array };
+      assert.equal(loss, 0, name);
+      assert.deepEqual(gradRewards, row(0, 0), name);
+      assert.ok(Object.values(metrics).every(Number.isFinite), name);
+    }
+  });
+
+  it('refuse rows that are not pairs', () => {
+    const fn = LOSS_FN.create('trl/reward');
+    assert.throws(
+      () => fn.computeSync({ rewards: [1, 2, 3] }),
+      (error: LossError) => error instanceof LossError && error.code === 'ERR_SHAPE_MISMATCH',
+    );
+    assert.throws(
+      () => fn.computeSync({ rewards: [1, 2], margin: [1, 2, 3] }),
+      (error: LossError) => error.code === 'ERR_SHAPE_MISMATCH' && /^margin: /.test(error.message),
+    );
+  });
+});
+
+describe('LOSS_FN', () => {
+  it('finds policy losses, also those that are registered later', () => {
+    assert.equal(LOSS_FN.get('ppo').name, 'PPOPolicyLossFn');
+    assert.equal(LOSS_FN.get('gspo_token').name, 'TRLGSPOTokenLossFn');
+    assert.throws(
+      () => LOSS_FN.get('verl/valeu'),
+      (error: LossError) => error.code === 'ERR_UNKNOWN_NAME' && /verl\/value/.test(error.message),
+    );
+  });
+
+  it('registers a class in the registry of its kind', () => {
+    class Mine extends LOSS_FN.get('verl/value') {}
+    LOSS_FN.register('mine/value_of_values_test', Mine);
+    assert.equal(LOSS_FN.get('value_of_values_test'), Mine);
+    assert.throws(() => LOSS_FN.register('ppo', Mine), { code: 'ERR_INVALID_INPUT' });
+  });
+});
