@@ -292,7 +292,7 @@ export interface NativeCall extends NativePlace {
   /** Receives the loss and the metrics, in the order of valueNames(). */
   values: Float64Array;
   /**
-   * Receives ∂loss/∂logprob for each token: a Float32Array, a Uint16Array for 16-bit values, or an array on the device that
+   * Receives ∂loss/∂logprob for each token, or the gradient by the column of another kind of loss: a Float32Array, a Uint16Array for 16-bit values, or an array on the device that
    * evaluates the batch.
    */
   grad: Float32Array | Uint16Array | NativeDeviceArray | undefined;
@@ -300,7 +300,7 @@ export interface NativeCall extends NativePlace {
   gradEntropy: Float32Array | Uint16Array | NativeDeviceArray | undefined;
   /** The dtype of `grad`, numbered as in NativeBatch.dtypes, plus 8 times that of `gradEntropy`. The default is 0. */
   gradDtypes?: number;
-  /** Receives ∂loss/∂log_z for each row. */
+  /** Receives ∂loss/∂log_z for each row, or ∂loss/∂rewards in a loss of rewards. */
   gradLogZ?: Float32Array | undefined;
   mu: number | undefined;
   klCoef: number | undefined;

@@ -5,7 +5,7 @@ import type { FunctionDeclaration } from '../base/declaration.js';
 import type { TrinityArgs } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
-import type { Batch } from '../batch/batch.js';
+import { type Batch, find } from '../batch/batch.js';
 import type { InputName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
@@ -172,9 +172,8 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     batch: Batch,
     { device, stream }: ComputeOptions = {},
   ): Steps<Metrics> {
-    const mask = [...this.#mapper.keys('attention_mask')].some((key) => key in batch)
-      ? 'attention_mask'
-      : 'action_mask';
+    const hasMask = find(batch, this.#mapper.keys('attention_mask')) !== undefined;
+    const mask = hasMask ? 'attention_mask' : 'action_mask';
     const reader = new BatchReader(this.#mapper, { inputs: [...inputs, mask] });
     const input = yield* readInput(reader, batch, device);
     const call = { input, gradients: {}, options: { stream }, coefficients: {} };

@@ -38,6 +38,7 @@ const KINDS = [
     common: 'ColumnLossOptions',
     stem: (name) => name.replace(/Fn$/, ''),
     metrics: (name) => `${name.replace(/Fn$/, '')}Metrics`,
+    ...(column === 'Reward' && { legend: [[/ℓ/, 'ℓ is the loss of a pair']] }),
   })),
   {
     base: 'CorrectionFn',
@@ -189,7 +190,8 @@ function classComment(
   const units = Object.entries(metrics).map(
     ([name, { unit, when }]) => `${name} (${unit}${when === undefined ? '' : `; ${when}`})`,
   );
-  const symbols = [...LEGEND, ...legend]
+  const isOther = ([symbol]) => legend.every(([own]) => own.source !== symbol.source);
+  const symbols = [...LEGEND.filter(isOther), ...legend]
     .filter(([symbol]) => symbol.test(summary))
     .map(([, meaning]) => meaning);
   const lines = [

@@ -33,7 +33,7 @@ const PUBLISHED = '--ignoreConfig --skipLibCheck --module nodenext --target esne
 const PROGRAM = `
 import {
   type AbortSignalLike, ALGORITHM_TYPE, type Batch, type BatchWith, devices, ENTROPY_LOSS_FN, KeyMapper, KL_FN,
-  logprobsSync, type LossComputeOptions, LossError, type ObjectiveConfig, PPOPolicyLossFn, POLICY_LOSS_FN, type Result,
+  LOSS_FN, logprobsSync, type LossComputeOptions, LossError, type ObjectiveConfig, PPOPolicyLossFn, POLICY_LOSS_FN, type Result,
   upload,
 } from 'policy-loss';
 
@@ -54,6 +54,19 @@ export async function main(signal: AbortSignalLike): Promise<number> {
     if (error instanceof Refused) return error.times;
   }
   return clipped + plain.loss + cpu.threads + gradient.length;
+}
+
+export function otherColumns(): number {
+  const [ofValues, ofRewards] = [LOSS_FN.create('verl/value'), LOSS_FN.create('trl/reward')];
+  const batch: Batch = { shape: [1, 1], values: [1], old_values: [1], returns: [0] };
+  const gradient: Float32Array = ofValues.computeSync(batch, { grad: true }).gradValues;
+  const bits: Uint16Array = ofValues.computeSync(batch, { grad: { dtype: 'bfloat16' } }).halfGradValues.data;
+  const { metrics, gradRewards } = ofRewards.computeSync({ rewards: [1, 0] }, { grad: true });
+  // @ts-expect-error
+  const open: Float32Array = ofValues.computeSync(batch).gradValues;
+  // @ts-expect-error
+  ofValues.computeSync(batch, { gradEntropy: true });
+  return gradient.length + bits.length + metrics.accuracy + gradRewards.length + open.length;
 }
 
 class Refused extends LossError {
