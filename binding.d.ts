@@ -292,8 +292,8 @@ export interface NativeCall extends NativePlace {
   /** Receives the loss and the metrics, in the order of valueNames(). */
   values: Float64Array;
   /**
-   * Receives ∂loss/∂logprob for each token, or the gradient by the column of another kind of loss: a Float32Array, a Uint16Array for 16-bit values, or an array on the device that
-   * evaluates the batch.
+   * Receives ∂loss/∂logprob for each token, or the gradient by the column of another kind of loss: a Float32Array, a
+   * Uint16Array for 16-bit values, or an array on the device that evaluates the batch.
    */
   grad: Float32Array | Uint16Array | NativeDeviceArray | undefined;
   /** Receives ∂loss/∂entropy for each token, as `grad` does. It must be another array. */

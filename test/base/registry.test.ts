@@ -16,7 +16,9 @@ import {
   POLICY_LOSS_FN,
   PPOPolicyLossFn,
   Registry,
+  REWARD_LOSS_FN,
   SFTLossFn,
+  VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import { frameworkOf } from '../../lib/losses/frameworks.js';
 import { ADVANTAGE_ARGUMENTS, ARGUMENTS, layOut, makeRewarded } from '../support/draw.js';
@@ -127,6 +129,8 @@ describe('registries', () => {
 describe('declarations', () => {
   const REGISTRIES: readonly Registry<unknown>[] = [
     POLICY_LOSS_FN,
+    VALUE_LOSS_FN,
+    REWARD_LOSS_FN,
     CORRECTION_FN,
     KL_FN,
     ENTROPY_LOSS_FN,
@@ -194,10 +198,12 @@ describe('declarations', () => {
         const created = registry.create(name, args, { backend: 'tinker' }) as {
           selectKeys?: readonly string[];
           policyLoss?: object;
+          spec?: object;
         };
         const { selectKeys } = created;
         // What functions that are defined by expressions read depends on their options.
-        const isNative = !('program' in (created.policyLoss ?? {})) && registry !== CORRECTION_FN;
+        const isProgram = created.spec !== undefined || 'program' in (created.policyLoss ?? {});
+        const isNative = !isProgram && registry !== CORRECTION_FN;
         if (selectKeys && isNative)
           assert.deepEqual([...selectKeys].sort(), [...cls.declaration!.reads].sort(), name);
       }

@@ -1,6 +1,15 @@
 /** Losses of values and of rewards: where their inputs are at the edge, and how they are called. */
 import assert from 'node:assert/strict';
-import { type Batch, LOSS_FN, LossError, RewardLossFn, ValueLossFn } from '../../lib/index.js';
+import {
+  type Batch,
+  LOSS_FN,
+  LossError,
+  POLICY_LOSS_FN,
+  REWARD_LOSS_FN,
+  RewardLossFn,
+  VALUE_LOSS_FN,
+  ValueLossFn,
+} from '../../lib/index.js';
 import { toHalf } from '../support/half.js';
 
 const row = (...numbers: number[]) => Float32Array.from(numbers);
@@ -143,8 +152,12 @@ describe('LOSS_FN', () => {
 
   it('registers a class in the registry of its kind', () => {
     class Mine extends LOSS_FN.get('verl/value') {}
-    LOSS_FN.register('mine/value_of_values_test', Mine);
-    assert.equal(LOSS_FN.get('value_of_values_test'), Mine);
     assert.throws(() => LOSS_FN.register('ppo', Mine), { code: 'ERR_INVALID_INPUT' });
+    assert.throws(() => LOSS_FN.register('verl/value', Mine), { code: 'ERR_INVALID_INPUT' });
+    LOSS_FN.register('verl/value', LOSS_FN.get('verl/value'));
+    assert.deepEqual(
+      LOSS_FN.names(),
+      [POLICY_LOSS_FN, VALUE_LOSS_FN, REWARD_LOSS_FN].flatMap((registry) => registry.names()),
+    );
   });
 });
