@@ -150,12 +150,19 @@ export class BatchReader {
    * Checks that a batch that is not in host memory has the required inputs.
    * @param has returns whether it has an input.
    * @param place where it is, for the error.
-   * @throws LossError `ERR_MISSING_INPUT` if it lacks one.
+   * @throws LossError `ERR_MISSING_INPUT` if it lacks one, `ERR_INVALID_INPUT` if one is only read from host memory.
    */
   checkPresent(has: (name: InputName) => boolean, place: string): void {
-    for (const name of this.#needed)
-      if (!has(name) && !(name === 'token_level_rewards' && has('rewards')) && !hasDefault(name))
+    for (const name of this.#needed) {
+      if (inputRow(name).takesPlaceOf)
+        throw new LossError('ERR_INVALID_INPUT', {
+          key: name,
+          expected: 'a batch in host memory, which the option device sends to a device',
+          received: `a batch on ${place}`,
+        });
+      if (!has(name) && !(name === 'token_level_rewards' && has('rewards')))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${place}`);
+    }
   }
 
   /** Returns the trainer's step of a batch if the function reads it. */

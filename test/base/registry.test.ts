@@ -15,8 +15,8 @@ import {
   KL_FN,
   POLICY_LOSS_FN,
   PPOPolicyLossFn,
-  Registry,
   REWARD_LOSS_FN,
+  Registry,
   SFTLossFn,
   VALUE_LOSS_FN,
 } from '../../lib/index.js';

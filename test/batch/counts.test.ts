@@ -32,7 +32,8 @@ describe('counts', () => {
     return countsExperts ? { ...counts, expert } : counts;
   }
   const COUNT_EXPERTS = ['policy mix', 'policy mix_chord', 'entropy mix'];
-  for (const { family, name, args } of oneOfEach())
+  // Losses of rewards read no tokens, so they count only rows.
+  for (const { family, name, args } of oneOfEach().filter((each) => each.family !== 'reward'))
     it(`${family} ${name}: agree with a loop over the rows`, () =>
       fc.assert(
         fc.asyncProperty(specs, async (spec) => {

@@ -22,7 +22,7 @@ import type { Args } from '../reference/index.js';
 import { type Computed, type Countable, countable, type Wanted } from '../support/countable.js';
 import { type BatchSpec, fitting, makeBatch, makeRewarded, readsPairs } from '../support/draw.js';
 import type { Half } from '../support/half.js';
-import type { Family } from '../support/subject.js';
+import { type Family, HOST_ONLY } from '../support/subject.js';
 
 export type AnyFamily = Family | 'advantage' | 'correction' | 'objective' | 'expression';
 
@@ -153,9 +153,6 @@ export function testedLoss(
 /** Arguments with which a batch can be divided: without pairs, dpo has one margin for the whole batch. */
 export const divisible = (name: string, args: Args): Args =>
   name === 'dpo' ? { ...args, pairwise: true } : args;
-
-/** The functions that read inputs that stay in host memory. */
-const HOST_ONLY = ['slime/value', 'miles/value', 'easyr1/value'];
 
 export function tested(family: Family, name: string, args: Args, title = `${family} ${name}`): Tested {
   const on = countable(family, name, args);

@@ -16,7 +16,7 @@ import {
   referenceRewardLosses,
   referenceValueLosses,
 } from '../reference/index.js';
-import { countable, type Family, type Wanted } from './countable.js';
+import { type Countable, countable, type Family, type Wanted } from './countable.js';
 
 export type { Family } from './countable.js';
 export interface Computed {
@@ -34,6 +34,9 @@ export interface Subject {
   async(batch: Batch | DeviceBatch, options?: Wanted): Promise<Computed>;
   reference(batch: ReferenceBatch): ReferenceResult;
 }
+
+/** The losses that read inputs that stay in host memory. */
+export const HOST_ONLY: readonly string[] = ['slime/value', 'miles/value', 'easyr1/value'];
 
 export const LOSS_FAMILIES: readonly Family[] = ['policy', 'kl', 'entropy', 'value', 'reward'];
 export const isLossFamily = (family: string): family is Family => LOSS_FAMILIES.includes(family as Family);
@@ -57,11 +60,15 @@ export function subject(family: Family, name: string, args: Args): Subject {
     name,
     args,
     formula: formulas[family][name]!,
-    sync: (batch, grad) => on.sync(batch, undefined, { grad: grad ?? true }) as Computed,
-    async: (batch, options) => on.async(batch, undefined, options) as Promise<Computed>,
+    sync: (batch, grad) => withGrad(on.sync(batch, undefined, { grad: grad ?? true })),
+    async: async (batch, options) => withGrad(await on.async(batch, undefined, options)),
     reference: (batch) => evaluateOf(family, name)(args, batch),
   };
 }
+
+/** The gradient of a loss of rewards has one value per row. */
+const withGrad = ({ gradRewards, ...result }: Awaited<ReturnType<Countable['async']>>): Computed =>
+  ({ ...result, ...(gradRewards && { grad: gradRewards }) }) as Computed;
 
 export const ROW_COLUMNS = [
   'rewards',
