@@ -20,6 +20,7 @@ import {
 import { emptyAdvantageBatch, emptyBatch } from './empty-batch.js';
 import type { KeyMapper } from './key-mapper.js';
 import { CU_SEQLENS, type Layout, readLayout } from './layout.js';
+import { defaultsOf, hasDefault, layoutOfRows, nextInGroups, readOfPairs } from './row-data.js';
 
 /** Stores a column in a native batch, at an index of NativeBatch.data. Returns whether it took the value. */
 export type SetColumn = (
@@ -320,42 +321,6 @@ function setRowData(native: NativeBatch, { rowSlot }: ReaderEntry, values: Float
   native.rowData[rowSlot] = values;
 }
 
-/** Returns whether a batch may lack an input of rows, because the table has a value for it. */
-export function hasDefault(name: InputName): boolean {
-  return inputRow(name).absent !== undefined;
-}
-
-function defaultsOf(name: InputName, rows: number): Float64Array {
-  const { absent } = inputRow(name);
-  const values = new Float64Array(rows);
-  if (absent !== 'own') return values.fill(absent!);
-  for (let row = 0; row < rows; row++) values[row] = row;
-  return values;
-}
-
-function* layoutOfRows(batch: Batch, numbers: unknown): Steps<Layout> {
-  const isTagged = typeof numbers === 'object' && numbers !== null && 'data' in numbers;
-  const length = ((isTagged ? numbers.data : numbers) as Partial<ArrayLike<unknown>> | undefined)?.length;
-  const hasLayout = find(batch, ['shape', ...CU_SEQLENS]) !== undefined;
-  const rows = hasLayout ? (yield* readLayout(batch)).rows : Number(length ?? 0);
-  return { rows, rowLength: 1, tokens: rows, offsets: undefined };
-}
-
-// Returns the index of the next row of each row's group. After the last row of a group comes its first.
-function* nextInGroups(ids: Int32Array): Steps<Float64Array> {
-  const next = new Float64Array(ids.length);
-  const last = new Map<number, number>();
-  yield* inSlices(ids.length, (begin, end) => {
-    for (let row = begin; row < end; row++) {
-      const before = last.get(ids[row]!) ?? row;
-      next[row] = before === row ? row : next[before]!;
-      next[before] = row;
-      last.set(ids[row]!, row);
-    }
-  });
-  return next;
-}
-
 // A detached array has byteLength 0. It must be checked too, because optimised code may still see the `length` that the
 // array had before.
 function isReadyFor(array: Float32Array | Uint8Array, length: number): boolean {
@@ -374,27 +339,6 @@ function convertedInput(
   if (type === 'numbers') return readRowNumbers(key, value, layout.rows, hint);
   if (type === 'ids') return readRowIds(key, value, layout.rows);
   return readFloats(key, value, layout, mayBePerRow);
-}
-
-// Reads one number or flag per row, or one per pair, which both rows get.
-function* readOfPairs(
-  key: string,
-  value: unknown,
-  layout: Layout,
-  isFlags: boolean,
-): Steps<Float64Array | Uint8Array> {
-  const { rows } = layout;
-  const isPerPair = rows % 2 === 0 && (value as ArrayLike<unknown> | null)?.length === rows / 2 && rows > 0;
-  const length = isPerPair ? rows / 2 : rows;
-  const values = isFlags
-    ? yield* readMask(key, value, { ...layout, rows: length }, 'row')
-    : yield* readRowNumbers(key, value, length);
-  if (!isPerPair) return values;
-  const ofRows = new Float64Array(rows);
-  yield* inSlices(rows, (begin, end) => {
-    for (let row = begin; row < end; row++) ofRows[row] = values[row >> 1]!;
-  });
-  return ofRows;
 }
 
 /** Returns the error for a missing input. It lists all keys under which a batch may have the input. */

@@ -17,7 +17,8 @@ export type GradientRequest = boolean | Float32Array | HalfGradientRequest | Flo
 /** Options of a call that computes a loss synchronously. */
 export interface ComputeSyncOptions {
   /**
-   * true requests the gradient, ∂loss/∂logprob, in an array of its own. To receive it in an existing array, pass a
+   * true requests the gradient in an array of its own: ∂loss/∂logprob, or the one by values or by rewards of a loss of
+   * these. To receive it in an existing array, pass a
    * Float32Array with B×T elements. `{ dtype: 'bfloat16' }` or `{ dtype: 'float16' }` requests 16 bits per value, which
    * are returned as `halfGrad`; `data`, or a Float16Array instead of the object, receives them in an existing array.
    * `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`. `'shareable'` does so

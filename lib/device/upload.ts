@@ -8,7 +8,8 @@ import { COLUMNS, INPUT_NAMES, type InputName, inputRow, ROW_DATA } from '../bat
 import { PER_ROW } from '../batch/convert.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { CU_SEQLENS } from '../batch/layout.js';
-import { BatchReader, type Conversions, type HostInput, hasDefault, heldBatch } from '../batch/reader.js';
+import { BatchReader, type Conversions, type HostInput, heldBatch } from '../batch/reader.js';
+import { hasDefault } from '../batch/row-data.js';
 import type { FloatColumn } from '../batch/values.js';
 import { requireCuda } from './device.js';
 import { DeviceBatch, ResidentValues } from './device-batch.js';
