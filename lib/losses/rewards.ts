@@ -25,36 +25,44 @@ interface Pair {
 }
 
 // The chosen row stands for its pair.
-function pairOf({ rewards, placeInPair, pairSum, constant }: ProgramSymbols): Pair {
-  const isChosen = constant(1).sub(placeInPair);
-  const chosen = pairSum(rewards.mul(isChosen));
-  const rejected = pairSum(rewards.mul(placeInPair));
+function pairOf({ rewards, placeInPair, pairSum, select }: ProgramSymbols): Pair {
+  const isChosen = placeInPair.eq(0);
+  const chosen = pairSum(select(isChosen, rewards, 0));
+  const rejected = pairSum(select(isChosen, 0, rewards));
   return {
     chosen,
     rejected,
     difference: chosen.sub(rejected),
-    mean: (x) => ({ row: isChosen.mul(2).mul(x) }),
-    rowLoss: (ofPair) => isChosen.mul(ofPair),
+    mean: (x) => ({ row: select(isChosen, x, 0).mul(2) }),
+    rowLoss: (ofPair) => select(isChosen, ofPair, 0),
   };
 }
 
-/** Returns the loss of a pair without its weight, and metrics that many frameworks report. */
-function compared({ logsigmoid }: ProgramSymbols, pair: Pair, margin: Operand = 0) {
-  const { chosen, rejected, difference, mean } = pair;
-  const perPair = logsigmoid(difference.sub(margin)).neg();
+const perPairs = ({ rows, constant }: ProgramSymbols) => constant(2).div(rows);
+
+/**
+ * Returns the mean over all pairs, with metrics that many frameworks report.
+ * @param centring how much the square of the sum of the two rewards counts, which keeps rewards near 0.
+ */
+function averaged(symbols: ProgramSymbols, margin: Operand = 0, centring?: number) {
+  const { logsigmoid, square } = symbols;
+  const { chosen, rejected, difference, mean, rowLoss } = pairOf(symbols);
+  const apart = logsigmoid(difference.sub(margin)).neg();
+  const centred = centring === undefined ? undefined : square(chosen.add(rejected)).mul(centring);
+  const perPair = centred ? apart.add(centred) : apart;
   return {
-    perPair,
+    rowLoss: rowLoss(perPair.mul(perPairs(symbols))),
     metrics: {
       loss: mean(perPair),
+      centred: centred && mean(centred),
       accuracy: mean(difference.gt(0)),
       chosen: mean(chosen),
       rejected: mean(rejected),
       difference: mean(difference),
     },
+    allRows: true,
   };
 }
-
-const perPairs = ({ rows, constant }: ProgramSymbols) => constant(2).div(rows);
 
 const CENTRING = {
   centerRewardsCoefficient: number({
@@ -63,11 +71,6 @@ const CENTRING = {
     help: 'how much the mean of (chosen + rejected)² counts; null for nothing',
   }),
 };
-
-// Returns the loss of a pair that is to keep rewards near 0; undefined if it does not count.
-function centring({ square }: ProgramSymbols, { chosen, rejected }: Pair, coefficient: number | undefined) {
-  return coefficient === undefined ? undefined : square(chosen.add(rejected)).mul(coefficient);
-}
 
 /** The Bradley–Terry loss with a margin and centring as in TRL. */
 export class TRLRewardLossFn extends rewardLoss({
@@ -85,21 +88,18 @@ export class TRLRewardLossFn extends rewardLoss({
   },
   numerics: NUMERICS,
   formula: (symbols, { centerRewardsCoefficient }) => {
-    const { rewards, rows, rowsMin, rowsMax, select } = symbols;
-    const pair = pairOf(symbols);
-    const { perPair, metrics } = compared(symbols, pair, symbols.margin);
-    const centred = centring(symbols, pair, centerRewardsCoefficient);
-    const whole = centred ? perPair.add(centred) : perPair;
+    const { rewards, rows, margin, rowsMin, rowsMax, select } = symbols;
+    const { metrics, ...loss } = averaged(symbols, margin, centerRewardsCoefficient);
+    const extreme = (of: (x: Operand) => Expression) => ({ batch: select(rows.gt(0), of(rewards), 0) });
     return {
-      rowLoss: pair.rowLoss(whole.mul(perPairs(symbols))),
+      ...loss,
       metrics: {
-        min_reward: { batch: select(rows.gt(0), rowsMin(rewards), 0) },
+        min_reward: extreme(rowsMin),
         mean_reward: { row: rewards },
-        max_reward: { batch: select(rows.gt(0), rowsMax(rewards), 0) },
+        max_reward: extreme(rowsMax),
         accuracy: metrics.accuracy,
         margin: metrics.difference,
       },
-      allRows: true,
     };
   },
 }) {}
@@ -120,20 +120,16 @@ export class SwiftRewardLossFn extends rewardLoss({
   },
   numerics: NUMERICS,
   formula: (symbols, { centerRewardsCoefficient }) => {
-    const pair = pairOf(symbols);
-    const { perPair, metrics } = compared(symbols, pair, symbols.margin);
-    const centred = centring(symbols, pair, centerRewardsCoefficient);
-    const whole = centred ? perPair.add(centred) : perPair;
+    const { metrics, ...loss } = averaged(symbols, symbols.margin, centerRewardsCoefficient);
     return {
-      rowLoss: pair.rowLoss(whole.mul(perPairs(symbols))),
+      ...loss,
       metrics: {
-        center_rewards_loss: centred && pair.mean(centred),
+        center_rewards_loss: metrics.centred,
         'rewards/chosen': metrics.chosen,
         'rewards/rejected': metrics.rejected,
         'rewards/accuracies': metrics.accuracy,
         'rewards/margins': metrics.difference,
       },
-      allRows: true,
     };
   },
 }) {}
@@ -146,17 +142,15 @@ const OPENRLHF = {
 } as const;
 
 function openrlhf(symbols: ProgramSymbols, margin?: Expression) {
-  const pair = pairOf(symbols);
-  const { perPair, metrics } = compared(symbols, pair, margin);
+  const { metrics, ...loss } = averaged(symbols, margin);
   return {
-    rowLoss: pair.rowLoss(perPair.mul(perPairs(symbols))),
+    ...loss,
     metrics: {
       loss: metrics.loss,
       acc: metrics.accuracy,
       chosen_reward: metrics.chosen,
       reject_reward: metrics.rejected,
     },
-    allRows: true,
   };
 }
 
@@ -205,20 +199,21 @@ export class NeMoRewardLossFn extends rewardLoss({
   },
   numerics: NUMERICS,
   formula: (symbols, { globalValidSeqs }) => {
-    const { sampleMask, placeInPair, rewards, rows, constant, rowsSum, logsigmoid } = symbols;
+    const { sampleMask, placeInPair, rewards, rows, constant, rowsSum, logsigmoid, select } = symbols;
     const pair = pairOf(symbols);
     const count = globalValidSeqs === undefined ? rowsSum(sampleMask) : constant(globalValidSeqs);
-    const weight = sampleMask.div(count.div(2).add(1e-8));
+    const weight = constant(1).div(count.div(2).add(1e-8));
+    const weighted = (x: Expression) => select(sampleMask.gt(0), x, 0).mul(weight);
     const perPair = logsigmoid(pair.difference).neg();
     // A metric of rows is divided by B.
-    const sum = (x: Expression): MetricExpression => ({ row: x.mul(weight).mul(rows) });
+    const sum = (x: Expression): MetricExpression => ({ row: weighted(x).mul(rows) });
     return {
-      rowLoss: pair.rowLoss(perPair.mul(weight)),
+      rowLoss: weighted(pair.rowLoss(perPair)),
       metrics: {
         loss: sum(pair.rowLoss(perPair)),
         accuracy: sum(pair.rowLoss(pair.difference.gt(0))),
         rewards_chosen_mean: sum(pair.rowLoss(rewards)),
-        rewards_rejected_mean: sum(placeInPair.mul(rewards)),
+        rewards_rejected_mean: sum(select(placeInPair.eq(0), 0, rewards)),
         num_valid_samples: { row: sampleMask.div(2).mul(rows) },
       },
       allRows: true,
@@ -236,13 +231,8 @@ export class LLaMAFactoryRewardLossFn extends rewardLoss({
   metrics: { accuracy: FRACTION_OF_PAIRS },
   numerics: NUMERICS,
   formula: (symbols) => {
-    const pair = pairOf(symbols);
-    const { perPair, metrics } = compared(symbols, pair);
-    return {
-      rowLoss: pair.rowLoss(perPair.mul(perPairs(symbols))),
-      metrics: { accuracy: metrics.accuracy },
-      allRows: true,
-    };
+    const { metrics, ...loss } = averaged(symbols);
+    return { ...loss, metrics: { accuracy: metrics.accuracy } };
   },
 }) {}
 
@@ -259,14 +249,15 @@ export class AReaLRewardLossFn extends rewardLoss({
   metrics: { correct_ratio: FRACTION_OF_PAIRS, pos_score: REWARD, neg_score: REWARD, loss: LOSS },
   numerics: NUMERICS,
   formula: (symbols) => {
-    const { sampleMask, rows, constant, pairSum, rowsSum, max, logsigmoid } = symbols;
+    const { sampleMask, rows, constant, pairSum, rowsSum, max, logsigmoid, select } = symbols;
     const pair = pairOf(symbols);
     const counts = pairSum(sampleMask.gt(0)).ge(2);
-    const weight = counts.mul(constant(1).div(max(rowsSum(pair.rowLoss(counts)), 1)));
+    const weight = constant(1).div(max(rowsSum(pair.rowLoss(counts)), 1));
+    const weighted = (x: Expression) => pair.rowLoss(select(counts, x, 0)).mul(weight);
     const perPair = logsigmoid(pair.difference).neg();
-    const mean = (x: Expression): MetricExpression => ({ row: pair.rowLoss(x).mul(weight).mul(rows) });
+    const mean = (x: Expression): MetricExpression => ({ row: weighted(x).mul(rows) });
     return {
-      rowLoss: pair.rowLoss(perPair.mul(weight)),
+      rowLoss: weighted(perPair),
       metrics: {
         correct_ratio: mean(pair.difference.gt(0)),
         pos_score: mean(pair.chosen),
@@ -294,10 +285,9 @@ export class OpenInstructRewardLossFn extends rewardLoss({
   },
   numerics: NUMERICS,
   formula: (symbols) => {
-    const pair = pairOf(symbols);
-    const { perPair, metrics } = compared(symbols, pair);
+    const { metrics, ...loss } = averaged(symbols);
     return {
-      rowLoss: pair.rowLoss(perPair.mul(perPairs(symbols))),
+      ...loss,
       metrics: {
         'train/rm/accuracy': metrics.accuracy,
         'train/rm/loss': metrics.loss,
@@ -305,7 +295,6 @@ export class OpenInstructRewardLossFn extends rewardLoss({
         'train/rm/rejected_rewards': metrics.rejected,
         'train/rm/reward_margin': metrics.difference,
       },
-      allRows: true,
     };
   },
 }) {}
@@ -330,17 +319,19 @@ export class OatRewardLossFn extends rewardLoss({
   },
   numerics: NUMERICS,
   formula: (symbols, { broadcastMasks }) => {
-    const { sampleMask, rows, margin, rowsSum } = symbols;
+    const { sampleMask, rows, margin, rowsSum, logsigmoid, select } = symbols;
     const pair = pairOf(symbols);
-    const { perPair, metrics } = compared(symbols, pair, margin);
-    const share = broadcastMasks ? rowsSum(pair.rowLoss(sampleMask)).mul(perPairs(symbols)) : sampleMask;
-    const rowLoss = pair.rowLoss(perPair.mul(share).mul(perPairs(symbols)));
+    const apart = logsigmoid(pair.difference.sub(margin)).neg();
+    const perPair = broadcastMasks
+      ? apart.mul(rowsSum(pair.rowLoss(sampleMask)).mul(perPairs(symbols)))
+      : select(sampleMask.gt(0), apart, 0);
+    const rowLoss = pair.rowLoss(perPair.mul(perPairs(symbols)));
     return {
       rowLoss,
       metrics: {
         'train/rm/loss_rew': { row: rowLoss.mul(rows) },
-        'train/rm/chosen_rewards': metrics.chosen,
-        'train/rm/rejected_rewards': metrics.rejected,
+        'train/rm/chosen_rewards': pair.mean(pair.chosen),
+        'train/rm/rejected_rewards': pair.mean(pair.rejected),
       },
       allRows: true,
     };

@@ -159,13 +159,15 @@ export class NeMoValueLossFn extends valueLoss({
   },
   numerics: NUMERICS,
   formula: (symbols, { scale, cliprange, globalValidToks }) => {
-    const { values, returns, sampleMask, rows, n, constant, rowsSum, rowMin, rowMax, square } = symbols;
+    const { values, returns, sampleMask, rows, n, constant, rowsSum, rowMin, rowMax, square, select } =
+      symbols;
     const counted = rowsSum(n.mul(sampleMask));
     const total = (globalValidToks === undefined ? counted : constant(globalValidToks)).add(1e-8);
-    const weight = sampleMask.div(total);
+    const weight = constant(1).div(total);
+    const ofRows = (x: Expression) => select(sampleMask.gt(0), x, 0);
     const { loss, clipped } = clippedError(symbols, cliprange || undefined, halfSquared);
-    const weighted = loss.mul(weight.mul(scale));
-    const mean = (x: Expression) => weightedSum(symbols, x, weight);
+    const weighted = ofRows(loss).mul(weight.mul(scale));
+    const mean = (x: Expression) => weightedSum(symbols, ofRows(x), weight);
     const residual = returns.sub(values);
     // Tokens of rows that do not count are not among the extremes.
     const ofCounted: ProgramSymbols = { ...symbols, n: n.mul(sampleMask), tokens: counted };
@@ -191,14 +193,15 @@ export class NeMoValueLossFn extends valueLoss({
 // 1 − (E e² − (E e)²) / max(E R² − (E R)², 1e-8), where E divides by `total`. The sums are those of differences from the
 // mean, because the others would cancel.
 function explainedOfCounted(
-  { returns, sampleMask, batchSum, square, max, constant }: ProgramSymbols,
+  { returns, sampleMask, batchSum, square, max, constant, select }: ProgramSymbols,
   residual: Expression,
   counted: Expression,
   total: Expression,
 ): Expression {
   const spread = (x: Expression) => {
-    const mean = batchSum(x.mul(sampleMask)).div(max(counted, 1));
-    const around = batchSum(square(x.sub(mean)).mul(sampleMask)).div(total);
+    const ofRows = (y: Expression) => select(sampleMask.gt(0), y, 0);
+    const mean = batchSum(ofRows(x)).div(max(counted, 1));
+    const around = batchSum(ofRows(square(x.sub(mean)))).div(total);
     return around.add(square(mean).mul(counted).mul(total.sub(counted)).div(square(total)));
   };
   return constant(1).sub(spread(residual).div(max(spread(returns), 1e-8)));

@@ -75,6 +75,15 @@ describe('value losses', () => {
       assert.equal(LOSS_FN.create('rlinf/value').computeSync(batch).metrics['critic/explained_variance'], 0);
   });
 
+  it('do not read rows that are left out', () => {
+    const of = (x: number) =>
+      LOSS_FN.create('nemo/value').computeSync(
+        { shape: [2, 1], values: [1, x], oldValues: [1, x], returns: [2, x], sample_mask: [1, 0] },
+        { grad: true },
+      );
+    assert.deepEqual(of(Number.NaN), of(0));
+  });
+
   it('explain the variance of large values', () => {
     const values = row(...Array.from({ length: 64 }, (_, t) => 1e6 + (t % 2)));
     const batch: Batch = { shape: [1, 64], values, oldValues: values, returns: values };
@@ -117,13 +126,23 @@ describe('losses of reward models', () => {
 
   it('give 0 where no pair counts', () => {
     for (const name of ['nemo/reward', 'areal/reward', 'oat/reward']) {
-      const { loss, metrics, gradRewards } = LOSS_FN.create(name).computeSync(
+      const { loss, metrics, gradRewards } = REWARD_LOSS_FN.create(name).computeSync(
         { rewards: [3, 1], sample_mask: [0, 0] },
         { grad: true },
-      ) as { loss: number; metrics: Record<string, number>; gradRewards: Float32Array };
+      );
       assert.equal(loss, 0, name);
       assert.deepEqual(gradRewards, row(0, 0), name);
       assert.ok(Object.values(metrics).every(Number.isFinite), name);
+    }
+  });
+
+  it('do not read pairs that are left out', () => {
+    for (const name of ['nemo/reward', 'areal/reward', 'oat/reward']) {
+      const of = (...rewards: number[]) =>
+        REWARD_LOSS_FN.create(name).computeSync({ rewards, sample_mask: [1, 1, 0, 0] }, { grad: true });
+      const { loss, gradRewards } = of(1, 2, Number.NaN, Number.POSITIVE_INFINITY);
+      assert.equal(loss, of(1, 2, 0, 0).loss, name);
+      assert.deepEqual(gradRewards, of(1, 2, 0, 0).gradRewards, name);
     }
   });
 
