@@ -43,6 +43,13 @@ const rewarded = () => ({
   tokenLevelRewards: column(1),
   tokenLevelScores: column(1),
   values: column(0.25),
+  oldValues: column(0.5),
+  returns: column(1),
+  attentionMask: new Uint8Array(TOKENS).fill(1),
+  sampleMask: [1, 1],
+  margin: [0.5],
+  lossMaskSum: [2, 3],
+  rolloutIds: [0, 1],
   sumPiSquared: column(0.5),
   rolloutIsWeights: column(1),
   actionMask: new Uint8Array(TOKENS).fill(1),
@@ -271,13 +278,9 @@ type Registered = {
   get(name: string): unknown;
   register(name: string, of: Anything, options?: { replace: boolean }): void;
 };
-const REGISTRIES: readonly api.Registry<unknown>[] = [
-  api.POLICY_LOSS_FN,
-  api.KL_FN,
-  api.ENTROPY_LOSS_FN,
-  api.ADVANTAGE_FN,
-  api.CORRECTION_FN,
-];
+const REGISTRIES: readonly api.Registry<unknown>[] = Object.values<unknown>(api).filter(
+  (value) => value instanceof api.Registry,
+);
 
 /** Makes an instance of a class as a user would. Returns undefined if users cannot make one. */
 function objectOf(cls: Anything): Anything {
