@@ -255,8 +255,14 @@ describe('declarations', () => {
   };
 
   it('name every metric that is reported', () => {
-    const families = { policy: POLICY_LOSS_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN };
-    for (const family of ['policy', 'kl', 'entropy'] as const)
+    const families = {
+      policy: POLICY_LOSS_FN,
+      kl: KL_FN,
+      entropy: ENTROPY_LOSS_FN,
+      value: VALUE_LOSS_FN,
+      reward: REWARD_LOSS_FN,
+    };
+    for (const family of Object.keys(families) as (keyof typeof families)[])
       for (const name of families[family].names())
         for (const args of fc.sample(ARGUMENTS[family][name]!, { seed: 3, numRuns: 8 }))
           checkMetrics(

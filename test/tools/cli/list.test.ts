@@ -12,6 +12,8 @@ import {
   ENTROPY_LOSS_FN,
   KL_FN,
   POLICY_LOSS_FN,
+  REWARD_LOSS_FN,
+  VALUE_LOSS_FN,
 } from '../../../lib/index.js';
 import { requiredArgs } from '../../support/draw.js';
 import { fails, run, runJson, runWide } from './support.js';
@@ -30,6 +32,8 @@ interface Entry {
 
 const NAMES = {
   loss: POLICY_LOSS_FN.names(),
+  value: VALUE_LOSS_FN.names(),
+  reward: REWARD_LOSS_FN.names(),
   correction: CORRECTION_FN.names(),
   advantage: ADVANTAGE_FN.names(),
   kl: KL_FN.names(),
@@ -69,6 +73,8 @@ describe('policy-loss list', () => {
   it('lists the inputs, metrics and help texts of options that the functions declare', async () => {
     const registries = {
       loss: POLICY_LOSS_FN,
+      value: VALUE_LOSS_FN,
+      reward: REWARD_LOSS_FN,
       correction: CORRECTION_FN,
       advantage: ADVANTAGE_FN,
       kl: KL_FN,

@@ -159,10 +159,13 @@ function sectionsOf(
 ): string[] {
   return KINDS.flatMap((kind) => {
     const ofKind = entries.filter((entry) => entry.kind === kind);
-    return byFramework(ofKind, ({ framework }) => framework).map(({ framework, functions }) => {
-      const title = `${TITLES[kind]}${ofFramework(framework)} ${FLAGS[kind]}`;
-      return `${styled(['bold', 'underline'], title)}\n${draw(functions)}`;
-    });
+    const titled = (of: string, functions: readonly CatalogueEntry[]) =>
+      `${styled(['bold', 'underline'], `${TITLES[kind]}${of} ${FLAGS[kind]}`)}\n${draw(functions)}`;
+    // Each framework has one or two of these.
+    if (kind === 'value' || kind === 'reward') return ofKind.length > 0 ? [titled('', ofKind)] : [];
+    return byFramework(ofKind, ({ framework }) => framework).map(({ framework, functions }) =>
+      titled(ofFramework(framework), functions),
+    );
   });
 }
 
