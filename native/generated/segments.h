@@ -3,10 +3,11 @@
 
 #include "generated/papers.h"
 #include "generated/trl.h"
+#include "generated/values.h"
 #include "generated/verl.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-constexpr int kSegments = 72;
+constexpr int kSegments = 85;
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -5,7 +5,7 @@ import { native } from '../../lib/base/native.js';
 import { toSnakeCase } from '../../lib/base/options.js';
 import type { ColumnName } from '../../lib/batch/columns.js';
 import type { FormColumns } from '../../lib/call/forms.js';
-import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
+import { LOSS_FN, LossError, POLICY_LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
 import { requiredArgs } from '../../test/support/draw.js';
 
@@ -41,10 +41,13 @@ export interface Segment {
   readonly metrics: readonly string[];
 }
 
-/** Returns the token segments of all losses. */
-export function tokenSegments(): Segment[] {
+/** The names of the losses of tokens. */
+const NAMES = [POLICY_LOSS_FN, VALUE_LOSS_FN].flatMap((registry) => registry.names());
+
+/** Returns the token segments of losses. */
+export function tokenSegments(names: readonly string[] = NAMES): Segment[] {
   const segments = new Map<string, Segment>();
-  for (const name of POLICY_LOSS_FN.names())
+  for (const name of names)
     for (const { metrics, instructions } of segmentsOf(name)) {
       if (instructions.some(({ op }) => op === NOT_COMPILED)) continue;
       const uses = new Builder().usesIn(instructions);
@@ -73,7 +76,7 @@ interface Instructions {
 // number only if they always are, and a constant that has not changed is a literal. There are two exceptions: numbers other
 // than 0 and 1 that equal an option which could not be changed, and Infinity, with which GCC 12 would compare in a branch.
 function segmentsOf(name: string): Instructions[] {
-  const declaration = POLICY_LOSS_FN.get(name).declaration!;
+  const declaration = LOSS_FN.get(name).declaration!;
   let args: Record<string, unknown> = requiredArgs(declaration);
   const original = segmentsWith(name, args);
   let changed = original;
@@ -110,7 +113,8 @@ function segmentsWith(name: string, args: Record<string, unknown>): Instructions
 
 /** Returns the forms of a loss for the usual batches, or nothing if native code computes the loss. */
 export function programsOf(name: string, args: Record<string, unknown>): NativeProgramLossSpec[] {
-  const made = POLICY_LOSS_FN.create(name, args).withTerms({});
+  const loss = LOSS_FN.create(name, args);
+  const made = 'withTerms' in loss ? loss.withTerms({}) : loss.spec;
   const specs = 'spec' in made ? usualForms(made).map((form) => made.spec(form)) : [made];
   return specs.flatMap(({ policyLoss }) => (policyLoss && 'program' in policyLoss ? [policyLoss] : []));
 }

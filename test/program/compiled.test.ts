@@ -10,7 +10,7 @@ import { takeNow } from '../../lib/base/steps.js';
 import type { InputName } from '../../lib/batch/columns.js';
 import { BatchReader } from '../../lib/batch/reader.js';
 import { Evaluator } from '../../lib/call/evaluator.js';
-import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
+import { type Batch, KeyMapper, LOSS_FN, POLICY_LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
 import { compiledSegments } from '../../scripts/generate/compiled-segments.js';
 import { nativeColumns } from '../../scripts/generate/native-columns.js';
 import { programsOf } from '../../scripts/generate/token-segments.js';
@@ -20,13 +20,22 @@ import { generator } from '../support/random.js';
 import { packedBatch, paddedBatch } from '../support/subject.js';
 import { assertSameBits } from '../support/tolerance.js';
 
-/** The losses that are programs, with default options. */
-const losses = POLICY_LOSS_FN.names().flatMap((name) => {
-  const args = requiredArgs(POLICY_LOSS_FN.get(name).declaration);
-  const { reads } = POLICY_LOSS_FN.create(name, args);
-  const inputs: InputName[] = [...reads.columns, ...reads.rowColumns, 'action_mask'];
-  return programsOf(name, args).map((spec, i) => ({ name: `${name} #${i}`, inputs, spec }));
-});
+/** What the losses of values read, and the column of losses that are made longer. */
+const OF_VALUES: InputName[] = [
+  ...(['logprob', 'values', 'old_values', 'returns', 'sample_mask'] as const),
+  ...(['loss_mask_sum', 'rollout_ids', 'action_mask'] as const),
+];
+
+/** The losses of tokens that are programs, with default options. */
+const losses = [POLICY_LOSS_FN, VALUE_LOSS_FN]
+  .flatMap((registry) => registry.names())
+  .flatMap((name) => {
+    const args = requiredArgs(LOSS_FN.get(name).declaration);
+    const made = LOSS_FN.create(name, args);
+    const inputs: InputName[] =
+      'reads' in made ? [...made.reads.columns, ...made.reads.rowColumns, 'action_mask'] : OF_VALUES;
+    return programsOf(name, args).map((spec, i) => ({ name: `${name} #${i}`, inputs, spec }));
+  });
 
 const [COLUMN, CONSTANT] = [1, 2];
 
