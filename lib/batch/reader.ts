@@ -53,7 +53,7 @@ export interface Reads {
    */
   order?: 'loss' | 'advantage';
   /**
-   * Whether the function reads only numbers of rows, in a loss of rewards. The rows then have no tokens: native code gets
+   * Whether the function reads only numbers of rows, as losses of rewards do. The rows then have no tokens: native code gets
    * one masked token for each. Without a shape, the batch has as many rows as rewards.
    */
   ofRows?: boolean;

@@ -1,5 +1,4 @@
 // What the value losses share: the clipped error of a token, means over tokens and rows, and explained variances.
-import { number } from '../base/option.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import { lossMetric, type MetricExpression } from '../program/loss-program.js';
 
@@ -46,25 +45,22 @@ export function huber(delta: number): LossOfError {
   };
 }
 
-/** Declares the option that says how far values may be from old_values. */
+/** What options that say how far values may be from old_values have in common. */
 export const RANGE = {
   atLeast: 0,
   typical: [0.1, 2],
   help: 'how far a value may be from old_values before it is clipped',
 } as const;
 
-/** The same for losses that can do without. */
+/** The same where clipping is optional. */
 export const OPTIONAL_RANGE = { ...RANGE, help: `${RANGE.help}; null for no clipping` } as const;
-
-/** The option clipping that some losses lack by default. */
-export const VALUE_CLIP = number({ ...OPTIONAL_RANGE });
 
 /** Returns the metric of tokens that is the sum of x times a weight. */
 export function weightedSum(symbols: ProgramSymbols, x: Operand, weight: Expression): MetricExpression {
   return lossMetric(symbols, weight.mul(x));
 }
 
-/** Returns the weights of tokens in several means: over all tokens, and over the tokens of each row, then over all rows. */
+/** Returns the weights of tokens in three means: over all tokens, and, in two ways, over the rows of the means of rows. */
 export function meanWeights({ constant, tokens, rows, n, max }: ProgramSymbols) {
   const one = constant(1);
   return {

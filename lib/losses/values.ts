@@ -12,9 +12,9 @@ import {
   halfSquared,
   huber,
   meanWeights,
+  OPTIONAL_RANGE,
   RANGE,
   sumOfSquares,
-  VALUE_CLIP,
   weightedSum,
 } from './value-terms.js';
 
@@ -91,7 +91,7 @@ export class OpenRLHFValueLossFn extends valueLoss({
   source: ['OpenRLHF'],
   reads: ERROR_KEYS,
   options: {
-    valueClip: number({ ...RANGE, default: 0.5, nullable: true }),
+    valueClip: number({ ...OPTIONAL_RANGE, default: 0.5, nullable: true }),
     tokenLevelLoss: flag({ default: true, help: 'false: the mean over the rows with tokens of their means' }),
     dpSize: VERL_DIVISOR.dpSize,
     batchNumTokens: VERL_DIVISOR.batchNumTokens,
@@ -213,7 +213,7 @@ export class SkyRLValueLossFn extends valueLoss({
   summary: `ℓ = ½·${CLIPPED_SQUARE}, the mean over all rows of means`,
   source: ['SkyRL'],
   reads: ERROR_KEYS,
-  options: { valueClip: number({ ...RANGE, default: 0.2, nullable: true }) },
+  options: { valueClip: number({ ...OPTIONAL_RANGE, default: 0.2, nullable: true }) },
   metrics: {
     critic_loss: LOSS,
     values_mean: VALUE,
@@ -350,7 +350,7 @@ export class ROLLValueLossFn extends valueLoss({
   details: ['As in ROLL, critic/clipfrac is twice the loss if nothing is clipped.'],
   source: ['ROLL'],
   reads: ERROR_KEYS,
-  options: { valueClip: VALUE_CLIP },
+  options: { valueClip: number(OPTIONAL_RANGE) },
   metrics: {
     'critic/loss': LOSS,
     'critic/value': VALUE,
@@ -437,7 +437,7 @@ export class EasyR1ValueLossFn extends valueLoss({
   name: 'easyr1/value',
   summary: `ℓ = ½·${CLIPPED_SQUARE}, the mean over the tokens, or over all rows of means`,
   details: [
-    'The explained variance is over the tokens of attention_mask, which the environment wrote in part.',
+    'The explained variance is over the tokens of attention_mask, which may include tokens that the policy did not write. Without attention_mask, it is over those of action_mask.',
   ],
   source: ['EasyR1'],
   reads: [...ERROR_KEYS, 'attention_mask'],

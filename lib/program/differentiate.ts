@@ -1,6 +1,6 @@
-// The derivatives of a loss by its variables: the log-probabilities, the entropies and log_z, or another column. Within a level, derivatives are
-// computed forwards: one tangent per node and variable. So a branch that was not chosen never counts, not even as
-// 0 · Infinity. From a reduction or scan to its operand, they are computed backwards: one adjoint per value.
+// The derivatives of a loss by its variables: the log-probabilities, the entropies and log_z, or another column. Within a
+// level, derivatives are computed forwards: one tangent per node and variable. So a branch that was not chosen never counts,
+// not even as 0 · Infinity. From a reduction or scan to its operand, they are computed backwards: one adjoint per value.
 import type { Graph } from './graph.js';
 import {
   isBatchReduction,
