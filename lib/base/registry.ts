@@ -160,7 +160,7 @@ export class CombinedRegistry<T> extends Registry<T> {
   override register(name: string, cls: RegisteredClass<T>, options?: { replace?: boolean }): void {
     const part = guarded(() => this.#partOf(cls));
     const other = this.#parts.find((each) => each !== part && each.names().includes(name));
-    checkFree(this.#kind, name, other !== undefined, undefined);
+    checkFree(this.#kind, name, other?.get(name), cls, undefined);
     part.register(name, cls, options);
   }
 }
