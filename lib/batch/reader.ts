@@ -205,10 +205,7 @@ export class BatchReader {
         continue;
       yield* convert(native, entry, input, layout, conversions);
     }
-    if (this.#ofRows) {
-      native.data[0] = new Float32Array(layout.rows);
-      native.mask = new Uint8Array(layout.rows);
-    }
+    if (this.#ofRows) native.mask = new Uint8Array(layout.rows);
     if (!this.#readsStep) return { native, layout, step: undefined };
     if (!step) throw missingInput(this.#mapper, 'step');
     return { native, layout, step: yield* checkSteps(step.key, step.value, layout.rows) };

@@ -83,7 +83,7 @@ function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Step
   const columns = COLUMNS.filter(isPresent);
   const hasRows = columns.length === 0 && isPresent('rewards') && !find(batch, ['shape', ...CU_SEQLENS]);
   // Losses that read data of rows read columns too, except those of rewards.
-  const hasLosses = columns.length > 0 || hasRows;
+  const hasLosses = columns.length > 0 || isPresent('rewards');
   // Only losses of values and of rewards read numbers that a batch may lack.
   const hasDefaults = isPresent('values') || isPresent('rewards');
   const numbers = hasLosses

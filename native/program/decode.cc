@@ -79,8 +79,7 @@ class Checker {
     write(in_row ? &row_values_ : &batch_values_, x.out, kWritten);
   }
 
-  // A program that reads no column gets logprob, because passes over tokens read at least one.
-  unsigned columns() const { return columns_ != 0 ? columns_ : reads(kLogprob); }
+  unsigned columns() const { return columns_; }
   unsigned row_columns() const { return row_columns_; }
   int gathered() const {
     int gathered = 0;
