@@ -131,10 +131,14 @@ export function toNativeCounts(
 
 /**
  * Checks that the counts of the whole batch, which the caller passed as `normalizer`, are possible: that none of them is
- * less than the same count of the part.
+ * less than the same count of the part. For a function of rows alone, only the rows are compared.
  * @throws LossError `ERR_INVALID_OPTION`
  */
-export function checkPart(whole: Float64Array, part: Float64Array, separatesExperts: boolean): void {
+export function checkPart(
+  whole: Float64Array,
+  part: Float64Array,
+  { separatesExperts, ofRows }: { readonly separatesExperts: boolean; readonly ofRows: boolean },
+): void {
   const { expert: wholeExpert, ...ofWhole } = fromNativeCounts(whole, separatesExperts);
   const { expert: partExpert, ...ofPart } = fromNativeCounts(part, separatesExperts);
   if (wholeExpert && partExpert) {
@@ -143,7 +147,7 @@ export function checkPart(whole: Float64Array, part: Float64Array, separatesExpe
     ofPart.tokens += wholeExpert.tokens - partExpert.tokens;
     ofPart.rows += wholeExpert.rows - partExpert.rows;
   }
-  checkAtLeast('normalizer', ofWhole, ofPart);
+  checkAtLeast('normalizer', ofWhole, ofRows ? { ...ofWhole, rows: ofPart.rows } : ofPart);
 }
 
 function checkAtLeast<C extends RowCounts>(name: string, given: C, least: C): void {

@@ -98,12 +98,13 @@ interface ReaderEntry {
 export class BatchReader {
   /** Whether the function reads `expert_mask`, and so treats rows that an expert wrote differently from other rows. */
   readonly separatesExperts: boolean;
+  /** Whether the function reads only numbers of rows. */
+  readonly ofRows: boolean;
   readonly #mapper: KeyMapper;
   readonly #entries: readonly ReaderEntry[];
   readonly #needed: readonly InputName[];
   readonly #forAdvantage: boolean;
   readonly #readsStep: boolean;
-  readonly #ofRows: boolean;
   readonly #setElsewhere: SetColumn | undefined;
   // The index in #entries of token_level_rewards, or -1. In a batch without them, #rewards replaces that entry.
   readonly #tokenRewards: number;
@@ -123,7 +124,7 @@ export class BatchReader {
     this.#mapper = mapper;
     this.#forAdvantage = order === 'advantage';
     this.#readsStep = inputs.includes('step');
-    this.#ofRows = ofRows;
+    this.ofRows = ofRows;
     this.#setElsewhere = setElsewhere;
     this.#needed = inputs.filter((name) => name !== 'step');
     const masks = MASKS.filter((name) => order === 'loss' && inputs.includes(name));
@@ -188,7 +189,7 @@ export class BatchReader {
     const found = this.#entries.map(({ keys }) => findHeld(batch, keys));
     const entries = this.#withRewards(batch, found);
     const step = this.#readsStep ? find(batch, this.#mapper.keys('step')) : undefined;
-    const layout = this.#ofRows
+    const layout = this.ofRows
       ? yield* layoutOfRows(batch, found[0]?.value)
       : yield* readLayout(batch, found[0]?.value ?? nestedIn(batch, this.#mapper));
     const native = this.#forAdvantage ? emptyAdvantageBatch(layout) : emptyBatch(layout);
@@ -205,7 +206,7 @@ export class BatchReader {
         continue;
       yield* convert(native, entry, input, layout, conversions);
     }
-    if (this.#ofRows) native.mask = new Uint8Array(layout.rows);
+    if (this.ofRows) native.mask = new Uint8Array(layout.rows);
     if (!this.#readsStep) return { native, layout, step: undefined };
     if (!step) throw missingInput(this.#mapper, 'step');
     return { native, layout, step: yield* checkSteps(step.key, step.value, layout.rows) };

@@ -176,8 +176,7 @@ export class Evaluator {
     const present = yield* takeCall(native.evaluate, made, isSmall(input));
     checkFinite(present, fused);
     // Native code counts the tokens of the batch while it computes the loss, so this check comes afterwards.
-    if (made.normalizer && made.counts)
-      checkPart(made.normalizer, made.counts, this.#reader.separatesExperts);
+    if (made.normalizer && made.counts) checkPart(made.normalizer, made.counts, this.#reader);
     const result = this.#result<M>(form, made.values, gradients, present, made.part);
     form.unused.push(made.values);
     return result;

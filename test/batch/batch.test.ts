@@ -6,7 +6,7 @@ import { BatchReader } from '../../lib/batch/reader.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
 import { FLOAT_COLUMNS } from '../reference/batch.js';
 import type { Args, ReferenceBatch } from '../reference/index.js';
-import { renamed, without } from '../support/batch-keys.js';
+import { camelCase, renamed, without } from '../support/batch-keys.js';
 import { makeBatch } from '../support/draw.js';
 import { EveryColumnLossFn } from '../support/every-column.js';
 import { fromHalf, type Half, toHalf } from '../support/half.js';
@@ -286,7 +286,7 @@ describe('forms of a batch', () => {
       const { native } = takeNow(reader.read(renamed(batch, rename) as Batch));
       assert.deepEqual(
         native.data,
-        [...FLOAT_COLUMNS, 'clipCovKeys'].map((name) => batch[name]),
+        NAMES.map((name) => batch[camelCase(name)]),
       );
     }
     const { entropy, teacherLogprob } = batch as Record<FloatColumn, Float32Array>;
@@ -296,7 +296,9 @@ describe('forms of a batch', () => {
       teacherLogprob: { data: Uint16Array.from(teacherLogprob), dtype: 'bfloat16' },
       proxLogprob: new Float32Array(ROWS),
     };
-    assert.deepEqual(takeNow(reader.read(mixed as Batch)).native.dtypes, [0, 0, 0, 0, 1, 0, 4, 2, 0, 0, 0]);
+    const { dtypes } = takeNow(reader.read(mixed as Batch)).native;
+    const given = Object.fromEntries(NAMES.flatMap((name, i) => (dtypes[i] ? [[name, dtypes[i]]] : [])));
+    assert.deepEqual(given, { entropy: 1, prox_logprob: 4, teacher_logprob: 2 });
   });
 
   it('every column that the declaration of a loss names', () => {

@@ -176,7 +176,7 @@ describe('checkLoss', () => {
     const wrong = broken('sg(r)*lp', ({ grad }) => {
       if (grad) grad[0]! *= 1.01;
     });
-    assert.deepEqual(await failures(wrong), ['gradient']);
+    assert.ok((await failures(wrong)).includes('gradient'));
     // Three of the 16 losses that stop gradients in kernels.
     for (const name of ['cispo', 'topr', 'sapo']) {
       const { checks } = await checkLoss(POLICY_LOSS_FN.create(name));

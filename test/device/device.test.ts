@@ -12,6 +12,7 @@ import {
   type DeviceBatch,
   devices,
   KL_FN,
+  LOSS_FN,
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
@@ -20,7 +21,7 @@ import { ARGUMENTS, requiredArgs } from '../support/draw.js';
 import { EveryColumnLossFn } from '../support/every-column.js';
 import { gpus, isEmulated, rejects, TOKENS } from '../support/on-device.js';
 import { generator } from '../support/random.js';
-import { type Computed, subject } from '../support/subject.js';
+import { type Computed, HOST_ONLY, LOSS_FAMILIES, subject } from '../support/subject.js';
 import { assertArray, assertComputed, assertSameBits } from '../support/tolerance.js';
 
 const DEVICE = 'cuda:0';
@@ -144,13 +145,16 @@ describe(`batches on ${DEVICE}`, () => {
       teacherLogprob: Float32Array.from({ length: 6 }, (_, row) => -1 - row / 10),
       oldEntropy: column((i) => (i % 11) / 10),
       clipCovKeys: column((i) => (i % 8) / 8),
+      values: column((i) => (i % 5) / 5),
+      oldValues: column((i) => (i % 7) / 7),
+      returns: column((i) => (i % 9) / 9),
     };
     using resident = await upload(whole, DEVICE);
     for (const on of [whole, resident]) {
       const found = await fn.compute(on, { grad: true, ...(on === whole && { device: DEVICE }) });
       assertComputed(found as Computed, fn.computeSync(whole, { grad: true }) as Computed);
     }
-    for (const key of ['rolloutLogprob', 'proxLogprob', 'teacherLogprob', 'oldEntropy'] as const) {
+    for (const key of ['rolloutLogprob', 'proxLogprob', 'teacherLogprob', 'oldEntropy', 'returns'] as const) {
       using lacking = await upload(without(whole, key), DEVICE);
       await assert.rejects(fn.compute(lacking), { code: 'ERR_MISSING_INPUT', key });
     }
@@ -261,6 +265,7 @@ describe(`batches on ${DEVICE}`, () => {
     const draw = (value: () => number) => Float32Array.from({ length: count }, value);
     const logprob = draw(() => -3 * random());
     const near = (spread: number) => logprob.map((x) => x + spread * (random() - 0.5));
+    const values = draw(random);
     const large: Batch & { oldEntropy: Float32Array } = {
       shape: [rows, 1024],
       logprob,
@@ -272,23 +277,23 @@ describe(`batches on ${DEVICE}`, () => {
       entropy: draw(random),
       oldEntropy: draw(random),
       advantages: draw(() => 4 * random() - 2),
+      values,
+      oldValues: values.map((x) => x + random() - 0.5),
+      returns: values.map((x) => x + 2 * random() - 1),
       actionMask: Uint8Array.from({ length: count }, () => (random() < 0.8 ? 1 : 0)),
       expertMask: Uint8Array.from({ length: rows }, (_, b) => b % 2),
       ...Object.fromEntries(ROW_COLUMNS.map((name) => [name, Float64Array.from({ length: rows }, random)])),
+      sample_mask: Uint8Array.from({ length: rows }, (_, b) => Number(b % 6 < 4)),
       groupIds: Int32Array.from({ length: rows }, (_, b) => b >> 2),
       step: 3,
     };
     using resident = await upload(large, DEVICE);
-    for (const [family, names] of [
-      ['policy', Object.keys(ARGUMENTS.policy)],
-      ['kl', Object.keys(ARGUMENTS.kl)],
-      ['entropy', Object.keys(ARGUMENTS.entropy)],
-    ] as const)
-      for (const name of names) {
-        const args =
-          family === 'policy'
-            ? requiredArgs(POLICY_LOSS_FN.get(name).declaration)
-            : { loss_agg_mode: 'token-mean' };
+    for (const family of LOSS_FAMILIES)
+      for (const name of Object.keys(ARGUMENTS[family]).filter((each) => !HOST_ONLY.includes(each))) {
+        const isAggregated = family === 'kl' || family === 'entropy';
+        const args = isAggregated
+          ? { loss_agg_mode: 'token-mean' }
+          : requiredArgs(LOSS_FN.get(name).declaration);
         const on = subject(family, name, args);
         const cpu = on.sync(large);
         const gpu = await on.async(resident);

@@ -111,7 +111,8 @@ const interpreted = (policyLoss: NativeProgramLossSpec, withGrad: boolean) =>
 
 /**
  * The losses that are interpreted if no gradient is wanted: their programs with a gradient have many more instructions or
- * more passes.
+ * more passes. The gradient of a clipped value needs more instructions than its loss, because it is halved where both
+ * losses are equal. Without clipping, as in nemo/value and roll/value by default, it is one product.
  */
 const CHEAPER_WITHOUT_GRAD = [
   'verl/sapo',
@@ -123,6 +124,8 @@ const CHEAPER_WITHOUT_GRAD = [
   'trl/a2po',
   'segment_ppo',
   'real',
+  ...['trl/value', 'openrlhf/value', 'skyrl/value', 'slime/value', 'miles/value'],
+  ...['areal/value', 'rlinf/value', 'easyr1/value'],
 ];
 
 describe('compiled segments', () => {
