@@ -33,6 +33,12 @@ export interface TokenValues {
   readonly teacherLogprob: number;
   /** The token's advantage. */
   readonly advantage: number;
+  /** The critic's value at the token when the returns were computed. */
+  readonly oldValue: number;
+  /** The critic's current value at the token. */
+  readonly value: number;
+  /** The return at the token. */
+  readonly return: number;
 }
 
 /**

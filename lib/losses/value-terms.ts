@@ -1,4 +1,5 @@
 // What the value losses share: the clipped error of a token, means over tokens and rows, and explained variances.
+import type { TokenValues } from '../base/declaration.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import { lossMetric, type MetricExpression } from '../program/loss-program.js';
 
@@ -30,6 +31,15 @@ export function clippedError(
     loss: select(plain.eq(bounded), plain.add(bounded).mul(0.5), max(plain, bounded)),
     clipped: bounded.gt(plain),
   };
+}
+
+/**
+ * Returns the size of the terms that cancel in the square of a clipped error, for `cancels`. A bound is rounded, so its
+ * error relative to a return near it may be large. A range of 0.5 is the largest that is a default.
+ */
+export function termsOfClipped({ value, oldValue, return: target }: TokenValues): { value: number } {
+  const bound = Math.abs(oldValue) + 0.5;
+  return { value: bound * Math.max(Math.abs(value - target), Math.abs(oldValue - target)) };
 }
 
 const squared: LossOfError = ({ square }, error) => square(error);

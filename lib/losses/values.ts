@@ -15,6 +15,7 @@ import {
   OPTIONAL_RANGE,
   RANGE,
   sumOfSquares,
+  termsOfClipped,
   weightedSum,
 } from './value-terms.js';
 
@@ -26,6 +27,8 @@ const NUMERICS = {
   range: 'any finite values and returns whose difference has a finite square',
   outside: 'squares overflow where the difference exceeds 1.8e19',
 };
+/** The same for losses that clip by default. */
+const CLIPPED = { ...NUMERICS, cancels: termsOfClipped };
 const CLIPPED_SQUARE = 'max((values − returns)², (clip(values, old_values ± c) − returns)²)';
 
 /** The clipped value loss as in verl. */
@@ -45,7 +48,7 @@ export class VerlValueLossFn extends valueLoss({
     'critic/vpred_mean': VALUE,
     'critic/vf_explained_var': EXPLAINED,
   },
-  numerics: NUMERICS,
+  numerics: CLIPPED,
   formula: (symbols, { cliprangeValue, ...options }) => {
     const { loss, clipped } = clippedError(symbols, cliprangeValue, halfSquared);
     const weighted = loss.mul(verlWeight(symbols, options));
@@ -70,7 +73,7 @@ export class TRLValueLossFn extends valueLoss({
   reads: ERROR_KEYS,
   options: { cliprangeValue: number({ ...RANGE, default: 0.2 }) },
   metrics: { 'loss/value_avg': LOSS, 'val/clipfrac_avg': FRACTION },
-  numerics: NUMERICS,
+  numerics: CLIPPED,
   formula: (symbols, { cliprangeValue }) => {
     const { loss, clipped } = clippedError(symbols, cliprangeValue, halfSquared);
     const { ofTokens } = meanWeights(symbols);
@@ -98,7 +101,7 @@ export class OpenRLHFValueLossFn extends valueLoss({
     globalBatchSize: VERL_DIVISOR.globalBatchSize,
   },
   metrics: { critic_loss: LOSS, values: VALUE },
-  numerics: NUMERICS,
+  numerics: CLIPPED,
   formula: (symbols, { valueClip, tokenLevelLoss, dpSize, batchNumTokens, globalBatchSize }) => {
     const { constant, n, rowsSum, max } = symbols;
     const { ofTokens } = meanWeights(symbols);
@@ -219,7 +222,7 @@ export class SkyRLValueLossFn extends valueLoss({
     values_mean: VALUE,
     values_clipfrac: { ...FRACTION, when: 'with value_clip' },
   },
-  numerics: NUMERICS,
+  numerics: CLIPPED,
   formula: (symbols, { valueClip }) => {
     const { ofTokens, ofRows } = meanWeights(symbols);
     const { loss, clipped } = clippedError(symbols, valueClip, halfSquared);
@@ -254,7 +257,7 @@ const MEGATRON = {
     }),
   },
   metrics: { value_loss: LOSS, value_clipfrac: FRACTION },
-  numerics: NUMERICS,
+  numerics: CLIPPED,
 } as const;
 
 function megatron(
@@ -321,7 +324,7 @@ export class AReaLValueLossFn extends valueLoss({
     critic_loss: LOSS,
     clip_ratio: FRACTION,
   },
-  numerics: NUMERICS,
+  numerics: CLIPPED,
   formula: (symbols, { epsClip, lossFnType }) => {
     const { ofTokens } = meanWeights(symbols);
     const { loss, clipped } = clippedError(
@@ -408,7 +411,11 @@ export class RLinfValueLossFn extends valueLoss({
     'critic/value_clip_ratio': FRACTION,
     'critic/explained_variance': EXPLAINED,
   },
-  numerics: NUMERICS,
+  numerics: {
+    ...CLIPPED,
+    range: 'any finite values and returns',
+    outside: 'the loss grows linearly beyond huber_delta',
+  },
   formula: (symbols, { valueClip, huberDelta, maxEpisodeSteps }) => {
     const { values, returns, lossMaskSum, rows, rowLength, constant, batchSum, select } = symbols;
     const { loss } = clippedError(symbols, valueClip, huber(huberDelta));
@@ -454,7 +461,7 @@ export class EasyR1ValueLossFn extends valueLoss({
       when: 'when the whole batch, in host memory, is computed in one call',
     },
   },
-  numerics: NUMERICS,
+  numerics: CLIPPED,
   formula: (symbols, { cliprangeValue, lossAvgMode }) => {
     const { values, tokens, constant } = symbols;
     const { loss, clipped } = clippedError(symbols, cliprangeValue, halfSquared);

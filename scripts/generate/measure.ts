@@ -8,7 +8,9 @@ import {
   ENTROPY_LOSS_FN,
   KL_FN,
   POLICY_LOSS_FN,
+  REWARD_LOSS_FN,
   type TokenValues,
+  VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import type { AdvantageDeclaration } from '../../lib/losses/advantage-fn.js';
 import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-fn.js';
@@ -29,12 +31,9 @@ export interface Errors {
 /** The rounding errors for each range of inputs: of a token's value, of its gradient, and of sums over many tokens. */
 export type Measured = Record<Range, { value: Errors; grad?: Errors; sum?: Errors }>;
 
-/** The families whose errors are measured on batches of log-probabilities. */
-type MeasuredFamily = Extract<Family, 'policy' | 'kl' | 'entropy'>;
-
 /** A function with one set of arguments, whose errors can be measured. */
 export interface Measurable {
-  family: MeasuredFamily | 'advantage';
+  family: Family | 'advantage';
   name: string;
   /** The arguments that differ from the defaults. */
   args: Record<string, unknown>;
@@ -50,7 +49,7 @@ export const BOUNDS: Record<Range, { value: number; grad: number; sum: number }>
 
 /**
  * The range of the inputs. In `near`, policies are at most 1 nat apart, as in training. In `wide`, logprobs go from −25
- * to 0.
+ * to 0. SIZES says how large values and rewards are.
  */
 export type Range = 'near' | 'wide';
 export const RANGES = ['near', 'wide'] as const;
@@ -84,6 +83,9 @@ class Tally {
   }
 }
 
+/** The standard deviations of values, and of their differences from returns; and of rewards. */
+export const SIZES = { near: { values: 1, rewards: 1 }, wide: { values: 100, rewards: 5 } };
+
 type Token = ReturnType<typeof drawToken>;
 
 const NO_TOKEN: TokenValues = {
@@ -92,15 +94,30 @@ const NO_TOKEN: TokenValues = {
   refLogprob: 0,
   teacherLogprob: 0,
   advantage: 0,
+  value: 0,
+  oldValue: 0,
+  return: 0,
 };
 
-const valuesOf = (token: Token): TokenValues => ({ ...NO_TOKEN, ...token, advantage: token.advantages });
+const valuesOf = (token: Token): TokenValues => ({
+  ...NO_TOKEN,
+  ...token,
+  advantage: token.advantages,
+  value: token.values,
+  oldValue: token.oldValues,
+  return: token.returns,
+});
 
-function drawToken(range: Range, { uniform, normal }: ReturnType<typeof generator>) {
+type Random = ReturnType<typeof generator>;
+
+function drawToken(range: Range, { uniform, normal }: Random, ofValues: Random) {
   const near = range === 'near';
   const logprob = near ? -4 * uniform() : -25 * uniform();
   const other = () => (near ? Math.min(0, logprob + 2 * uniform() - 1) : -25 * uniform());
   const entropy = () => 8 * uniform();
+  const { values: size } = SIZES[range];
+  const oldValues = size * ofValues.normal();
+  const nearOld = () => oldValues + size * ofValues.normal();
   const token = {
     logprob,
     oldLogprob: other(),
@@ -111,13 +128,16 @@ function drawToken(range: Range, { uniform, normal }: ReturnType<typeof generato
     advantages: normal() * (near ? 1 : 10),
     entropy: entropy(),
     oldEntropy: entropy(),
+    values: nearOld(),
+    oldValues,
+    returns: nearOld(),
   };
   for (const key of Object.keys(token) as (keyof typeof token)[]) token[key] = Math.fround(token[key]);
   return token;
 }
 
 /** Returns a batch of these tokens. Every second row is an expert's row, and also the rejected answer of a pair. */
-function batchOf(tokens: readonly Token[], { uniform, normal }: ReturnType<typeof generator>, columns = 1) {
+function batchOf(tokens: readonly Token[], { uniform, normal }: Random, columns: number, range: Range) {
   const column = (key: keyof Token) => tokens.map((token) => token[key]);
   const rows = tokens.length / columns;
   const perRow = (value: (row: number) => number) => Array.from({ length: rows }, (_, row) => value(row));
@@ -133,10 +153,13 @@ function batchOf(tokens: readonly Token[], { uniform, normal }: ReturnType<typeo
     advantages: column('advantages'),
     entropy: column('entropy'),
     oldEntropy: column('oldEntropy'),
+    values: column('values'),
+    oldValues: column('oldValues'),
+    returns: column('returns'),
     actionMask: tokens.map(() => 1),
     expertMask: perRow((row) => row % 2),
     step: perRow(() => 1),
-    rewards: perRow(normal),
+    rewards: perRow(() => Math.fround(SIZES[range].rewards * normal())),
     vStar: perRow(normal),
     probability: perRow(uniform),
     logZ: perRow(normal),
@@ -155,10 +178,10 @@ function drawnBatches(range: Range, rows: number, runs: number) {
   const key = `${range} ${rows} ${runs}`;
   const known = sequences.get(key);
   if (known) return known;
-  const random = generator(SEED);
+  const [random, ofValues] = [generator(SEED), generator(SEED + 1)];
   const draw = (length: number, columns: number): Drawn => {
-    const tokens = Array.from({ length }, () => drawToken(range, random));
-    const batch = batchOf(tokens, random, columns);
+    const tokens = Array.from({ length }, () => drawToken(range, random, ofValues));
+    const batch = batchOf(tokens, random, columns, range);
     return { batch, laid: layOut(batch) as Batch, tokens };
   };
   const small = Array.from({ length: runs }, () => draw(rows, 1));
@@ -168,7 +191,7 @@ function drawnBatches(range: Range, rows: number, runs: number) {
 }
 
 function measureLoss(
-  family: MeasuredFamily,
+  family: Family,
   name: string,
   args: Record<string, unknown>,
   range: Range,
@@ -179,7 +202,8 @@ function measureLoss(
   const declaration: Partial<PolicyLossDeclaration> | undefined = FAMILIES[family].get(name).declaration;
   const cancels = declaration?.numerics?.cancels;
   // A loss over pairs of rows needs a batch of two rows. So does a loss that treats experts' rows differently.
-  const together = declaration?.pairs || declaration?.reads?.includes('expert_mask') ? 2 : 1;
+  const isOfPairs = declaration?.pairs || family === 'reward';
+  const together = isOfPairs || declaration?.reads?.includes('expert_mask') ? 2 : 1;
   const { small, large } = drawnBatches(range, together, runs);
   for (const { batch, laid, tokens } of small) {
     // If an input lies on a threshold, the results of both sides are correct. Such a batch is skipped.
@@ -242,6 +266,8 @@ const FAMILIES = {
   policy: POLICY_LOSS_FN,
   kl: KL_FN,
   entropy: ENTROPY_LOSS_FN,
+  value: VALUE_LOSS_FN,
+  reward: REWARD_LOSS_FN,
   advantage: ADVANTAGE_FN,
 } as const;
 

@@ -8,9 +8,19 @@ import {
   type FunctionDeclaration,
   KL_FN,
   POLICY_LOSS_FN,
+  REWARD_LOSS_FN,
+  VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import { DIVISORS } from '../../lib/losses/divisors.js';
-import { BOUNDS, type Errors, everyFunction, type Measurable, type Measured, RANGES } from './measure.js';
+import {
+  BOUNDS,
+  type Errors,
+  everyFunction,
+  type Measurable,
+  type Measured,
+  RANGES,
+  SIZES,
+} from './measure.js';
 import { table } from './table.js';
 
 /** The measured errors of each function. of() returns undefined for a function that has not been measured. */
@@ -29,6 +39,8 @@ const SECTIONS = [
   ['policy', 'Policy losses', POLICY_LOSS_FN],
   ['kl', 'KL estimators', KL_FN],
   ['entropy', 'Entropy losses', ENTROPY_LOSS_FN],
+  ['value', 'Value losses', VALUE_LOSS_FN],
+  ['reward', 'Losses of reward models', REWARD_LOSS_FN],
   ['advantage', 'Advantage functions', ADVANTAGE_FN],
 ] as const;
 
@@ -125,14 +137,16 @@ implementation in float64 that shares no code with the engine and derives gradie
 (\`test/reference\`). Both get the same inputs, which float32 represents exactly. Each cell has the largest error of ${measurements.tokens} tokens
 and the mean in brackets; tokens within rounding of a threshold are left out.
 
-- **value**: the loss of a batch of one token (one pair for preference losses, one own and one expert's token for mixed
-  losses), or the advantage of a token. **gradient**: with respect to that token's logprob or entropy. **sum**: the loss of
-  8192 tokens.
+- **value**: the loss of a batch of one token (one pair for preference losses and losses of reward models, one own and one
+  expert's token for mixed losses), or the advantage of a token. **gradient**: with respect to that token's logprob, entropy
+  or value, or to the rewards of the pair. **sum**: the loss of 8192 tokens, in 32 rows.
 - The unit is the result's last place or, if larger terms cancel in the result, the last place of the largest term. For a
-  sum it is taken at the sum of absolute values, for p(1 − p) at p, and for a whitened advantage at the batch's largest.
+  sum it is taken at the sum of absolute values, for p(1 − p) at p, for a clipped value at the bound of the clip times the
+  error, and for a whitened advantage at the batch's largest.
 - **near**: logprobs from −4 to 0, at most 1 apart, as in training. **wide**: logprobs from −25 to 0, independent of each
   other. There the difference d of two logprobs is itself rounded by up to half a unit in *its* last place, and
   exponentiation turns this into up to |d|/2 units of the ratio. No formula on the rounded difference can undo it.
+- Values, and their differences from returns, have the standard deviation ${SIZES.near.values} (near) or ${SIZES.wide.values} (wide), and rewards ${SIZES.near.rewards} or ${SIZES.wide.rewards}.
 
 No error exceeds, on any instruction set: near ${near.value} ulp of a value and ${near.grad} of a gradient, wide ${wide.value} and ${wide.grad}, and of
 a sum ${near.sum} and ${wide.sum}. \`test/losses/numerics.test.ts\` checks this.

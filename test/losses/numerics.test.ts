@@ -7,14 +7,15 @@ import {
   ENTROPY_LOSS_FN,
   KL_FN,
   POLICY_LOSS_FN,
-  type PolicyLossFn,
-  type Registry,
+  REWARD_LOSS_FN,
+  VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import { BOUNDS, everyFunction, RANGES } from '../../scripts/generate/measure.js';
 import { requiredArgs } from '../support/draw.js';
+import { subject } from '../support/subject.js';
 
 const TOKENS = 1000;
-const REGISTRIES = { policy: POLICY_LOSS_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN, advantage: ADVANTAGE_FN };
+const REGISTRIES = { policy: POLICY_LOSS_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN };
 
 describe('numerics', () => {
   for (const { family, name, args, measure } of everyFunction())
@@ -64,16 +65,36 @@ describe('numerics', () => {
           const overflows = declaration?.numerics.overflows;
           for (const advantage of [1, -1]) {
             const finite = overflows === undefined || (overflows === 'for A < 0' && advantage > 0);
-            const { loss, grad } =
-              family === 'kl'
-                ? KL_FN.create(name, { kl_coef: 1 }).calculateKlLossSync(far(advantage), { grad: true })
-                : (REGISTRIES[family] as unknown as Registry<PolicyLossFn>)
-                    .create(name, requiredArgs(declaration))
-                    .computeSync(far(advantage), { grad: true });
+            const args = family === 'kl' ? { kl_coef: 1 } : requiredArgs(declaration);
+            const { loss, grad } = subject(family, name, args).sync(far(advantage));
             assert.equal(Number.isFinite(loss), finite, `A = ${advantage}: ${loss}`);
-            assert.equal(grad!.every(Number.isFinite), finite, `A = ${advantage}: ${grad}`);
+            assert.equal(grad.every(Number.isFinite), finite, `A = ${advantage}: ${grad}`);
           }
         });
+
+    for (const name of VALUE_LOSS_FN.names())
+      it(`value ${name} behaves as declared`, () => {
+        const at = (value: number) =>
+          VALUE_LOSS_FN.create(name).computeSync(
+            { shape: [1, 1], values: [value], oldValues: [0], returns: [0] },
+            { grad: true },
+          );
+        const isLinear = name === 'rlinf/value';
+        assert.ok(Number.isFinite(at(1e19).loss));
+        assert.equal(at(2e19).loss < Number.POSITIVE_INFINITY, isLinear);
+        assert.equal(at(2e19).gradValues[0], isLinear ? 10 : Math.fround(at(1e19).gradValues[0]! * 2));
+      });
+
+    for (const name of REWARD_LOSS_FN.names())
+      it(`reward ${name} behaves as declared`, () => {
+        const at = (...rewards: number[]) =>
+          REWARD_LOSS_FN.create(name).computeSync({ rewards }, { grad: true });
+        const { loss, gradRewards } = at(-1e9, 1e9);
+        assert.ok(Math.abs(loss / 2e9 - 1) < 1e-7);
+        assert.deepEqual([...gradRewards].map(Math.round), [-1, 1]);
+        assert.equal(at(1e9, -1e9).loss, 0);
+        assert.ok(at(1e9, -1e9).gradRewards.every((slope) => slope === 0));
+      });
 
     it('saturates where it is clipped, and has no gradient there', () => {
       for (const name of ['ppo', 'importance_sampling']) {

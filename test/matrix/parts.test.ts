@@ -25,6 +25,7 @@ import {
 } from '../support/draw.js';
 import { everyFunction, everyRow, oneOfEach, specs } from '../support/functions.js';
 import { generator } from '../support/random.js';
+import { LOSS_FAMILIES } from '../support/subject.js';
 import { assertSameArray } from '../support/tolerance.js';
 import { SUM_RELATIVE } from './forms.js';
 
@@ -32,9 +33,12 @@ const SEED = Number(process.env.FC_SEED ?? 2025);
 /** Metrics that do not add up, because every part has the same value. */
 const NOT_SUMS = ['kl_coef', 'mu'];
 /** Arguments that are counts of the whole batch. They replace those of the normalizer. */
-const GIVEN_COUNTS = ['batch_num_tokens', 'global_batch_size', 'global_n_tokens', 'num_items_in_batch'];
-/** The names of all gradients that a function may return. */
-const GRADIENTS = ['grad', 'gradEntropy'] as const;
+const GIVEN_COUNTS = [
+  ...['batch_num_tokens', 'global_batch_size', 'global_n_tokens', 'num_items_in_batch'],
+  ...['global_valid_seqs', 'global_valid_toks'],
+];
+/** The names of all gradients that a function may return. That of rewards has one value per row. */
+const GRADIENTS = ['grad', 'gradEntropy', 'gradRewards'] as const;
 
 /**
  * Distributes units at random over parts. A unit is a list of rows that must stay together. There is at least one part,
@@ -63,12 +67,19 @@ function unitsOf(name: string, batch: RewardedBatch): number[][] {
 }
 
 /**
- * Copies the gradient of a part into `whole`, which has a place for each token of the padded batch. `rows` are the rows
- * of the part.
+ * Copies the gradient of a part into `whole`, which has a place for each token of the padded batch, or for each row.
+ * `rows` are the rows of the part.
  */
-function place(batch: RewardedBatch, rows: readonly number[], part: Float32Array, whole: Float64Array): void {
+function place(
+  batch: RewardedBatch,
+  rows: readonly number[],
+  part: Float32Array,
+  whole: Float64Array,
+  perRow: boolean,
+): void {
   let at = 0;
-  for (const b of rows) for (const position of rowPositions(batch, b)) whole[position] = part[at++]!;
+  for (const b of rows)
+    for (const position of perRow ? [b] : rowPositions(batch, b)) whole[position] = part[at++]!;
   assert.equal(at, part.length, 'length of a part of the gradient');
 }
 
@@ -144,13 +155,14 @@ function addsUp(
       for (const part of computed) assert.equal(part[key], undefined);
       continue;
     }
+    const perRow = key === 'gradRewards';
     const [expected, sum] = [0, 0].map(() => new Float64Array(batch.rows * batch.columns)) as [
       Float64Array,
       Float64Array,
     ];
-    place(batch, everyRow(batch), grad, expected);
+    place(batch, everyRow(batch), grad, expected, perRow);
     parts.forEach((rows, i) => {
-      place(batch, rows, computed[i]![key]!, sum);
+      place(batch, rows, computed[i]![key]!, sum, perRow);
     });
     const largest = expected.reduce((most, g) => Math.max(most, Math.abs(g)), 0);
     sum.forEach((g, i) => {
@@ -161,7 +173,7 @@ function addsUp(
 }
 
 describe('micro-batches add up to the whole', () => {
-  for (const family of ['policy', 'kl', 'entropy'] as const)
+  for (const family of LOSS_FAMILIES)
     for (const [name, args] of Object.entries(ARGUMENTS[family]))
       it(`${family} ${name}: random batches, arguments and parts`, () => {
         // Without `pairwise`, dpo has a single margin for the whole batch, which cannot be split into parts.
@@ -251,7 +263,8 @@ describe('micro-batches add up to the whole', () => {
         { loss: later.loss, metrics: later.metrics },
         { loss: now.loss, metrics: now.metrics },
       );
-      assertSameArray(later.grad!, now.grad!, 'grad');
+      const [gradNow, gradLater] = [now, later].map((each) => each.grad ?? each.gradRewards);
+      assertSameArray(gradLater!, gradNow!, 'grad');
       if (args.loss_agg_mode !== 'token-sum' && !GIVEN_COUNTS.some((count) => (args[count] ?? null) !== null))
         assert.notEqual(now.loss, fn.sync(part).loss || 1, `${name}: the normalizer changes the loss`);
     }
