@@ -47,14 +47,20 @@ export function driverVersion(): string | undefined {
   }
 }
 
+/** The losses of values that read ids which stay in host memory. */
+const HOST_ONLY = ['slime/value', 'miles/value', 'easyr1/value'];
+
 /**
- * Returns the functions to time on a device: those that have a gradient with respect to logprob. Only this gradient is
- * computed.
+ * Returns the functions to time on a device: those that have a gradient with respect to logprob or to values. Only this
+ * gradient is computed.
  */
 export function deviceWorks(only: RegExp | undefined): Work[] {
   return ownWorks(only)
-    .filter(({ wrt }) => wrt.includes('logprob'))
-    .map((work) => ({ ...work, wrt: ['logprob'] }));
+    .filter(({ id }) => !HOST_ONLY.includes(id))
+    .flatMap((work) => {
+      const column = (['logprob', 'values'] as const).find((each) => work.wrt.includes(each));
+      return column ? [{ ...work, wrt: [column] }] : [];
+    });
 }
 
 /**
@@ -83,12 +89,11 @@ export async function uploadInputs(inputs: Inputs, list: readonly Work[]): Promi
 export async function checkDevice(list: readonly Work[], shape: Shape): Promise<void> {
   const inputs = withCorners(makeInputs(shape));
   using resident = await upload(inputs, `cuda:${DEVICE}`);
-  const tokens = shape[0] * shape[1];
   for (const work of list)
     checkAgreement(
       `the device, ${work.id}`,
-      resultsOf(work, resident, tokens),
-      resultsOf(work, inputs, tokens),
+      resultsOf(work, resident, shape),
+      resultsOf(work, inputs, shape),
     );
 }
 

@@ -18,6 +18,9 @@ export const FLOAT_COLUMNS = {
   teacherLogprob: 'teacher_logprob',
   oldEntropy: 'old_entropy',
   clipCovKeys: 'clip_cov_keys',
+  values: 'values',
+  oldValues: 'old_values',
+  returns: 'returns',
 } as const;
 
 /** The numbers per row that losses read, in the same form. */
@@ -26,23 +29,32 @@ export const ROW_INPUTS = {
   vStar: 'v_star',
   probability: 'probability',
   logZ: 'log_z',
+  sampleMask: 'sample_mask',
+  margin: 'margin',
+  lossMaskSum: 'loss_mask_sum',
+  rolloutIds: 'rollout_ids',
   groupIds: 'group_ids',
 } as const;
+
+/** The names of the inputs per row that are not floats. */
+type Integers = 'sampleMask' | 'rolloutIds' | 'groupIds';
 
 /** A batch with every input that losses and advantage functions can read. */
 export interface Inputs
   extends Record<keyof typeof FLOAT_COLUMNS, Float32Array>,
-    Record<Exclude<keyof typeof ROW_INPUTS, 'groupIds'>, Float64Array> {
+    Record<Exclude<keyof typeof ROW_INPUTS, Integers>, Float64Array> {
   [key: string]: unknown;
   shape: Shape;
   actionMask: Uint8Array;
+  attentionMask: Uint8Array;
+  sampleMask: Uint8Array;
+  rolloutIds: Int32Array;
   expertMask: Uint8Array;
   step: number;
   groupIds: Int32Array;
   runIds: Int32Array;
   rewardBaselines: Float64Array;
   tokenLevelRewards: Float32Array;
-  values: Float32Array;
 }
 
 const FLOAT_KEYS = Object.keys(FLOAT_COLUMNS) as (keyof typeof FLOAT_COLUMNS)[];
@@ -54,7 +66,8 @@ export const GROUP_SIZE = 8;
  * Makes a batch of random inputs. No token is masked, and every second row is marked as an expert's. For about one
  * token in five, the ratio is outside PPO's clip range. The mean advantage is not 0, because otherwise a loss could be
  * a small difference of large numbers, which has a large rounding error. Some rows have a positive mean advantage and
- * others a negative one. The distance of proxLogprob from oldLogprob is so large that m2po drops tokens.
+ * others a negative one. The distance of proxLogprob from oldLogprob is so large that m2po drops tokens. One value in five
+ * is farther than 0.5 from the old one.
  */
 export function makeInputs(shape: Shape): Inputs {
   const [rows, columns] = shape;
@@ -69,7 +82,7 @@ export function makeInputs(shape: Shape): Inputs {
   const near = () => column((i) => oldLogprob[i]! + 0.5 * (random() - 0.5));
   const ofRows = () => Float64Array.from({ length: rows }, random);
   const shift = ofRows();
-  return {
+  const inputs = {
     shape,
     logprob: near(),
     oldLogprob,
@@ -95,10 +108,22 @@ export function makeInputs(shape: Shape): Inputs {
     values: column(() => random() - 0.5),
     sumPiSquared: column((i) => Math.exp(2 * oldLogprob[i]!) + 0.1),
   };
+  const { values } = inputs;
+  return {
+    ...inputs,
+    oldValues: column((i) => values[i]! + 1.25 * (random() - 0.5)),
+    returns: column((i) => values[i]! + 3 * (random() - 0.5)),
+    attentionMask: new Uint8Array(tokens).fill(1),
+    sampleMask: new Uint8Array(rows).fill(1),
+    margin: Float64Array.from({ length: rows }, (_, b) => (b >> 1) / rows),
+    lossMaskSum: new Float64Array(rows).fill(columns),
+    rolloutIds: Int32Array.from({ length: rows }, (_, b) => b >> 1),
+  };
 }
 
 /**
- * Adds special cases to the inputs, for checks of results. About one token in eight is masked. In every second pair of
+ * Adds special cases to the inputs, for checks of results. About one token in eight is masked, and one pair of rows in
+ * four does not count. In every second pair of
  * rows, about one token in sixteen has so high a ratio that PPO's dual clip applies if the advantage is negative. The
  * other rows stay close to the old policy, because losses that multiply a row's ratios could be 0 otherwise.
  */
@@ -108,6 +133,7 @@ export function withCorners(inputs: Inputs): Inputs {
   return {
     ...inputs,
     actionMask: inputs.actionMask.map(() => (random() < 1 / 8 ? 0 : 1)),
+    sampleMask: inputs.sampleMask.map((_, b) => Number((b >> 1) % 4 !== 1)),
     oldLogprob: inputs.oldLogprob.map((x, i) => {
       const isFar = Math.floor(i / (2 * columns)) % 2 === 1;
       return isFar && random() < 1 / 16 ? x - 1.5 : x;

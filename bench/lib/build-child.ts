@@ -44,7 +44,7 @@ function relocated(batch: Batch, compute: (batch: Batch) => unknown): Batch {
 
 function ofLosses(inputs: Inputs): Prepared[] {
   const half = { bfloat16: inHalf(inputs, 'bfloat16'), float16: inHalf(inputs, 'float16') };
-  const float32 = (work: Work) => gradientsOf(work, tokens);
+  const float32 = (work: Work) => gradientsOf(work, shape);
   const forms = [
     { form: 'gradient', batch: inputs, gradients: float32 },
     { form: 'forward', batch: inputs, gradients: () => ({}) },
@@ -52,7 +52,7 @@ function ofLosses(inputs: Inputs): Prepared[] {
     ...(['bfloat16', 'float16'] as const).map((dtype) => ({
       form: `${dtype} with gradients`,
       batch: half[dtype],
-      gradients: (work: Work) => halfGradientsOf(work, tokens, dtype),
+      gradients: (work: Work) => halfGradientsOf(work, shape, dtype),
     })),
     { form: 'masked', batch: withCorners(inputs), gradients: float32 },
     { form: 'turns', batch: withTurns(inputs), gradients: float32 },

@@ -8,12 +8,8 @@ import { gradientsOf } from './works.js';
 /** Times calls of PPO with its gradient. The keys describe the calls. */
 export function timeCalls(rounds: number): Promise<Times> {
   const [ppo] = ownWorks(/^ppo$/);
-  const tokensOf = (shape: readonly [number, number]) => shape[0] * shape[1];
   const [small, large] = [makeInputs(SMALL), makeInputs(LARGE)];
-  const [smallGradient, largeGradient] = [
-    gradientsOf(ppo!, tokensOf(SMALL)),
-    gradientsOf(ppo!, tokensOf(LARGE)),
-  ];
+  const [smallGradient, largeGradient] = [gradientsOf(ppo!, SMALL), gradientsOf(ppo!, LARGE)];
   return race(
     [
       syncContender(`computeSync(), ${SMALL.join('×')}`, () => ppo!.computeSync(small, smallGradient)),

@@ -6,7 +6,7 @@ import { type Inputs, makeInputs, type Shape, withCorners } from './batch.js';
 import { floor } from './native.js';
 import { contender, race, syncContender } from './race.js';
 import { type FunctionTimes, OURS } from './report.js';
-import { type Gradients, gradientsOf, type Work, works } from './works.js';
+import { type Gradients, gradientLength, gradientsOf, type Work, works } from './works.js';
 
 /**
  * The shapes of the timed batches. SMALL is timed through computeSync() on the thread that calls it, and LARGE through
@@ -19,8 +19,8 @@ export const LARGE: Shape = [1024, 4096];
 export const ownWorks = (only: RegExp | undefined): Work[] => works(policyLoss, only);
 
 /** Computes a function, and returns the results for a comparison with another implementation. */
-export function resultsOf(work: Work, batch: Parameters<Work['computeSync']>[0], tokens: number): Results {
-  const gradients = gradientsOf(work, tokens);
+export function resultsOf(work: Work, batch: Parameters<Work['computeSync']>[0], shape: Shape): Results {
+  const gradients = gradientsOf(work, shape);
   const { loss, metrics } = work.computeSync(batch, gradients);
   return { loss, metrics, gradients: Object.values(gradients) };
 }
@@ -32,11 +32,10 @@ export function resultsOf(work: Work, batch: Parameters<Work['computeSync']>[0],
  */
 export async function checkTorch(list: readonly Work[], torch: Torch, shape: Shape): Promise<void> {
   const inputs = withCorners(makeInputs(shape));
-  const tokens = shape[0] * shape[1];
   await torch.load(inputs, 1);
   for (const work of list.filter((each) => torch.covers(each))) {
-    const expected = resultsOf(work, inputs, tokens);
-    const { prepared } = await torch.prepare(work, tokens);
+    const expected = resultsOf(work, inputs, shape);
+    const { prepared } = await torch.prepare(work, gradientLength(work, shape));
     for (const { name, evaluate } of prepared)
       checkAgreement(`${name}, ${work.id} with masked tokens`, await evaluate(), expected);
     await torch.release();
@@ -51,12 +50,11 @@ export async function timeFunction(
   rounds: number,
 ): Promise<FunctionTimes> {
   const { shape } = inputs;
-  const tokens = shape[0] * shape[1];
-  const gradients = gradientsOf(work, tokens);
+  const gradients = gradientsOf(work, shape);
   const { prepared, problems } = torch?.covers(work)
-    ? await torch.prepare(work, tokens)
+    ? await torch.prepare(work, gradientLength(work, shape))
     : { prepared: [], problems: {} };
-  const expected = resultsOf(work, inputs, tokens);
+  const expected = resultsOf(work, inputs, shape);
   for (const { name, evaluate } of prepared)
     checkAgreement(`${name}, ${work.id} on ${shape.join('×')}`, await evaluate(), expected);
   const ours = shape === SMALL ? [small(work, inputs, gradients)] : large(work, inputs, gradients);
@@ -76,5 +74,7 @@ function small(work: Work, inputs: Inputs, gradients: Gradients) {
 
 function large(work: Work, inputs: Inputs, gradients: Gradients) {
   const batch = usual(inputs);
-  return [contender(OURS, () => work.compute(batch, gradients)), floor(work, inputs, gradients)];
+  const ours = contender(OURS, () => work.compute(batch, gradients));
+  // Losses of rewards read no tokens.
+  return work.family === 'reward' ? [ours] : [ours, floor(work, inputs, gradients)];
 }

@@ -17,7 +17,15 @@ import type { InputName } from '../../lib/batch/columns.js';
 import { KeyMapper } from '../../lib/batch/key-mapper.js';
 import { BatchReader } from '../../lib/batch/reader.js';
 import { nativeArray, nativeDtypes } from '../../lib/call/gradients.js';
-import { type Batch, type EntropyLossFn, KLFn, Objective, PolicyLossFn } from '../../lib/index.js';
+import {
+  type Batch,
+  type EntropyLossFn,
+  KLFn,
+  Objective,
+  PolicyLossFn,
+  RewardLossFn,
+  ValueLossFn,
+} from '../../lib/index.js';
 import { type Contender, contender } from './race.js';
 import type { AnyLossFn, Gradients, Work } from './works.js';
 
@@ -67,7 +75,11 @@ function loadBenchBuild(): NativeBenchBinding {
 export const benchNative: NativeBenchBinding = isBenchBuild(native) ? native : loadBenchBuild();
 
 /** The inputs of a function that native calls read, in addition to the action mask. */
-export type NativeReads = Readonly<Pick<PolicyLossFn['reads'], 'columns' | 'rowColumns' | 'expertMask'>>;
+export interface NativeReads {
+  readonly columns: readonly InputName[];
+  readonly rowColumns: readonly InputName[];
+  readonly expertMask: boolean;
+}
 
 /** A function as native calls describe it. */
 export interface NativeForm {
@@ -78,6 +90,8 @@ export interface NativeForm {
 /** Returns the form of a function for batches with all columns that it can read, with one value per token. */
 export function nativeForm({ fn }: Work): NativeForm {
   if (fn instanceof PolicyLossFn) return { spec: specOf(fn), reads: fn.reads };
+  if (fn instanceof ValueLossFn || fn instanceof RewardLossFn)
+    return { spec: fn.spec, reads: { ...fn.reads, expertMask: false } };
   if (fn instanceof KLFn) return klForm(fn);
   if (fn instanceof Objective) return objectiveForm(fn);
   return entropyForm(fn);

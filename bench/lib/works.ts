@@ -11,8 +11,10 @@ import type {
   KLFn,
   Objective,
   PolicyLossFn,
+  RewardLossFn,
+  ValueLossFn,
 } from '../../lib/index.js';
-import { GROUP_SIZE } from './batch.js';
+import { GROUP_SIZE, type Shape } from './batch.js';
 
 /** The interface of the package whose functions are timed. */
 export type Api = typeof Package;
@@ -33,10 +35,21 @@ export interface Outcome {
  * The family of a function. 'framework' has the policy losses of verl, TRL and papers, which
  * this package defines by expressions.
  */
-export type Family = 'policy' | 'framework' | 'kl' | 'entropy' | 'objective' | 'expression';
+export type Family =
+  | 'policy'
+  | 'framework'
+  | 'kl'
+  | 'entropy'
+  | 'value'
+  | 'reward'
+  | 'objective'
+  | 'expression';
 
+type AnyMetrics = Partial<Record<string, number>>;
 /** Any policy loss. */
-export type AnyLossFn = PolicyLossFn<Partial<Record<string, number>>>;
+export type AnyLossFn = PolicyLossFn<AnyMetrics>;
+/** Any loss of values or of rewards. */
+export type AnyColumnLossFn = ValueLossFn<AnyMetrics> | RewardLossFn<AnyMetrics>;
 
 /** A function to time, in the form that all benchmarks share. */
 export interface Work {
@@ -47,9 +60,9 @@ export interface Work {
   readonly name: string;
   /** The arguments that differ from the function's defaults, under Trinity-RFT's names. */
   readonly args: Record<string, number>;
-  /** The columns with respect to which the loss is differentiated. */
-  readonly wrt: readonly ('logprob' | 'entropy')[];
-  readonly fn: AnyLossFn | KLFn | EntropyLossFn | Objective;
+  /** The columns with respect to which the loss is differentiated. Only rewards have one value per row. */
+  readonly wrt: readonly ('logprob' | 'entropy' | 'values' | 'rewards')[];
+  readonly fn: AnyLossFn | AnyColumnLossFn | KLFn | EntropyLossFn | Objective;
   /** With `grad: true`, the gradient is in an array that the call returns. */
   compute(batch: Batch | DeviceBatch, gradients?: Gradients | { grad: true }): Promise<Outcome>;
   computeSync(batch: Batch | DeviceBatch, gradients?: Gradients): Outcome;
@@ -70,12 +83,15 @@ const ARGUMENTS: Record<string, Record<string, number>> = {
 
 /** Returns the functions to time, PPO first. If a pattern is given, returns only the functions whose id matches it. */
 export function works(api: Api, only?: RegExp): Work[] {
-  // `none` computes nothing.
-  const names = (registry: { names(): string[] }) => registry.names().filter((name) => name !== 'none');
+  // `none` computes nothing. Older versions of the package lack some registries.
+  const names = (registry: { names(): string[] } | undefined) =>
+    registry?.names().filter((name) => name !== 'none') ?? [];
   const all = [
     ...names(api.POLICY_LOSS_FN).map((name) => policyLoss(api, name)),
     ...names(api.KL_FN).map((name) => kl(api, name)),
     ...names(api.ENTROPY_LOSS_FN).map((name) => entropy(api, name)),
+    ...names(api.VALUE_LOSS_FN).map((name) => ofColumn('value', name, api.VALUE_LOSS_FN.create(name))),
+    ...names(api.REWARD_LOSS_FN).map((name) => ofColumn('reward', name, api.REWARD_LOSS_FN.create(name))),
     grpoObjective(api),
     ...expressions(api),
   ];
@@ -121,6 +137,14 @@ function entropy(api: Api, name: string): Work {
   };
 }
 
+function ofColumn(family: 'value' | 'reward', name: string, fn: AnyColumnLossFn): Work {
+  return {
+    ...{ id: name, family, name, args: {}, wrt: family === 'value' ? ['values'] : ['rewards'], fn },
+    compute: (batch, gradients) => fn.compute(batch, gradients as Gradients<Float32Array>),
+    computeSync: (batch, gradients) => fn.computeSync(batch, gradients as Gradients<Float32Array>),
+  };
+}
+
 function grpoObjective(api: Api): Work {
   const args = { entropy_coef: ENTROPY_COEF };
   const fn = api.ALGORITHM_TYPE.get('grpo').objective({ entropy_loss_fn_args: args });
@@ -140,26 +164,32 @@ function expressions(api: Api): Work[] {
   });
 }
 
+/** Returns how many values each of a function's gradients has. */
+export function gradientLength({ wrt }: Pick<Work, 'wrt'>, [rows, columns]: Shape): number {
+  return wrt.includes('rewards') ? rows : rows * columns;
+}
+
 /**
  * Returns arrays for a function's gradients. They are filled, so that the operating system provides their memory before
  * the timing starts.
  */
-export function gradientsOf(work: Pick<Work, 'wrt'>, tokens: number): Gradients<Float32Array> {
-  return gradientArrays(work, () => new Float32Array(tokens).fill(1));
+export function gradientsOf(work: Pick<Work, 'wrt'>, shape: Shape): Gradients<Float32Array> {
+  return gradientArrays(work, () => new Float32Array(gradientLength(work, shape)).fill(1));
 }
 
-/** Does the same for gradients in 16 bits. */
+/** Does the same for gradients in 16 bits. Those of rewards have 32 bits. */
 export function halfGradientsOf(
   work: Pick<Work, 'wrt'>,
-  tokens: number,
+  shape: Shape,
   dtype: HalfColumn['dtype'],
-): Gradients<HalfColumn> {
-  return gradientArrays(work, () => ({ data: new Uint16Array(tokens).fill(1), dtype }));
+): Gradients {
+  if (work.wrt.includes('rewards')) return gradientsOf(work, shape);
+  return gradientArrays(work, () => ({ data: new Uint16Array(gradientLength(work, shape)).fill(1), dtype }));
 }
 
 function gradientArrays<A>({ wrt }: Pick<Work, 'wrt'>, make: () => A): Gradients<A> {
   return {
-    ...(wrt.includes('logprob') && { grad: make() }),
+    ...(wrt.some((column) => column !== 'entropy') && { grad: make() }),
     ...(wrt.includes('entropy') && { gradEntropy: make() }),
   };
 }

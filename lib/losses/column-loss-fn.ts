@@ -6,7 +6,7 @@ import type { TrinityArgs } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
-import type { InputName } from '../batch/columns.js';
+import type { ColumnName, InputName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader, type Reads } from '../batch/reader.js';
@@ -61,6 +61,8 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   readonly readsRowLength: boolean;
   /** @internal What native code takes. */
   readonly spec: NativeFunctionSpec;
+  /** @internal The columns and the numbers of rows that the loss reads from a batch. */
+  readonly reads: { readonly columns: readonly ColumnName[]; readonly rowColumns: readonly InputName[] };
   readonly #name: string;
   readonly #mapper: KeyMapper;
   readonly #selectKeys: readonly string[];
@@ -80,9 +82,11 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     { program, attended, groups }: ColumnLossPrograms,
   ) {
     const ofRows = variable === 'rewards';
+    const rowsOf = (of: LossProgram): InputName[] =>
+      of.rowColumns.map((input) => (groups && input === 'group_ids' ? groups : input));
     const inputs = (of: LossProgram): InputName[] => {
-      const others = [...of.columns, ...of.rowColumns].filter((input) => input !== variable);
-      return [variable, ...others.map((input) => (groups && input === 'group_ids' ? groups : input))];
+      const others = [...of.columns, ...rowsOf(of)].filter((input) => input !== variable);
+      return [variable, ...others];
     };
     const mask: InputName[] = ofRows ? [] : ['action_mask'];
     const keys = [...inputs(program), ...(attended ? (['attention_mask'] as const) : []), ...mask];
@@ -94,6 +98,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     this.readsPairs = ofRows;
     this.readsRowLength = program.readsRowLength;
     this.spec = specOf(program);
+    this.reads = { columns: program.columns, rowColumns: rowsOf(program) };
     this.#name = name;
     this.#mapper = mapper;
     this.#selectKeys = Object.freeze(keys.slice(1).map((input) => mapper.fromTrinity(input)));
@@ -216,7 +221,7 @@ export abstract class ValueLossFn<M = Metrics> extends ColumnLossFn<'gradValues'
 
 /**
  * A loss of a reward model, over pairs of rows: a chosen one, and after it a rejected one. It reads no tokens, so a batch
- * needs no shape. Its gradient, `gradRewards`, has one number per row. The class is abstract.
+ * needs no shape. Its gradient, `gradRewards`, has one number per row, in float32 in host memory. The class is abstract.
  */
 export abstract class RewardLossFn<M = Metrics> extends ColumnLossFn<'gradRewards', M> {}
 

@@ -200,6 +200,7 @@ export const EXEMPT: Readonly<Record<string, string>> = {
   'AdvantageFn constructor': 'internal: called by the subclasses, which are targets',
   'AlgorithmRegistry constructor': 'internal: its only instance is exported',
   'AlgorithmType constructor': 'algorithms have no instances',
+  'ColumnLossFn constructor': 'internal: called by the subclasses, which are targets',
   'CorrectionFn constructor': 'internal: called by the subclasses, which are targets',
   'DeviceBatch constructor': 'internal: called by upload()',
   'DeviceGradient constructor': 'internal: called by compute()',
@@ -209,6 +210,8 @@ export const EXEMPT: Readonly<Record<string, string>> = {
   'Objective constructor': 'internal: called by objective()',
   'PolicyLossFn constructor': 'internal: called by the subclasses, which are targets',
   'Registry constructor': 'internal: its instances are exported',
+  'RewardLossFn constructor': 'internal: called by the subclasses, which are targets',
+  'ValueLossFn constructor': 'internal: called by the subclasses, which are targets',
 };
 
 /**
@@ -310,7 +313,10 @@ function* ofClass(name: string, cls: Anything): Generator<Target> {
     });
   else yield* methods(`${name}.`, cls);
   const object = objectOf(cls);
-  if (object) yield* methods(`${name}#`, object, undefined, mergeOf(object));
+  // The gradient of rewards has no 16 bits.
+  const ofRewards = { computeSync: () => [whole(), { grad: true }] };
+  const given = { ...mergeOf(object), ...(object instanceof api.RewardLossFn && ofRewards) };
+  if (object) yield* methods(`${name}#`, object, undefined, given);
 }
 
 /** Returns the arguments of the methods that merge parts: one part, which the object computes, and its counts. */

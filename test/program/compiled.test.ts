@@ -20,20 +20,15 @@ import { generator } from '../support/random.js';
 import { packedBatch, paddedBatch } from '../support/subject.js';
 import { assertSameBits } from '../support/tolerance.js';
 
-/** What the losses of values read, and the column of losses that are made longer. */
-const OF_VALUES: InputName[] = [
-  ...(['logprob', 'values', 'old_values', 'returns', 'sample_mask'] as const),
-  ...(['loss_mask_sum', 'rollout_ids', 'action_mask'] as const),
-];
-
 /** The losses of tokens that are programs, with default options. */
 const losses = [POLICY_LOSS_FN, VALUE_LOSS_FN]
   .flatMap((registry) => registry.names())
   .flatMap((name) => {
     const args = requiredArgs(LOSS_FN.get(name).declaration);
     const made = LOSS_FN.create(name, args);
-    const inputs: InputName[] =
-      'reads' in made ? [...made.reads.columns, ...made.reads.rowColumns, 'action_mask'] : OF_VALUES;
+    const { columns, rowColumns } = made.reads;
+    // The column of losses that are made longer comes first.
+    const inputs = [...new Set<InputName>(['logprob', ...columns, ...rowColumns, 'action_mask'])];
     return programsOf(name, args).map((spec, i) => ({ name: `${name} #${i}`, inputs, spec }));
   });
 
