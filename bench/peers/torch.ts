@@ -27,7 +27,7 @@ type Until = 'host' | 'device';
 const INSTALLED = fileURLToPath(new URL('../../build/torch/bin/python', import.meta.url));
 
 /** The inputs that PyTorch gets. The keys are their names in a batch, and the values are Trinity-RFT's names. */
-const PER_TOKEN = { ...FLOAT_COLUMNS, actionMask: 'action_mask' };
+const PER_TOKEN = { ...FLOAT_COLUMNS, actionMask: 'action_mask', attentionMask: 'attention_mask' };
 const PER_ROW = { ...ROW_INPUTS, expertMask: 'expert_mask' };
 
 type Values = Float32Array | Float64Array | Int32Array | Uint8Array | Uint16Array;

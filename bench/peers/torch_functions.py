@@ -3,6 +3,7 @@
 from torch_losses import ENTROPY, EXPRESSION, KL, LOGITS, OBJECTIVE, POLICY
 from torch_papers import PAPERS
 from torch_trl import TRL
+from torch_values import REWARD, VALUE
 from torch_verl import VERL
 
 FUNCTIONS = {
@@ -10,6 +11,8 @@ FUNCTIONS = {
     "framework": {**VERL, **TRL, **PAPERS},
     "kl": KL,
     "entropy": ENTROPY,
+    "value": VALUE,
+    "reward": REWARD,
     "objective": OBJECTIVE,
     "expression": EXPRESSION,
     "logits": LOGITS,
