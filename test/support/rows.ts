@@ -3,8 +3,8 @@ import type { PackedRows } from '../../lib/tools/rollouts/index.js';
 import type { ReferenceBatch } from '../reference/index.js';
 import { packedBatch } from './subject.js';
 
-/** Returns a batch as it is read from files: packed, and with typed arrays only. */
-export function packedRows(batch: ReferenceBatch): PackedRows {
+/** Returns a batch as it is read from files: packed, with typed arrays only, and without columns that no file has. */
+export function packedRows({ rolloutIds, attentionMask, ...batch }: ReferenceBatch): PackedRows {
   const { groupIds, step, ...rest } = packedBatch(batch);
   return {
     ...rest,
