@@ -10,6 +10,7 @@ import {
   CORRECTION_FN,
   ENTROPY_LOSS_FN,
   KL_FN,
+  LOSS_FN,
   LossError,
   logprobs,
   logprobsBackward,
@@ -83,6 +84,8 @@ export function drawBatch(random: Random): Batch {
     ...Object.fromEntries(
       ROW_COLUMNS.map((name) => [toCamelCase(name), Float64Array.from({ length: rows }, random.uniform)]),
     ),
+    sampleMask: Uint8Array.from({ length: rows }, () => random.integer(0, 1)),
+    rolloutIds: Array.from({ length: rows }, () => random.integer(0, 2)),
     logprob: column(random, tokens) as Float32Array,
     tokenLevelScores: pool.slice(0, tokens),
     advantages: column(random, random.uniform() < 0.5 ? tokens : rows) as Float32Array,
@@ -114,8 +117,9 @@ export async function drawCall(random: Random): Promise<void> {
       case 0:
       case 1: {
         // Each call uses a new object, to test that its native function is freed together with the object.
-        const name = random.pick(POLICY_LOSS_FN.names());
-        const fn = POLICY_LOSS_FN.create(name, requiredArgs(POLICY_LOSS_FN.get(name).declaration));
+        const name = random.pick(LOSS_FN.names());
+        const fn = LOSS_FN.create(name, requiredArgs(LOSS_FN.get(name).declaration));
+        // Losses of values and of rewards have only their own gradient.
         const all = { grad, gradEntropy: grad, gradLogZ: grad };
         const { loss } = sync ? fn.computeSync(batch, all) : await fn.compute(batch, { ...options, ...all });
         assert.equal(typeof loss, 'number');
