@@ -47,7 +47,7 @@ export function driverVersion(): string | undefined {
   }
 }
 
-/** The losses of values that read ids which stay in host memory. */
+/** The losses of values that read inputs which stay in host memory. */
 const HOST_ONLY = ['slime/value', 'miles/value', 'easyr1/value'];
 
 /**

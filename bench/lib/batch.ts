@@ -123,9 +123,9 @@ export function makeInputs(shape: Shape): Inputs {
 
 /**
  * Adds special cases to the inputs, for checks of results. About one token in eight is masked, and one pair of rows in
- * four does not count. In every second pair of
- * rows, about one token in sixteen has so high a ratio that PPO's dual clip applies if the advantage is negative. The
- * other rows stay close to the old policy, because losses that multiply a row's ratios could be 0 otherwise.
+ * four does not count. In every second pair of rows, about one token in sixteen has so high a ratio that PPO's dual clip
+ * applies if the advantage is negative. The other rows stay close to the old policy, because losses that multiply a row's
+ * ratios could be 0 otherwise.
  */
 export function withCorners(inputs: Inputs): Inputs {
   const [, columns] = inputs.shape;
