@@ -18,6 +18,7 @@ export const FLOAT_COLUMNS = [
   'values',
   'oldValues',
   'returns',
+  'tokenWeights',
 ] as const;
 
 export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[number], ArrayLike<number>>> {
@@ -81,6 +82,7 @@ export type Column =
   | 'values'
   | 'oldValues'
   | 'returns'
+  | 'tokenWeights'
   | 'rewards'
   | 'logZ';
 /** The columns with one value per row that are constants. */

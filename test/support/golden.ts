@@ -129,6 +129,14 @@ export const papersCases = read<FrameworkLossCase>('frameworks/papers');
 export const logitsCases = read<LogitsGoldenCase>('frameworks/logits');
 export const verlCases = read<FrameworkCase>('frameworks/verl');
 export const familyCases = read<FamilyCase>('families/value');
+/** Losses of log-probabilities, and advantages of on-policy distillation. */
+export const logprobCases = read<
+  | (Omit<FrameworkLossCase, 'kind'> & { kind: 'sft_loss' | 'distill_loss' })
+  | (Omit<AdvantageCase, 'expected'> & {
+      kind: 'advantage';
+      expected: Pick<AdvantageCase['expected'], 'advantages' | 'metrics'> & { returns?: Tensor };
+    })
+>('families/sft-logprobs');
 /** The cases of all advantage functions, under the functions' registry names. */
 export const advantageCases: AdvantageCase[] = [
   ...read<AdvantageCase>('advantage'),
