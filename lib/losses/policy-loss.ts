@@ -25,7 +25,7 @@ import {
   stopsGradient,
   weighted,
 } from '../program/loss-program.js';
-import { LOSS_CORRECTION_OPTIONS, lossCorrection } from './loss-correction.js';
+import { LOSS_CORRECTION_OPTIONS, type LossCorrectionOptions, lossCorrection } from './loss-correction.js';
 import {
   type PolicyLossDeclaration,
   PolicyLossFn,
@@ -124,7 +124,7 @@ export function policyLossClass<D extends PolicyLossDeclaration>(
     if (isCorrected && ('pairs' in declaration || readsWeights))
       throw takesNoWeights(
         owner,
-        options?.correction ? 'correction' : 'masks',
+        (options as LossCorrectionOptions).correction ? 'correction' : 'masks',
         readsWeights ? 'the loss reads token_weights itself' : 'the loss of a pair is not a sum over tokens',
       );
     const own = isCorrected ? located(owner, () => variant(checked, true)) : plain;
