@@ -11,6 +11,7 @@ import {
   ValueLossFn,
 } from './column-loss-fn.js';
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
+import * as distillation from './distillation-advantages.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
 import { ENTROPY_LOSS_FN as ENTROPY_LOSSES } from './entropy.js';
@@ -51,7 +52,7 @@ register(REWARD_LOSSES, rewards);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
-register(ADVANTAGES, advantages, verlAdvantages);
+register(ADVANTAGES, advantages, verlAdvantages, distillation);
 
 /** The policy losses by name. */
 export interface PolicyLosses
@@ -80,7 +81,7 @@ export interface KLFunctions extends ByName<typeof kl> {}
 /** The entropy losses by name. */
 export interface EntropyLosses extends ByName<typeof entropy> {}
 /** The advantage functions by name. */
-export interface Advantages extends ByName<typeof advantages & typeof verlAdvantages> {}
+export interface Advantages extends ByName<typeof advantages & typeof verlAdvantages & typeof distillation> {}
 
 type AnyMetrics = Partial<Record<string, number>>;
 
@@ -136,6 +137,7 @@ export {
   type CorrectionFnOptions,
   type CorrectionResult,
 } from './correction-fn.js';
+export * from './distillation-advantages.js';
 export {
   DefaultEntropyLossFn,
   DummyEntropyLossFn,
