@@ -1,7 +1,8 @@
 // Advantage functions that are computed on the host, from batches in host memory.
+import { checkSignal } from '../base/abortable.js';
 import { describeValue, LossError } from '../base/errors.js';
 import { resultArray } from '../base/result-arrays.js';
-import { inSlices, type Steps } from '../base/steps.js';
+import { inSlices, type Steps, take } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import { emptyAdvantageBatch } from '../batch/empty-batch.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
@@ -33,6 +34,7 @@ export function* computeOnHost(
       expected: 'an object',
       received: describeValue(batch),
     });
+  yield* take(({ signal }) => checkSignal(signal));
   const tokens = yield* HostTokens.read(batch, mapper);
   const { layout } = tokens;
   checkOutputs(out, { native: emptyAdvantageBatch(layout), layout }, hasReturns);

@@ -18,7 +18,7 @@ enum Column : unsigned {
   kValues,
   kOldValues,
   kReturns,
-  kWeights,  // what the loss of each token is multiplied by; see Terms::weighted
+  kTokenWeights,
 };
 constexpr int kColumns = 14;
 
