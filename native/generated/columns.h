@@ -18,7 +18,7 @@ enum Column : unsigned {
   kValues,
   kOldValues,
   kReturns,
-  kTokenWeights,
+  kWeights,  // what the loss of each token is multiplied by; see Terms::weighted
 };
 constexpr int kColumns = 14;
 
