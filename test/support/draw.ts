@@ -176,14 +176,7 @@ function drawBatch(spec: BatchSpec): ReferenceBatch {
     logZ: Array.from({ length: rows }, normal),
     groupIds: Array.from({ length: rows }, () => integer(0, Math.floor(rows / 3))),
     ...drawValues(spec, columns, lengthOf, actionMask),
-    ...(spec.weights && { tokenWeights: drawWeights(spec, columns) }),
   };
-}
-
-/** Draws weights of tokens, some of which are 0. */
-function drawWeights({ seed, rows }: BatchSpec, columns: number): number[] {
-  const { uniform } = generator(seed + 0x3e167);
-  return Array.from({ length: rows * columns }, () => (uniform() < 0.2 ? 0 : Math.fround(2 * uniform())));
 }
 
 /** Draws the columns of losses of values and of rewards. */
@@ -207,7 +200,9 @@ function drawValues(
       attentionMask[at] = actionMask[at] && uniform() < 0.9 ? 1 : 0;
     }
   const margins = perRow(() => 0.5 * normal());
+  const weight = () => (uniform() < 0.2 ? 0 : Math.fround(2 * uniform()));
   return {
+    ...(spec.weights && { tokenWeights: Array.from(values, weight) }),
     values,
     oldValues,
     returns,
