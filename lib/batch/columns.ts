@@ -293,6 +293,18 @@ export const INPUTS = {
     absent: 'own',
     takesPlaceOf: 'group_ids',
   },
+  dataset_ids: {
+    type: 'ids',
+    per: 'row',
+    expected: 'an id per row, equal within a data set',
+    help: 'an id for each row, of the data set of its prompt. Read by tinker/opd for its metrics',
+  },
+  teacher_rows: {
+    type: 'flags',
+    per: 'row',
+    expected: 'a mask per row',
+    help: '0 for each row that the teacher does not score. If it is absent, the teacher scores all rows. Read by roll/opd',
+  },
   attention_mask: {
     type: 'flags',
     per: 'token',
@@ -321,6 +333,15 @@ export const INPUTS = {
     expected: 'a number per token',
     help: 'the numbers by which verl/clip_cov chooses the tokens that it does not clip; it draws them if they are absent',
     loss: 9,
+  },
+  token_weights: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a weight per token',
+    help: 'what the loss of each token is multiplied by. Policy losses and value losses read it if a batch has it; docs/api.md says how',
+    file: 'token_weights',
+    symbol: 'weights',
+    loss: 13,
   },
 } as const satisfies Record<string, InputRow>;
 
@@ -371,8 +392,8 @@ function ordered<Fact extends 'loss' | 'advantage' | 'row'>(fact: Fact): readonl
 
 /** The float columns that losses read, in the order of NativeBatch.data. */
 export const COLUMNS = ordered('loss');
-/** The index in NativeBatch.data of the weights that a correction gives to the tokens. */
-export const WEIGHTS_COLUMN = COLUMNS.length;
+/** The index in NativeBatch.data of the weights of the tokens. The weights of a correction are passed there too. */
+export const WEIGHTS_COLUMN = COLUMNS.indexOf('token_weights');
 /** What losses read of rows, in the order of NativeBatch.rowData. */
 export const ROW_DATA = ordered('row');
 /** The numbers per row that losses read, in the order of NativeBatch.rowData. The groups follow them there. */

@@ -11,6 +11,7 @@ import {
   ValueLossFn,
 } from './column-loss-fn.js';
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
+import * as distillation from './distillation-advantages.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
 import { ENTROPY_LOSS_FN as ENTROPY_LOSSES } from './entropy.js';
@@ -22,6 +23,7 @@ import * as offPolicy from './papers-off-policy.js';
 import { POLICY_LOSS_FN as POLICY_LOSSES, type PolicyLossFn } from './policy-loss-fn.js';
 import * as rewards from './rewards.js';
 import { type ByName, type NamedRegistry, register } from './statement.js';
+import * as supervised from './supervised.js';
 import * as trinity from './trinity.js';
 import * as rows from './trinity-rows.js';
 import * as trl from './trl.js';
@@ -32,13 +34,25 @@ import * as verlAdvantages from './verl-advantages.js';
 import * as corrections from './verl-corrections.js';
 import * as recipes from './verl-recipes.js';
 
-register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context);
+register(
+  POLICY_LOSSES,
+  trinity,
+  rows,
+  verl,
+  recipes,
+  trl,
+  trainers,
+  offPolicy,
+  clipping,
+  context,
+  supervised,
+);
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
-register(ADVANTAGES, advantages, verlAdvantages);
+register(ADVANTAGES, advantages, verlAdvantages, distillation);
 
 /** The policy losses by name. */
 export interface PolicyLosses
@@ -51,7 +65,8 @@ export interface PolicyLosses
       typeof trainers &
       typeof offPolicy &
       typeof clipping &
-      typeof context
+      typeof context &
+      typeof supervised
   > {}
 /** The value losses by name. */
 export interface ValueLosses extends ByName<typeof values> {}
@@ -66,7 +81,7 @@ export interface KLFunctions extends ByName<typeof kl> {}
 /** The entropy losses by name. */
 export interface EntropyLosses extends ByName<typeof entropy> {}
 /** The advantage functions by name. */
-export interface Advantages extends ByName<typeof advantages & typeof verlAdvantages> {}
+export interface Advantages extends ByName<typeof advantages & typeof verlAdvantages & typeof distillation> {}
 
 type AnyMetrics = Partial<Record<string, number>>;
 
@@ -122,6 +137,7 @@ export {
   type CorrectionFnOptions,
   type CorrectionResult,
 } from './correction-fn.js';
+export * from './distillation-advantages.js';
 export {
   DefaultEntropyLossFn,
   DummyEntropyLossFn,
@@ -155,6 +171,7 @@ export {
 } from './policy-loss-fn.js';
 export * from './rewards.js';
 export type { MetricsOf, NamedRegistry, OptionsOf } from './statement.js';
+export * from './supervised.js';
 export type { ClipRangeOptions } from './surrogate.js';
 export * from './trinity.js';
 export * from './trinity-rows.js';

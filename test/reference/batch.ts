@@ -18,6 +18,7 @@ export const FLOAT_COLUMNS = [
   'values',
   'oldValues',
   'returns',
+  'tokenWeights',
 ] as const;
 
 export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[number], ArrayLike<number>>> {
@@ -81,6 +82,7 @@ export type Column =
   | 'values'
   | 'oldValues'
   | 'returns'
+  | 'tokenWeights'
   | 'rewards'
   | 'logZ';
 /** The columns with one value per row that are constants. */
@@ -116,7 +118,7 @@ export function option<T>(args: Args, name: string, fallback: T): T {
 }
 
 export const camelCase = (key: string): string =>
-  key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+  key.replace(/_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 
 export class Tokens {
   readonly tape: Tape;

@@ -15,6 +15,7 @@ import {
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
 import { rewardFormulas } from './families/rewards.js';
+import { supervisedFormulas } from './families/supervised.js';
 import { valueFormulas } from './families/values.js';
 import { papersFormulas } from './frameworks/papers.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
@@ -53,7 +54,7 @@ export const losses: Record<'policy' | 'kl', Record<string, Loss>> = {
     ...lossesOf(clipped),
     ...lossesOf(likelihood),
     ...lossesOf(mixed),
-    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...papersFormulas }),
+    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...papersFormulas, ...supervisedFormulas }),
   },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
 };

@@ -33,6 +33,8 @@ export interface BatchSpec {
   values: 'moderate' | 'onpolicy' | 'wide';
   mask: 'ones' | 'prefix' | 'random' | 'emptyrows' | 'zero';
   packed: boolean;
+  /** Whether the batch has weights of tokens. */
+  weights?: boolean;
   /** The row lengths of a packed batch. By default, they are drawn at random. */
   rowLengths?: number[];
 }
@@ -198,7 +200,9 @@ function drawValues(
       attentionMask[at] = actionMask[at] && uniform() < 0.9 ? 1 : 0;
     }
   const margins = perRow(() => 0.5 * normal());
+  const weight = () => (uniform() < 0.2 ? 0 : Math.fround(2 * uniform()));
   return {
+    ...(spec.weights && { tokenWeights: Array.from(values, weight) }),
     values,
     oldValues,
     returns,
@@ -256,6 +260,7 @@ function drawRewarded(spec: RewardSpec): RewardedBatch {
     rewards: perRow(() => Math.fround(reward())),
     groupIds: perRow(group[spec.groups]),
     runIds: perRow(() => integer(0, 2)),
+    datasetIds: perRow((b) => b % 3),
     rewardBaselines: perRow(() => Math.fround(normal())),
     ...(spec.perToken ? { tokenLevelRewards: perToken(() => (uniform() < 0.5 ? 0 : reward())) } : {}),
     sumPiSquared: Array.from(batch.oldLogprob!, sumPiSquared),
@@ -265,7 +270,7 @@ function drawRewarded(spec: RewardSpec): RewardedBatch {
 
 const TOKEN_COLUMNS = ['tokenLevelRewards', 'sumPiSquared', 'rolloutIsWeights'] as const;
 const ROW_COLUMNS = ['rewards', 'rewardBaselines'] as const;
-const ID_COLUMNS = ['groupIds', 'runIds'] as const;
+const ID_COLUMNS = ['groupIds', 'runIds', 'datasetIds'] as const;
 
 /** Returns the batch as the library takes it: packed if it has row lengths, and padded otherwise. */
 export function layOut(batch: RewardedBatch): Batch & Record<string, unknown> {
@@ -474,11 +479,15 @@ function readsRowSums(name: string, args: Args): boolean {
   return declaration?.numerics.exponentiatesRowSums === true || (args.use_vllm === true && isUnbounded);
 }
 
+/** The losses that read weights of tokens themselves. */
+export const OF_WEIGHTS: readonly string[] = ['tinker/cross_entropy', 'prime/ce'];
+
 /**
  * Adapts a batch description to a function: a loss over pairs of rows needs an even number of rows, and one that reads
- * sums over rows needs log-ratios that are not wide.
+ * sums over rows needs log-ratios that are not wide. Losses that read weights of tokens get them.
  */
 export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
+  if (OF_WEIGHTS.includes(name)) return { ...spec, weights: true };
   if (spec.values === 'wide' && readsRowSums(name, args)) return { ...spec, values: 'moderate' };
   if (!readsPairs(name) || args.pairwise === false) return spec;
   const rowLengths = spec.rowLengths?.slice(0, spec.rows - (spec.rows % 2));

@@ -129,9 +129,23 @@ export const papersCases = read<FrameworkLossCase>('frameworks/papers');
 export const logitsCases = read<LogitsGoldenCase>('frameworks/logits');
 export const verlCases = read<FrameworkCase>('frameworks/verl');
 export const familyCases = read<FamilyCase>('families/value');
+/** Losses of log-probabilities, and advantages of on-policy distillation. */
+export const logprobCases = read<
+  | (Omit<FrameworkLossCase, 'kind'> & { kind: 'sft_loss' | 'distill_loss' })
+  | (Omit<AdvantageCase, 'expected'> & {
+      kind: 'advantage';
+      expected: Pick<AdvantageCase['expected'], 'advantages' | 'metrics'> & { returns?: Tensor };
+    })
+>('families/sft-logprobs');
 /** The cases of all advantage functions, under the functions' registry names. */
 export const advantageCases: AdvantageCase[] = [
   ...read<AdvantageCase>('advantage'),
+  ...logprobCases.flatMap((each) => {
+    if (each.kind !== 'advantage') return [];
+    const { advantages, returns = advantages, metrics } = each.expected;
+    const kept_rows = new Array<number>(each.inputs.action_mask!.shape[0]!).fill(1);
+    return [{ ...each, expected: { advantages, returns, kept_rows, metrics } }];
+  }),
   ...verlCases.flatMap((each) => (each.kind === 'advantage' ? [{ ...each, fn: `verl/${each.fn}` }] : [])),
 ];
 export const algorithmCases = read<AlgorithmCase>('algorithm');

@@ -9,16 +9,15 @@ const USE = `
   const { BatchReader } = await import('./lib/batch/reader.ts');
   const { KeyMapper } = await import('./lib/batch/key-mapper.ts');
   const { takeNow } = await import('./lib/base/steps.ts');
-  const { COLUMNS, WEIGHTS_COLUMN } = await import('./lib/batch/columns.ts');
+  const { COLUMNS } = await import('./lib/batch/columns.ts');
   const { readRollouts } = await import('./lib/tools/rollouts/index.ts');
-  const { lossFromExpression } = await import('./lib/index.ts');
+  const { VALUES } = await import('./lib/program/symbols.ts');
   const reader = new BatchReader(KeyMapper.get('verl'), { inputs: ['logprob', 'draft_logprob'] });
   const batch = { shape: [1, 2], logprob: [-1, -2], draftLogprob: [-3, -4] };
   const draft = takeNow(reader.read(batch)).native.data[COLUMNS.indexOf('draft_logprob')];
   const { batch: ofFile } = await readRollouts(['rollouts.jsonl']);
-  const loss = lossFromExpression('lp - draft', { name: 'gap' });
   console.log(JSON.stringify({
-    draft: [...draft], after: WEIGHTS_COLUMN - COLUMNS.indexOf('draft_logprob'), file: [...ofFile.draftLogprob], reads: loss.reads.columns,
+    draft: [...draft], file: [...ofFile.draftLogprob], named: VALUES.has('draft'),
   }));
 `;
 
@@ -48,9 +47,8 @@ describe('adding a column', () => {
     tree.write('use.mts', USE);
     assert.deepEqual(JSON.parse(tree.run('npx', 'tsx', 'use.mts')), {
       draft: [-3, -4],
-      after: 1,
       file: [-5, -6],
-      reads: ['logprob', 'draft_logprob'],
+      named: true,
     });
   });
 
@@ -59,7 +57,7 @@ describe('adding a column', () => {
       "import('./scripts/generate/native-columns.ts').then(({ nativeColumns }) => " +
       "import('./scripts/generate/columns-page.ts').then(({ columnsPage }) => console.log(nativeColumns(), columnsPage())))";
     const text = tree.run('npx', 'tsx', '-e', pages);
-    assert.match(text, /\n {2}kDraftLogprob,\n {2}kWeights/);
+    assert.match(text, /,\n {2}kDraftLogprob,\n\}/);
     assert.match(text, /\| `draftLogprob` \| `draft_logprob` \|/);
     assert.match(tree.run('npx', 'tsx', 'lib/tools/cli/main.ts', 'evaluate', '--help'), /draft_logprobs/);
   });
