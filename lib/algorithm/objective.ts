@@ -5,7 +5,7 @@ import { checkLossAggMode } from '../base/option.js';
 import type { LossAggMode } from '../base/options.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
-import type { ColumnName, InputName } from '../batch/columns.js';
+import type { ColumnName, InputName, RowDataName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader, type Conversions, missingInput } from '../batch/reader.js';
@@ -444,6 +444,7 @@ export class Objective {
     computed: boolean,
   ): Evaluator {
     const { columns: all, optional, rowColumns, step: readsStep } = this.lossFn.reads;
+    const isNeeded = (name: RowDataName) => !(optional as readonly string[]).includes(name);
     const columns = new Set<ColumnName>(all.filter((column) => !optional.includes(column)));
     if (computed) columns.delete('advantages');
     if (kl) columns.add('ref_logprob');
@@ -452,8 +453,8 @@ export class Objective {
     if (entropy) columns.add('entropy');
     const step: InputName[] = readsStep ? ['step'] : [];
     const reader = new BatchReader(this.#mapper, {
-      inputs: [...columns, ...rowColumns, ...this.#masks(entropy !== undefined), ...step],
-      optional: optional.filter((column) => !columns.has(column)),
+      inputs: [...columns, ...rowColumns.filter(isNeeded), ...this.#masks(entropy !== undefined), ...step],
+      optional: optional.filter((name) => !columns.has(name as ColumnName)),
       perToken: ['logprob', 'entropy'],
     });
     const terms: NativeFunctionSpec = { ...(kl && { kl }), ...(entropy && { entropy }) };

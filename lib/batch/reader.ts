@@ -20,7 +20,15 @@ import {
 import { emptyAdvantageBatch, emptyBatch } from './empty-batch.js';
 import type { KeyMapper } from './key-mapper.js';
 import { CU_SEQLENS, type Layout, readLayout } from './layout.js';
-import { defaultsOf, hasDefault, layoutOfRows, nextInGroups, readOfPairs } from './row-data.js';
+import {
+  defaultsOf,
+  hasDefault,
+  layoutOfRows,
+  nextInGroups,
+  nextInPairs,
+  nextOfThree,
+  readOfPairs,
+} from './row-data.js';
 
 /** Stores a column in a native batch, at an index of NativeBatch.data. Returns whether it took the value. */
 export type SetColumn = (
@@ -47,6 +55,8 @@ export interface Reads {
    * columns may have one value per row. Default: `logprob`.
    */
   perToken?: readonly InputName[];
+  /** The number of rows that belong together if the batch has no pair_ids, which the function reads. Default: 2. */
+  rowsOfPair?: 2 | 3 | undefined;
   /**
    * Whether a loss or an advantage function reads the batch. This determines the order of the native columns: COLUMNS
    * for 'loss' (the default), ADVANTAGE_COLUMNS for 'advantage'.
@@ -104,6 +114,8 @@ export class BatchReader {
   readonly #forAdvantage: boolean;
   readonly #readsStep: boolean;
   readonly #ofRows: boolean;
+  readonly #readsPairs: boolean;
+  readonly #rowsOfPair: 2 | 3;
   readonly #setElsewhere: SetColumn | undefined;
   // The index in #entries of token_level_rewards, or -1. In a batch without them, #rewards replaces that entry.
   readonly #tokenRewards: number;
@@ -117,6 +129,7 @@ export class BatchReader {
       order = 'loss',
       setElsewhere,
       ofRows = false,
+      rowsOfPair = 2,
     } = reads;
     const slots: readonly string[] = order === 'advantage' ? ADVANTAGE_COLUMNS : COLUMNS;
     this.separatesExperts = inputs.includes('expert_mask');
@@ -124,10 +137,13 @@ export class BatchReader {
     this.#forAdvantage = order === 'advantage';
     this.#readsStep = inputs.includes('step');
     this.#ofRows = ofRows;
+    this.#readsPairs = inputs.includes('pair_ids');
+    this.#rowsOfPair = rowsOfPair;
     this.#setElsewhere = setElsewhere;
     this.#needed = inputs.filter((name) => name !== 'step');
     const masks = MASKS.filter((name) => order === 'loss' && inputs.includes(name));
-    const others = this.#needed.filter((name) => !(masks as readonly InputName[]).includes(name));
+    const [first, ...others] = this.#needed.filter((name) => !(masks as readonly InputName[]).includes(name));
+    const required = first === undefined ? [] : [first, ...pairsFirst(others)];
     const entry = (name: InputName) => ({
       name,
       keys: mapper.keys(name),
@@ -137,7 +153,7 @@ export class BatchReader {
       rowSlot:
         order === 'loss' ? (ROW_DATA as readonly string[]).indexOf(inputRow(name).takesPlaceOf ?? name) : -1,
     });
-    this.#entries = [...others, ...optional, ...masks].map(entry);
+    this.#entries = [...required, ...optional, ...masks].map(entry);
     this.#tokenRewards = this.#entries.findIndex(({ name }) => name === 'token_level_rewards');
     this.#rewards = entry('rewards');
   }
@@ -155,13 +171,15 @@ export class BatchReader {
    */
   checkPresent(has: (name: InputName) => boolean, place: string): void {
     for (const name of this.#needed) {
-      if (inputRow(name).takesPlaceOf)
+      if (inputRow(name).absent === 'alternate' && this.#rowsOfPair === 2) continue;
+      if (inputRow(name).takesPlaceOf || name === 'pair_ids')
         throw new LossError('ERR_INVALID_INPUT', {
           key: name,
           expected: 'a batch in host memory, which the option device sends to a device',
           received: `a batch on ${place}`,
         });
-      if (!has(name) && !(name === 'token_level_rewards' && has('rewards')))
+      const isReplaced = this.#entries.some((other) => inputRow(other.name).standsFor === name && has(other.name));
+      if (!has(name) && !isReplaced && !(name === 'token_level_rewards' && has('rewards')))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${place}`);
     }
   }
@@ -192,18 +210,20 @@ export class BatchReader {
       ? yield* layoutOfRows(batch, found[0]?.value)
       : yield* readLayout(batch, found[0]?.value ?? nestedIn(batch, this.#mapper));
     const native = this.#forAdvantage ? emptyAdvantageBatch(layout) : emptyBatch(layout);
+    if (this.#readsPairs) this.#setPairs(native, found, layout);
     for (let i = 0; i < found.length; i++) {
       const input = found[i];
       const entry = entries[i]!;
       if (!input && entry.name === 'action_mask') native.mask = yield* onesFor(layout, conversions);
       else if (!input && hasDefault(entry.name))
         setRowData(native, entry, defaultsOf(entry.name, layout.rows));
-      else if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
+      else if (!input && !entry.optional && !this.#isReplaced(entry, found))
+        throw missingInput(this.#mapper, entry.name);
       if (!input || isReady(native, entry, input.value, layout)) continue;
       const { slot, mayBePerRow } = entry;
       if (slot >= 0 && this.#setElsewhere?.(native, slot, input.key, input.value, layout, mayBePerRow))
         continue;
-      yield* convert(native, entry, input, layout, conversions);
+      yield* convert(native, entry, input, layout, this.#rowsOfPair, conversions);
     }
     if (this.#ofRows) {
       native.data[0] = new Float32Array(layout.rows);
@@ -212,6 +232,29 @@ export class BatchReader {
     if (!this.#readsStep) return { native, layout, step: undefined };
     if (!step) throw missingInput(this.#mapper, 'step');
     return { native, layout, step: yield* checkSteps(step.key, step.value, layout.rows) };
+  }
+
+  // Returns whether the batch may lack an input, because it has another one that stands for it.
+  #isReplaced({ name }: ReaderEntry, found: readonly (FoundInput | undefined)[]): boolean {
+    const has = (other: ReaderEntry, i: number) => found[i] && inputRow(other.name).standsFor === name;
+    return inputRow(name).absent === 'alternate' || this.#entries.some(has);
+  }
+
+  // Checks the number of rows of a batch without pair_ids, and stores which of its rows are pairs.
+  #setPairs(native: NativeBatch, found: readonly (FoundInput | undefined)[], { rows }: Layout): void {
+    const at = this.#entries.findIndex(({ name }) => name === 'pair_ids');
+    const size = this.#rowsOfPair;
+    if (found[at]) return;
+    if (rows % size !== 0)
+      throw new LossError('ERR_SHAPE_MISMATCH', {
+        key: 'shape',
+        expected:
+          size === 2
+            ? 'an even number of rows (chosen, rejected, chosen, …), or pair_ids'
+            : 'a multiple of three rows (chosen, rejected, reference, chosen, …), or pair_ids',
+        received: String(rows),
+      });
+    if (size === 3) setRowData(native, this.#entries[at]!, nextOfThree(rows));
   }
 
   // Looks up the rewards of a batch that lacks token_level_rewards, and adds them to `found` instead. Returns the entries
@@ -245,7 +288,12 @@ export function heldBatch<B>(batch: B, mapper: KeyMapper, others: readonly strin
 const LAYOUT_KEYS = ['shape', ...CU_SEQLENS].map((key) => [key]);
 
 // The inputs that tell the shape of a batch if they are nested arrays.
-const PER_TOKEN = INPUT_NAMES.filter((name) => inputRow(name).per === 'token');
+const PER_TOKEN = INPUT_NAMES.filter((name) => inputRow(name).per === 'token' && !inputRow(name).ofOtherRows);
+
+// Numbers of pairs are read after the pairs.
+function pairsFirst(names: readonly InputName[]): readonly InputName[] {
+  return names.includes('pair_ids') ? ['pair_ids', ...names.filter((name) => name !== 'pair_ids')] : names;
+}
 
 /** Returns the first nested array among the inputs of a batch, from which its shape can be read. */
 export function nestedIn(batch: Batch, mapper: KeyMapper): unknown {
@@ -293,11 +341,12 @@ function* convert(
   entry: ReaderEntry,
   { key, value }: FoundInput,
   layout: Layout,
+  rowsOfPair: 2 | 3,
   conversions: Conversions | undefined,
 ): Steps<void> {
   let converted = conversions?.get(entry.name);
   if (converted === undefined) {
-    converted = yield* convertedInput(entry, key, value, layout);
+    converted = yield* convertedInput(entry, key, value, layout, native.rowData?.[PAIRS]);
     conversions?.set(entry.name, converted);
   }
   if (entry.slot >= 0) {
@@ -305,7 +354,12 @@ function* convert(
     native.data[entry.slot] = data;
     native.dtypes[entry.slot] = dtype;
   } else if (entry.rowSlot >= 0) {
-    const values = converted instanceof Int32Array ? yield* nextInGroups(converted) : converted;
+    const values =
+      entry.name === 'pair_ids'
+        ? yield* nextInPairs(key, value as ArrayLike<unknown>, converted as Int32Array, rowsOfPair)
+        : converted instanceof Int32Array
+          ? yield* nextInGroups(converted)
+          : converted;
     setRowData(
       native,
       entry,
@@ -315,6 +369,8 @@ function* convert(
     (native as unknown as Record<string, unknown>)[inputRow(entry.name).member!] = converted;
   }
 }
+
+const PAIRS = ROW_DATA.indexOf('pair_ids');
 
 function setRowData(native: NativeBatch, { rowSlot }: ReaderEntry, values: Float64Array): void {
   native.rowData ??= new Array(ROW_DATA.length).fill(undefined);
@@ -332,9 +388,10 @@ function convertedInput(
   key: string,
   value: unknown,
   layout: Layout,
+  pairs: Float64Array | undefined,
 ): Steps<Converted> {
   const { type, per, hint } = inputRow(name);
-  if (per === 'pair') return readOfPairs(key, value, layout, type === 'flags');
+  if (per === 'pair') return readOfPairs(key, value, layout, type === 'flags', pairs);
   if (type === 'flags') return readMask(key, value, layout, per === 'row' ? 'row' : 'token');
   if (type === 'numbers') return readRowNumbers(key, value, layout.rows, hint);
   if (type === 'ids') return readRowIds(key, value, layout.rows);

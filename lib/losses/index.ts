@@ -25,6 +25,7 @@ import { type ByName, type NamedRegistry, register } from './statement.js';
 import * as trinity from './trinity.js';
 import * as rows from './trinity-rows.js';
 import * as trl from './trl.js';
+import * as trlDpo from './trl-dpo.js';
 import * as trainers from './trl-trainers.js';
 import * as values from './values.js';
 import * as verl from './verl.js';
@@ -32,7 +33,7 @@ import * as verlAdvantages from './verl-advantages.js';
 import * as corrections from './verl-corrections.js';
 import * as recipes from './verl-recipes.js';
 
-register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context);
+register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context, trlDpo);
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
 register(CORRECTIONS, corrections);
@@ -51,7 +52,8 @@ export interface PolicyLosses
       typeof trainers &
       typeof offPolicy &
       typeof clipping &
-      typeof context
+      typeof context &
+      typeof trlDpo
   > {}
 /** The value losses by name. */
 export interface ValueLosses extends ByName<typeof values> {}
@@ -159,6 +161,7 @@ export type { ClipRangeOptions } from './surrogate.js';
 export * from './trinity.js';
 export * from './trinity-rows.js';
 export * from './trl.js';
+export * from './trl-dpo.js';
 export * from './trl-trainers.js';
 export * from './values.js';
 export * from './verl.js';

@@ -11,7 +11,7 @@ import {
   type TrinityArgs,
 } from '../base/options.js';
 import type { RegisteredClass } from '../base/registry.js';
-import type { ColumnName } from '../batch/columns.js';
+import type { ColumnName, LossInput } from '../batch/columns.js';
 import type { FormColumns } from '../call/forms.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import { frozen } from '../program/freeze.js';
@@ -34,8 +34,8 @@ import {
 } from './policy-loss-fn.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
-/** Returns whether the batch has an optional column. */
-export type Has = (column: ColumnName) => boolean;
+/** Returns whether the batch has an optional input. */
+export type Has = (input: LossInput) => boolean;
 
 /** The class of a loss with the name N, the options O and the metrics M. */
 export type LossClass<N extends string, O, M> = FunctionClass<
@@ -58,9 +58,14 @@ interface DeclarationOf<N extends string, O, M>
 interface ByFormula<N extends string, O, M extends MetricSchema> extends DeclarationOf<N, O, M> {
   /** Returns the expressions. It is called once for each new loss and each kind of batch that the declaration distinguishes. */
   readonly formula: (symbols: ProgramSymbols, options: CheckedOptions<O>, has: Has) => LossExpressions<M>;
-  /** Returns the optional columns that the loss needs with its options. */
-  readonly needs?: (options: CheckedOptions<O>) => readonly ColumnName[];
+  /** Returns the optional inputs that the loss needs with its options. */
+  readonly needs?: (options: CheckedOptions<O>) => readonly LossInput[];
+  /** Returns what else depends on the options. */
+  readonly further?: (options: CheckedOptions<O>) => FurtherVariant;
 }
+
+/** What can depend on the options of a loss that is defined by expressions, besides the expressions. */
+export type FurtherVariant = Pick<PolicyLossVariant, 'rowsOfPair' | 'prepared'>;
 
 /** A loss that the native module computes. */
 interface ByKernel<N extends string, O, M> extends DeclarationOf<N, O, M> {
@@ -77,10 +82,10 @@ export function policyLoss<
   const O extends Readonly<Record<string, AnyOption>>,
   const M extends MetricSchema,
 >(statement: ByFormula<N, O, M> | ByKernel<N, O, M>): LossClass<N, O, M> {
-  const { formula, kernel, needs, ...declaration } = statement as unknown as AnyStatement;
+  const { formula, kernel, needs, further, ...declaration } = statement as unknown as AnyStatement;
   if (kernel) return policyLossClass(declaration, kernel) as never;
-  const made = programClass(declaration, { formula, needs });
-  Object.defineProperty(made, SOURCE, { value: { declaration, formula, needs } });
+  const made = programClass(declaration, { formula, needs, further });
+  Object.defineProperty(made, SOURCE, { value: { declaration, formula, needs, further } });
   return made as never;
 }
 
@@ -88,7 +93,8 @@ export function policyLoss<
 /** How the expressions of a loss are made. */
 interface Formula {
   readonly formula: (symbols: ProgramSymbols, options: any, has: Has) => AnyLossExpressions;
-  readonly needs: ((options: any) => readonly ColumnName[]) | undefined;
+  readonly needs: ((options: any) => readonly LossInput[]) | undefined;
+  readonly further: ((options: any) => FurtherVariant) | undefined;
 }
 
 type AnyStatement = PolicyLossDeclaration & Formula & { kernel?: (options: any) => PolicyLossVariant };
@@ -171,6 +177,7 @@ function programVariant(
     return programs[form];
   };
   return {
+    ...made.further?.(options),
     aggregation: 'token-sum',
     stopsGradient: stopsGradient(bits === 0 ? first : nodes(2 ** bits - 1)),
     program: firstProgram,
@@ -225,7 +232,7 @@ export function withAddedTerm(
     const term = add(symbols, options, metrics);
     return { ...built, loss: loss === undefined ? term.loss : term.loss.add(loss), metrics: term.metrics };
   };
-  return programClass(source.declaration, { formula, needs: source.needs });
+  return programClass(source.declaration, { ...source, formula });
 }
 
 // Where a class keeps what it was made from.
