@@ -26,6 +26,7 @@ import * as trinity from './trinity.js';
 import * as rows from './trinity-rows.js';
 import * as trl from './trl.js';
 import * as trlDpo from './trl-dpo.js';
+import * as trlPreference from './trl-preference.js';
 import * as trainers from './trl-trainers.js';
 import * as values from './values.js';
 import * as verl from './verl.js';
@@ -33,7 +34,7 @@ import * as verlAdvantages from './verl-advantages.js';
 import * as corrections from './verl-corrections.js';
 import * as recipes from './verl-recipes.js';
 
-register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context, trlDpo);
+register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context, trlDpo, trlPreference);
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
 register(CORRECTIONS, corrections);
@@ -53,7 +54,8 @@ export interface PolicyLosses
       typeof offPolicy &
       typeof clipping &
       typeof context &
-      typeof trlDpo
+      typeof trlDpo &
+      typeof trlPreference
   > {}
 /** The value losses by name. */
 export interface ValueLosses extends ByName<typeof values> {}
@@ -162,6 +164,7 @@ export * from './trinity.js';
 export * from './trinity-rows.js';
 export * from './trl.js';
 export * from './trl-dpo.js';
+export * from './trl-preference.js';
 export * from './trl-trainers.js';
 export * from './values.js';
 export * from './verl.js';

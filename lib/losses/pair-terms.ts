@@ -146,6 +146,19 @@ export function shorterOf({ n, chosen, rejected, min }: ProgramSymbols): Express
   return min(chosen(n), rejected(n));
 }
 
+/**
+ * Returns a row's part of the mean over all tokens of some rows.
+ * @param isCounted the condition that a row is one of them.
+ */
+export function meanOfRows(
+  { n, rowSum, rowsSum, max, select }: ProgramSymbols,
+  isCounted: Expression,
+  ofToken: Expression,
+): Expression {
+  const tokens = max(rowsSum(select(isCounted, n, 0)), 1);
+  return select(isCounted, rowSum(ofToken), 0).div(tokens);
+}
+
 const REWARD = { unit: 'reward' };
 const LOGPS = { unit: 'nats per row' };
 

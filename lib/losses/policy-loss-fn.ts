@@ -88,6 +88,8 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   readonly rowsOfPair?: 2 | 3;
   /** Returns the batch that is computed for one in host memory. It must not depend on later changes of that one. */
   readonly prepared?: Prepare;
+  /** Whether `prepared` reads what parts of a batch lack, so that a batch cannot be computed in parts. */
+  readonly preparesWhole?: boolean;
   /** Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages?: boolean;
   /** The declaration's `stopsGradient`, if it depends on the options. */
@@ -174,7 +176,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     correction: CorrectionPrograms | undefined,
   ) {
     const { unread, readsMaskedAdvantages, stopsGradient, program, forms, frozen, ...others } = variant;
-    const { rowsOfPair, prepared, ...native } = others;
+    const { rowsOfPair, prepared, preparesWhole, ...native } = others;
     const mapper = KeyMapper.get(backend);
     const ownKeys = program ? keysOfProgram(program) : declaration.reads;
     const required = [...new Set([...ownKeys, ...(correction?.keys ?? [])])];
@@ -230,7 +232,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     this.dependsOnEntropy = program?.dependsOnEntropy === true;
     this.#forms = forms;
     this.#evaluator = new Evaluator(this.withTerms({}), reader, 'grad', correction);
-    this.readsWholeBatch = this.#evaluator.readsWholeBatch;
+    this.readsWholeBatch = this.#evaluator.readsWholeBatch || preparesWhole === true;
     // A correction decides which tokens count, so counting also reads what its mask is computed from.
     this.#counter = new BatchReader(mapper, { inputs: [...(correction?.maskColumns ?? []), ...masks] });
     // Other functions of the package rely on these properties of the losses that callers pass to them.

@@ -12,6 +12,7 @@ import {
   LOGPS_METRICS,
   lengthWeight,
   logpsMetrics,
+  meanOfRows,
   overPairs,
   type Pair,
   pairOf,
@@ -138,9 +139,9 @@ export const TRL_DPO_TYPES = {
   apo_down: ({ symbols: { sigmoid }, z, score, beta }) =>
     sigmoid(z.chosen.mul(beta)).add(sigmoid(score.difference.mul(-beta))),
   discopop: (terms) => discopop(terms.symbols, margin(terms), terms.discopopTau),
-  sft: ({ symbols: { lp, n, rows, rowSum, rowsSum, placeInPair, max, select } }) => {
-    const tokens = max(rowsSum(select(placeInPair.eq(0), n, 0)), 1);
-    return rowSum(lp).neg().mul(rows.div(2)).div(tokens);
+  sft: ({ symbols }) => {
+    const { lp, rows, placeInPair } = symbols;
+    return meanOfRows(symbols, placeInPair.eq(0), lp.neg()).mul(rows.div(2));
   },
   sigmoid_norm: (terms) => smoothed(terms.symbols, perTokenMargin(terms).mul(terms.beta), 0),
 } satisfies Record<string, (terms: PairTerms) => Expression>;
