@@ -384,7 +384,7 @@ export const INPUTS = {
     type: 'floats',
     per: 'token',
     expected: 'a logarithm per token',
-    help: "for each token, the logarithm of the sum of the squared probabilities of all words of the vocabulary. Read by trl/dpo with use_weighting",
+    help: 'for each token, the logarithm of the sum of the squared probabilities of all words of the vocabulary. Read by trl/dpo with use_weighting',
     loss: 14,
   },
   entropy_other: {

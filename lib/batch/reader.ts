@@ -178,7 +178,9 @@ export class BatchReader {
           expected: 'a batch in host memory, which the option device sends to a device',
           received: `a batch on ${place}`,
         });
-      const isReplaced = this.#entries.some((other) => inputRow(other.name).standsFor === name && has(other.name));
+      const isReplaced = this.#entries.some(
+        (other) => inputRow(other.name).standsFor === name && has(other.name),
+      );
       if (!has(name) && !isReplaced && !(name === 'token_level_rewards' && has('rewards')))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${place}`);
     }

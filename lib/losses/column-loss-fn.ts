@@ -74,7 +74,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
    */
   constructor(
-    variable: Exclude<Variable, 'logprob'>,
+    variable: Exclude<Variable, `logprob${string}`>,
     backend: string,
     { name }: FunctionDeclaration,
     { program, attended, groups }: ColumnLossPrograms,

@@ -49,7 +49,7 @@ export function rewardLoss<const N extends string, const O extends Options, cons
 type Arguments = ConstructorParameters<typeof ColumnLossFn>;
 
 function columnLoss<N extends string, O, M extends MetricSchema>(
-  variable: Exclude<Variable, 'logprob'>,
+  variable: Exclude<Variable, `logprob${string}`>,
   Base: abstract new (...args: Arguments) => object,
   { formula, attended, groups, ...declaration }: ColumnLossStatement<N, O, M>,
 ): unknown {

@@ -20,12 +20,13 @@ import * as clipping from './papers-clipping.js';
 import * as context from './papers-context.js';
 import * as offPolicy from './papers-off-policy.js';
 import { POLICY_LOSS_FN as POLICY_LOSSES, type PolicyLossFn } from './policy-loss-fn.js';
+import * as preference from './preference.js';
+import * as families from './preference-families.js';
 import * as rewards from './rewards.js';
 import { type ByName, type NamedRegistry, register } from './statement.js';
 import * as trinity from './trinity.js';
 import * as rows from './trinity-rows.js';
 import * as trl from './trl.js';
-import * as trlDpo from './trl-dpo.js';
 import * as trlPreference from './trl-preference.js';
 import * as trainers from './trl-trainers.js';
 import * as values from './values.js';
@@ -34,7 +35,21 @@ import * as verlAdvantages from './verl-advantages.js';
 import * as corrections from './verl-corrections.js';
 import * as recipes from './verl-recipes.js';
 
-register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context, trlDpo, trlPreference);
+register(
+  POLICY_LOSSES,
+  trinity,
+  rows,
+  verl,
+  recipes,
+  trl,
+  trainers,
+  offPolicy,
+  clipping,
+  context,
+  trlPreference,
+  preference,
+  families,
+);
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
 register(CORRECTIONS, corrections);
@@ -54,8 +69,9 @@ export interface PolicyLosses
       typeof offPolicy &
       typeof clipping &
       typeof context &
-      typeof trlDpo &
-      typeof trlPreference
+      typeof trlPreference &
+      typeof preference &
+      typeof families
   > {}
 /** The value losses by name. */
 export interface ValueLosses extends ByName<typeof values> {}
@@ -157,13 +173,14 @@ export {
   PolicyLossFn,
   type PolicyLossOptions,
 } from './policy-loss-fn.js';
+export * from './preference.js';
+export * from './preference-families.js';
 export * from './rewards.js';
 export type { MetricsOf, NamedRegistry, OptionsOf } from './statement.js';
 export type { ClipRangeOptions } from './surrogate.js';
 export * from './trinity.js';
 export * from './trinity-rows.js';
 export * from './trl.js';
-export * from './trl-dpo.js';
 export * from './trl-preference.js';
 export * from './trl-trainers.js';
 export * from './values.js';

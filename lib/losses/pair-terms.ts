@@ -1,6 +1,7 @@
 // What losses over pairs of rows share: the values of both rows, and means over pairs. The chosen row stands for its pair.
-import type { CheckedOptions } from '../base/options.js';
+
 import { number } from '../base/option.js';
+import type { CheckedOptions } from '../base/options.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import type { MetricExpression } from '../program/loss-program.js';
 import type { Has } from './policy-loss.js';
@@ -16,7 +17,10 @@ export interface Pair {
 }
 
 /** Returns a value of both rows of each pair. */
-export function pairOf({ chosen, rejected }: Pick<ProgramSymbols, 'chosen' | 'rejected'>, x: Expression): Pair {
+export function pairOf(
+  { chosen, rejected }: Pick<ProgramSymbols, 'chosen' | 'rejected'>,
+  x: Expression,
+): Pair {
   const both = { chosen: chosen(x), rejected: rejected(x) };
   return { ...both, difference: both.chosen.sub(both.rejected) };
 }
@@ -39,6 +43,43 @@ export function overPairs({ placeInPair, rows, constant, select }: ProgramSymbol
     rowLoss: (ofPair: Operand) => ofChosen(ofPair).mul(perPair),
     /** The metric that is the mean over the pairs. */
     mean: (ofPair: Operand): MetricExpression => ({ row: ofChosen(ofPair).mul(rowsOfPair) }),
+  };
+}
+
+/**
+ * Returns the loss of a row, if that of the batch is the sum over the pairs with sample_mask, divided by the number of all
+ * pairs.
+ * @param broadcasts whether it is the mean over all pairs times the mean mask instead, as oat's broadcast masks give.
+ */
+export function maskedMean(symbols: ProgramSymbols, ofPair: Expression, broadcasts = false): Expression {
+  const { sampleMask, rowsSum, select } = symbols;
+  const { ofChosen, perPair, rowLoss } = overPairs(symbols);
+  return rowLoss(
+    broadcasts ? ofPair.mul(rowsSum(ofChosen(sampleMask)).mul(perPair)) : select(sampleMask.gt(0), ofPair, 0),
+  );
+}
+
+/** The declaration of NeMo-RL's divisor. */
+export const VALID_SEQS = number({
+  atLeast: 0,
+  typical: [1, 32],
+  help: 'the number of rows that count in all micro-batches; half of it is the divisor. Without it, those of the batch',
+});
+
+/** Returns NeMo-RL's sums over the pairs whose chosen row has a sample_mask, divided by the number of valid pairs. */
+export function sumsOfValid(symbols: ProgramSymbols, validSeqs: number | undefined) {
+  const { sampleMask, placeInPair, rowsSum, constant, select } = symbols;
+  const { ofChosen } = overPairs(symbols);
+  const count = validSeqs === undefined ? rowsSum(sampleMask) : constant(validSeqs);
+  const weight = constant(1).div(count.div(2).add(1e-8));
+  const counted = (x: Operand) => select(sampleMask.gt(0), x, 0).mul(weight);
+  const weighted = (ofPair: Operand) => counted(ofChosen(ofPair));
+  return {
+    weighted,
+    sum: (ofPair: Operand) => sumOverRows(symbols, weighted(ofPair)),
+    /** The sum over the rejected rows that have a sample_mask themselves. */
+    sumOfRejected: (x: Operand) => sumOverRows(symbols, counted(select(placeInPair.eq(1), x, 0))),
+    pairs: sumOverRows(symbols, sampleMask.div(2)),
   };
 }
 
@@ -107,10 +148,7 @@ export function marginLoss(
 const LEAST = 1e-37;
 
 /** Returns x − ln(1 − e^x), the log-odds of a probability whose logarithm is x ≤ 0. */
-export function logOdds(
-  { exp, expm1, log, log1p, max, select }: ProgramSymbols,
-  x: Expression,
-): Expression {
+export function logOdds({ exp, expm1, log, log1p, max, select }: ProgramSymbols, x: Expression): Expression {
   // ln(1 − e^x) loses digits near 0 in one form, and far below in the other.
   const isNear = x.gt(-Math.LN2);
   const near = log(max(expm1(select(isNear, x, -1)).neg(), LEAST));

@@ -229,7 +229,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     const reader = new BatchReader(mapper, { inputs: [...needed, ...masks, ...step], optional, rowsOfPair });
     this.#mapper = mapper;
     this.#prepare = prepared;
-    this.dependsOnEntropy = program?.dependsOnEntropy === true;
+    this.dependsOnEntropy = program?.dependsOnEntropy === true && columns.includes('entropy');
     this.#forms = forms;
     this.#evaluator = new Evaluator(this.withTerms({}), reader, 'grad', correction);
     this.readsWholeBatch = this.#evaluator.readsWholeBatch || preparesWhole === true;

@@ -15,7 +15,7 @@ import type { ColumnName, LossInput } from '../batch/columns.js';
 import type { FormColumns } from '../call/forms.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import { frozen } from '../program/freeze.js';
-import { Graph } from '../program/graph.js';
+import { Graph, type Variable } from '../program/graph.js';
 import {
   type AnyLossExpressions,
   type LossExpressions,
@@ -60,6 +60,8 @@ interface ByFormula<N extends string, O, M extends MetricSchema> extends Declara
   readonly formula: (symbols: ProgramSymbols, options: CheckedOptions<O>, has: Has) => LossExpressions<M>;
   /** Returns the optional inputs that the loss needs with its options. */
   readonly needs?: (options: CheckedOptions<O>) => readonly LossInput[];
+  /** What the loss is differentiated by, if it is not logprob, entropy and log_z. */
+  readonly variable?: 'logprob_and_other';
   /** Returns what else depends on the options. */
   readonly further?: (options: CheckedOptions<O>) => FurtherVariant;
 }
@@ -82,10 +84,11 @@ export function policyLoss<
   const O extends Readonly<Record<string, AnyOption>>,
   const M extends MetricSchema,
 >(statement: ByFormula<N, O, M> | ByKernel<N, O, M>): LossClass<N, O, M> {
-  const { formula, kernel, needs, further, ...declaration } = statement as unknown as AnyStatement;
+  const { formula, kernel, needs, variable, further, ...declaration } = statement as unknown as AnyStatement;
   if (kernel) return policyLossClass(declaration, kernel) as never;
-  const made = programClass(declaration, { formula, needs, further });
-  Object.defineProperty(made, SOURCE, { value: { declaration, formula, needs, further } });
+  const how = { formula, needs, variable, further };
+  const made = programClass(declaration, how);
+  Object.defineProperty(made, SOURCE, { value: { declaration, ...how } });
   return made as never;
 }
 
@@ -94,6 +97,7 @@ export function policyLoss<
 interface Formula {
   readonly formula: (symbols: ProgramSymbols, options: any, has: Has) => AnyLossExpressions;
   readonly needs: ((options: any) => readonly LossInput[]) | undefined;
+  readonly variable: Variable | undefined;
   readonly further: ((options: any) => FurtherVariant) | undefined;
 }
 
@@ -162,7 +166,7 @@ function programVariant(
   const columns = { optional: optional.filter((column) => !needed.includes(column)), perRow };
   const bits = columns.optional.length + perRow.length;
   const nodes = (form: number) => {
-    const graph = new Graph(batchForm(columns, form));
+    const graph = new Graph(batchForm(columns, form), made.variable);
     const has: Has = (column) => columns.optional.every((x, i) => x !== column || isSet(form, i));
     const symbols = programSymbolsOf(graph);
     const built = made.formula(symbols, options, has);

@@ -1,4 +1,5 @@
 // What preference losses of single rows share, which are labelled as desirable or not: KTO and BCO.
+import { number } from '../base/option.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import type { MetricExpression } from '../program/loss-program.js';
 
@@ -25,4 +26,36 @@ export function ofClass({ label, rowsSum, select }: ProgramSymbols, isDesirable:
     sumIfAny: (x: Expression): MetricExpression => ({ batch: mean(x).mul(count) }),
     countIfAny: { batch: count.mul(count).div(count) } as MetricExpression,
   };
+}
+
+/** The options of a running mean over calls. */
+export const RUNNING_OPTIONS = {
+  runningMean: number({
+    default: 0,
+    typical: [-0.5, 0.5],
+    help: 'the mean of the rewards of the calls before',
+  }),
+  runningCount: number({
+    default: 1e-24,
+    above: 0,
+    typical: [1, 20],
+    help: 'how much the calls before count in the mean: the number of their rows',
+  }),
+};
+
+/**
+ * Returns the running mean after a call, as a constant for the gradient, and the state for the next call.
+ * @param mean the mean of the call.
+ * @param count how much the call counts.
+ */
+export function runningMean(
+  { sg, constant }: ProgramSymbols,
+  { runningMean, runningCount }: { runningMean: number; runningCount: number },
+  mean: Expression,
+  count: Expression | number,
+) {
+  const counted = constant(1).mul(count);
+  const total = counted.add(runningCount);
+  const next = sg(mean.sub(runningMean).mul(counted.div(total)).add(runningMean));
+  return { next, state: { running_mean: next, running_count: total } };
 }

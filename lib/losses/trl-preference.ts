@@ -1,11 +1,23 @@
-// The preference losses of TRL's other trainers.
-import { choice, number } from '../base/option.js';
+// The preference losses of TRL.
+import { choice, choices, flag, number } from '../base/option.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
+import { withAnswerMask } from './answer-mask.js';
+import {
+  DIVERGENCE_OPTIONS,
+  divergence,
+  scored,
+  TRL_DPO_NAMES,
+  TRL_DPO_TYPES,
+  TYPE_OPTIONS,
+  weightedTypes,
+} from './dpo-types.js';
 import { KL_KEYS, withKlEstimate } from './kl-estimate.js';
 import {
   BETA_OPTION,
+  LENGTH_WEIGHT,
   LINEAR_NUMERICS,
   LOGPS_METRICS,
+  lengthWeight,
   logOdds,
   logpsMetrics,
   marginLoss,
@@ -23,18 +35,80 @@ import {
   sumOverRows,
 } from './pair-terms.js';
 import { policyLoss } from './policy-loss.js';
-import { ktoLoss, ofClass } from './row-preference-terms.js';
-import { withAnswerMask } from './answer-mask.js';
+import { ktoLoss, ofClass, RUNNING_OPTIONS, runningMean } from './row-preference-terms.js';
 import { LOSS } from './units.js';
 
 const beta = number({ default: 0.1, ...BETA_OPTION });
-const labelSmoothing = number({ ...SMOOTHING_OPTION, help: `${SMOOTHING_OPTION.help}, except with ipo and hinge` });
+const labelSmoothing = number({
+  ...SMOOTHING_OPTION,
+  help: `${SMOOTHING_OPTION.help}, except with ipo and hinge`,
+});
 const NLL_METRIC = { nll_loss: LOSS };
+
+/** DPO as in TRL, with its loss types and weighted sums of them. */
+export class TRLDPOLossFn extends policyLoss({
+  name: 'trl/dpo',
+  summary:
+    'a loss of β·(the log-ratio of the chosen row to the reference − that of the rejected row), by loss type',
+  details: [
+    'The log-ratio of a row is the sum over its tokens. The loss is the mean over all pairs.',
+    'Of loss types ipo and sigmoid_norm it is the mean over the tokens. The loss type sigmoid ignores label_smoothing.',
+    'The aot types compare rows of the same rank in the batch.',
+    'The weight of WPO is not capped at 1.',
+  ],
+  source: ['arXiv 2305.18290', 'TRL'],
+  unlike: { dpo: 'loss type sigmoid ignores label_smoothing' },
+  ...REFERENCE,
+  reads: [...REFERENCE.reads, 'log_sum_sq_prob'],
+  pairs: true,
+  options: {
+    lossType: choices(TRL_DPO_NAMES, {
+      default: ['sigmoid'],
+      typical: [...TRL_DPO_NAMES.map((type) => [type]), ['sigmoid', 'bco_pair', 'sft']],
+      help: 'the loss of a pair, or a list of losses, which are added up',
+    }),
+    ...TYPE_OPTIONS,
+    beta: number({ default: 0.1, ...BETA_OPTION }),
+    ...DIVERGENCE_OPTIONS,
+    ...LENGTH_WEIGHT,
+    useWeighting: flag({
+      default: false,
+      help: 'whether a pair counts by the probability of its rows, which needs log_sum_sq_prob (WPO)',
+    }),
+  },
+  metrics: { ...REWARD_METRICS, ...LOGPS_METRICS },
+  numerics: {
+    ...LINEAR_NUMERICS,
+    outside: 'most loss types grow linearly with the margin; ipo and sppo_hard grow with its square',
+    exponentiatesRowSums: true,
+  },
+  formula: (symbols, options, has) => {
+    const { lp, logSumSqProb, chosen, rejected, exp, rowSum, sg } = symbols;
+    const { beta, lossType, lossWeights, fDivergenceType, fAlphaDivergenceCoef, useWeighting } = options;
+    const rows = rowsOf(symbols, has, lengthWeight(symbols, options));
+    const z = pairOf(symbols, rows.logRatio);
+    const score = scored(z, divergence(symbols, fDivergenceType, fAlphaDivergenceCoef));
+    const terms = { symbols, rows, z, score, ...options };
+    const ofPair = symbols.constant(1).mul(weightedTypes(TRL_DPO_TYPES, lossType, lossWeights, terms));
+    const { mean, rowLoss } = overPairs(symbols);
+    const likelihood = useWeighting ? perToken(symbols, rowSum(sg(lp.sub(logSumSqProb)))) : undefined;
+    const weight = likelihood && exp(chosen(likelihood).add(rejected(likelihood)));
+    return {
+      rowLoss: rowLoss(weight ? ofPair.mul(weight) : ofPair),
+      metrics: {
+        ...rewardMetrics(mean, scaled(z, beta)),
+        ...logpsMetrics(mean, pairOf(symbols, rows.policy)),
+      },
+      allRows: true,
+    };
+  },
+}) {}
 
 /** CPO as in TRL, with SimPO and AlphaPO. */
 export class TRLCPOLossFn extends policyLoss({
   name: 'trl/cpo',
-  summary: 'a loss of β·(the log-probability of the chosen row − that of the rejected row), + cpo_alpha·its NLL',
+  summary:
+    'a loss of β·(the log-probability of the chosen row − that of the rejected row), + cpo_alpha·its NLL',
   details: [
     'Loss types ipo and simpo take the mean over the tokens of a row instead of the sum.',
     'AlphaPO (alpha ≠ 0) replaces a log-probability S with (1 − e^(−alpha·S))/alpha.',
@@ -51,7 +125,11 @@ export class TRLCPOLossFn extends policyLoss({
     beta,
     labelSmoothing,
     cpoAlpha: number({ default: 1, typical: [0, 1], help: 'the coefficient of the chosen rows’ NLL' }),
-    alpha: number({ default: 0, typical: [-0.2, 0.3], help: 'α of AlphaPO; 0 for the log-probability itself' }),
+    alpha: number({
+      default: 0,
+      typical: [-0.2, 0.3],
+      help: 'α of AlphaPO; 0 for the log-probability itself',
+    }),
     simpoGamma: number({ default: 0.5, typical: [0, 2], help: 'the target margin of simpo, in rewards' }),
   },
   metrics: { ...REWARD_METRICS, ...LOGPS_METRICS, ...NLL_METRIC },
@@ -135,7 +213,8 @@ const THIRD = 2; // the place of the reference row
 /** TPO as in TRL: each pair has a third row, a reference answer. */
 export class TRLTPOLossFn extends policyLoss({
   name: 'trl/tpo',
-  summary: 'a loss of β·(the log-probability of the chosen row − that of the rejected row), + tpo_alpha·the NLL of a third row',
+  summary:
+    'a loss of β·(the log-probability of the chosen row − that of the rejected row), + tpo_alpha·the NLL of a third row',
   details: [
     'Rows come in threes: chosen, rejected and reference. With tpo_alpha = 0 they come in pairs, without the reference.',
     'Loss types ipo and tpo-l take the mean over the tokens of a row instead of the sum.',
@@ -194,7 +273,9 @@ function orderedPair({ select }: ProgramSymbols, isFirst: Expression, { chosen, 
 export class TRLOnlineDPOLossFn extends policyLoss({
   name: 'trl/online_dpo',
   summary: '−ln σ(β·margin) or (margin − 1/(2β))²; of each pair, the row with the larger reward is chosen',
-  details: ['The margin is that of the sums of logprob − ref_logprob. At equal rewards the first row is chosen.'],
+  details: [
+    'The margin is that of the sums of logprob − ref_logprob. At equal rewards the first row is chosen.',
+  ],
   source: ['arXiv 2402.04792', 'TRL'],
   unlike: { 'verl/online_dpo': 'the rewards decide which row of a pair is chosen' },
   ...REFERENCE,
@@ -326,17 +407,6 @@ export class TRLKTOLossFn extends policyLoss({
   further: ({ lossType }) => (lossType === 'kto' ? { prepared: withKlEstimate, preparesWhole: true } : {}),
 }) {}
 
-/** The options of a running mean over calls. */
-export const RUNNING_OPTIONS = {
-  runningMean: number({ default: 0, typical: [-0.5, 0.5], help: 'the mean of the rewards of the calls before' }),
-  runningCount: number({
-    default: 1e-24,
-    above: 0,
-    typical: [1, 20],
-    help: 'how much the calls before count in the mean: the number of their rows',
-  }),
-};
-
 /** BCO as in TRL. */
 export class TRLBCOLossFn extends policyLoss({
   name: 'trl/bco',
@@ -354,7 +424,12 @@ export class TRLBCOLossFn extends policyLoss({
   options: {
     beta,
     ...RUNNING_OPTIONS,
-    minDensityRatio: number({ default: 0.5, atLeast: 0, typical: [0.1, 0.9], help: 'the smallest weight of an undesirable row' }),
+    minDensityRatio: number({
+      default: 0.5,
+      atLeast: 0,
+      typical: [0.1, 0.9],
+      help: 'the smallest weight of an undesirable row',
+    }),
     maxDensityRatio: number({
       default: 10,
       atLeast: 0,
@@ -373,12 +448,11 @@ export class TRLBCOLossFn extends policyLoss({
     'count/rejected': { unit: 'rows', when: WHEN_UNDESIRABLE },
   },
   numerics: LINEAR_NUMERICS,
-  formula: (symbols, { beta, runningMean, runningCount, minDensityRatio, maxDensityRatio }, has) => {
-    const { label, probDesirable, rows, rowsMean, logsigmoid, select, clip, sg, constant } = symbols;
+  formula: (symbols, { beta, minDensityRatio, maxDensityRatio, ...running }, has) => {
+    const { label, probDesirable, rows, rowsMean, logsigmoid, select, clip, constant } = symbols;
     const { policy, logRatio } = rowsOf(symbols, has);
     const reward = logRatio.mul(beta);
-    const share = rows.div(rows.add(runningCount));
-    const shift = sg(rowsMean(reward).sub(runningMean).mul(share).add(runningMean));
+    const { next: shift, state } = runningMean(symbols, running, rowsMean(reward), rows);
     const ahead = reward.sub(shift);
     const density = probDesirable.div(constant(1).sub(probDesirable).add(1e-8));
     const weight = has('prob_desirable') ? clip(density, minDensityRatio, maxDensityRatio) : 1;
@@ -395,7 +469,7 @@ export class TRLBCOLossFn extends policyLoss({
         'logps/rejected_sum': undesirable.sumIfAny(policy),
         'count/rejected': undesirable.countIfAny,
       },
-      state: { running_mean: shift, running_count: rows.add(runningCount) },
+      state,
       allRows: true,
     };
   },

@@ -55,18 +55,19 @@ export interface BatchForm {
 const ANY_BATCH: BatchForm = { absent: [], perRow: [] };
 
 /**
- * What losses are differentiated by: a column, of tokens or of rows, and for log-probabilities the entropies and log_z
- * too.
+ * What losses are differentiated by: a column, of tokens or of rows, and for log-probabilities a further column of tokens,
+ * usually the entropies, and log_z.
  */
 const VARIABLES = {
   logprob: { ofTokens: 'logprob', further: 'entropy', ofRows: 'log_z' },
+  logprob_and_other: { ofTokens: 'logprob', further: 'entropy_other' },
   values: { ofTokens: 'values' },
   rewards: { ofRows: 'rewards' },
 } as const satisfies Record<
   string,
   { readonly ofTokens?: ColumnName; readonly further?: ColumnName; readonly ofRows?: RowColumnName }
 >;
-/** The column by which a loss is differentiated. */
+/** What a loss is differentiated by. */
 export type Variable = keyof typeof VARIABLES;
 
 /** Creates the nodes of one loss, in simplified form. Nodes of different graphs must not be mixed. */

@@ -1,32 +1,19 @@
-// TRL's DPO trainer: its loss types, and the f-divergences by which it scores log-ratios.
+// The loss types of TRL's DPO trainer, and the f-divergences by which it scores log-ratios.
 import { LossError } from '../base/errors.js';
-import { choice, choices, flag, list, number } from '../base/option.js';
+import { choice, list, number } from '../base/option.js';
 import type { CheckedOptions } from '../base/options.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import {
-  BETA_OPTION,
   hinge,
   ipo,
-  LENGTH_WEIGHT,
-  LINEAR_NUMERICS,
-  LOGPS_METRICS,
-  lengthWeight,
-  logpsMetrics,
   meanOfRows,
-  overPairs,
   type Pair,
   pairOf,
-  perToken,
-  REFERENCE,
-  REWARD_METRICS,
   type Rows,
-  rewardMetrics,
-  rowsOf,
   SMOOTHING_OPTION,
   scaled,
   smoothed,
 } from './pair-terms.js';
-import { policyLoss } from './policy-loss.js';
 import { LARGEST_FLOAT } from './statistics.js';
 
 /** The terms of a pair from which TRL's losses are computed. */
@@ -86,7 +73,11 @@ export function robust({ logsigmoid }: ProgramSymbols, u: Expression, epsilon: n
 }
 
 /** Returns (1 − g)·(−ln σ(u)) + g·e^(−u), g = σ(u/τ). */
-export function discopop({ exp, logsigmoid, sigmoid }: ProgramSymbols, u: Expression, tau: number): Expression {
+export function discopop(
+  { exp, logsigmoid, sigmoid }: ProgramSymbols,
+  u: Expression,
+  tau: number,
+): Expression {
   const gate = u.div(tau);
   return sigmoid(gate.neg())
     .mul(logsigmoid(u).neg())
@@ -147,7 +138,8 @@ export const TRL_DPO_TYPES = {
 } satisfies Record<string, (terms: PairTerms) => Expression>;
 
 type LossType = keyof typeof TRL_DPO_TYPES;
-const LOSS_TYPES = Object.keys(TRL_DPO_TYPES) as LossType[];
+/** The names of TRL's loss types. */
+export const TRL_DPO_NAMES = Object.keys(TRL_DPO_TYPES) as LossType[];
 
 /** The options that choose the loss types and their weights. */
 export const TYPE_OPTIONS = {
@@ -217,61 +209,3 @@ export function weightedTypes<T extends string, Terms>(
   const [first, ...others] = losses;
   return others.reduce((sum, each) => sum.add(each), first!) ?? 0;
 }
-
-/** DPO as in TRL, with its loss types and weighted sums of them. */
-export class TRLDPOLossFn extends policyLoss({
-  name: 'trl/dpo',
-  summary: 'a loss of β·(the log-ratio of the chosen row to the reference − that of the rejected row), by loss type',
-  details: [
-    'The log-ratio of a row is the sum over its tokens. The loss is the mean over all pairs.',
-    'Of loss types ipo and sigmoid_norm it is the mean over the tokens. The loss type sigmoid ignores label_smoothing.',
-    'The aot types compare rows of the same rank in the batch.',
-    'The weight of WPO is not capped at 1.',
-  ],
-  source: ['arXiv 2305.18290', 'TRL'],
-  unlike: { dpo: 'loss type sigmoid ignores label_smoothing' },
-  ...REFERENCE,
-  reads: [...REFERENCE.reads, 'log_sum_sq_prob'],
-  pairs: true,
-  options: {
-    lossType: choices(LOSS_TYPES, {
-      default: ['sigmoid'],
-      typical: [...LOSS_TYPES.map((type) => [type]), ['sigmoid', 'bco_pair', 'sft']],
-      help: 'the loss of a pair, or a list of losses, which are added up',
-    }),
-    ...TYPE_OPTIONS,
-    beta: number({ default: 0.1, ...BETA_OPTION }),
-    ...DIVERGENCE_OPTIONS,
-    ...LENGTH_WEIGHT,
-    useWeighting: flag({
-      default: false,
-      help: 'whether a pair counts by the probability of its rows, which needs log_sum_sq_prob (WPO)',
-    }),
-  },
-  metrics: { ...REWARD_METRICS, ...LOGPS_METRICS },
-  numerics: {
-    ...LINEAR_NUMERICS,
-    outside: 'most loss types grow linearly with the margin; ipo and sppo_hard grow with its square',
-    exponentiatesRowSums: true,
-  },
-  formula: (symbols, options, has) => {
-    const { lp, logSumSqProb, chosen, rejected, exp, rowSum, sg } = symbols;
-    const { beta, lossType, lossWeights, fDivergenceType, fAlphaDivergenceCoef, useWeighting } = options;
-    const rows = rowsOf(symbols, has, lengthWeight(symbols, options));
-    const z = pairOf(symbols, rows.logRatio);
-    const score = scored(z, divergence(symbols, fDivergenceType, fAlphaDivergenceCoef));
-    const terms = { symbols, rows, z, score, ...options };
-    const ofPair = symbols.constant(1).mul(weightedTypes(TRL_DPO_TYPES, lossType, lossWeights, terms));
-    const { mean, rowLoss } = overPairs(symbols);
-    const likelihood = useWeighting ? perToken(symbols, rowSum(sg(lp.sub(logSumSqProb)))) : undefined;
-    const weight = likelihood && exp(chosen(likelihood).add(rejected(likelihood)));
-    return {
-      rowLoss: rowLoss(weight ? ofPair.mul(weight) : ofPair),
-      metrics: {
-        ...rewardMetrics(mean, scaled(z, beta)),
-        ...logpsMetrics(mean, pairOf(symbols, rows.policy)),
-      },
-      allRows: true,
-    };
-  },
-}) {}
