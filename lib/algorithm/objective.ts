@@ -368,7 +368,9 @@ export class Objective {
     conversions?: Conversions,
   ): Steps<ReadLoss<ObjectiveResult>> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const read = evaluator.read(batch, options.device, found?.computed, conversions);
+    const prepared = yield* this.lossFn.prepared(batch, options);
+    const known = prepared === batch ? conversions : undefined;
+    const read = evaluator.read(prepared, options.device, found?.computed, known);
     const input = yield* this.#explained(read);
     const gradients = this.#gradients(input, options, batch);
     const call = {

@@ -397,8 +397,8 @@ export const INPUTS = {
   answer_mask: {
     type: 'floats',
     per: 'token',
-    expected: 'a flag per token',
-    help: 'action_mask where attention_mask says which tokens count. trl/orpo makes it from them',
+    expected: 'a number per token',
+    help: '0 for tokens of attention_mask, 2 for those of action_mask, and 1 for those of both. trl/orpo makes it from them',
     loss: 16,
   },
   kl_logprob: {

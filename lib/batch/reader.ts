@@ -167,9 +167,11 @@ export class BatchReader {
    * Checks that a batch that is not in host memory has the required inputs.
    * @param has returns whether it has an input.
    * @param place where it is, for the error.
-   * @throws LossError `ERR_MISSING_INPUT` if it lacks one, `ERR_INVALID_INPUT` if one is only read from host memory.
+   * @throws LossError `ERR_MISSING_INPUT` if it lacks one, `ERR_INVALID_INPUT` if one is only read from host memory,
+   * `ERR_SHAPE_MISMATCH` if its rows are no pairs.
    */
-  checkPresent(has: (name: InputName) => boolean, place: string): void {
+  checkPresent(has: (name: InputName) => boolean, rows: number, place: string): void {
+    if (this.#readsPairs && !has('pair_ids')) this.#checkPairs(rows);
     for (const name of this.#needed) {
       if (inputRow(name).absent === 'alternate' && this.#rowsOfPair === 2) continue;
       if (inputRow(name).takesPlaceOf || name === 'pair_ids')
@@ -245,8 +247,13 @@ export class BatchReader {
   // Checks the number of rows of a batch without pair_ids, and stores which of its rows are pairs.
   #setPairs(native: NativeBatch, found: readonly (FoundInput | undefined)[], { rows }: Layout): void {
     const at = this.#entries.findIndex(({ name }) => name === 'pair_ids');
-    const size = this.#rowsOfPair;
     if (found[at]) return;
+    this.#checkPairs(rows);
+    if (this.#rowsOfPair === 3) setRowData(native, this.#entries[at]!, nextOfThree(rows));
+  }
+
+  #checkPairs(rows: number): void {
+    const size = this.#rowsOfPair;
     if (rows % size !== 0)
       throw new LossError('ERR_SHAPE_MISMATCH', {
         key: 'shape',
@@ -256,7 +263,6 @@ export class BatchReader {
             : 'a multiple of three rows (chosen, rejected, reference, chosen, …), or pair_ids',
         received: String(rows),
       });
-    if (size === 3) setRowData(native, this.#entries[at]!, nextOfThree(rows));
   }
 
   // Looks up the rewards of a batch that lacks token_level_rewards, and adds them to `found` instead. Returns the entries

@@ -8,8 +8,8 @@ import { readLayout } from '../batch/layout.js';
 import { nestedIn, readActionMask } from '../batch/reader.js';
 
 /**
- * Returns a batch in which the tokens of attention_mask count, and answer_mask is 1 for those of action_mask. A batch
- * without attention_mask stays as it is.
+ * Returns a batch in which the tokens of both masks count. Its answer_mask is 0 for those of attention_mask only, 2 for those
+ * of action_mask only, and 1 for those of both. A batch without attention_mask stays as it is.
  * @throws LossError `ERR_INVALID_INPUT`, `ERR_SHAPE_MISMATCH`
  */
 export function* withAnswerMask(batch: Batch, mapper: KeyMapper): Steps<Batch> {
@@ -20,13 +20,13 @@ export function* withAnswerMask(batch: Batch, mapper: KeyMapper): Steps<Batch> {
   const answers = yield* readActionMask(batch, mapper, layout);
   const given = yield* readMask(attention.key, attention.value, layout, 'token');
   const mask = new Uint8Array(layout.tokens);
-  const isAnswer = new Float32Array(layout.tokens);
+  const kinds = new Float32Array(layout.tokens);
   yield* inSlices(layout.tokens, (begin, end) => {
     for (let i = begin; i < end; i++) {
-      isAnswer[i] = answers[i] ? 1 : 0;
+      kinds[i] = answers[i] ? (given[i] ? 1 : 2) : 0;
       mask[i] = answers[i] || given[i] ? 1 : 0;
     }
   });
   const others = Object.entries(batch).filter(([key]) => !mapper.keys('action_mask').includes(key));
-  return { ...Object.fromEntries(others), action_mask: mask, answer_mask: isAnswer } as Batch;
+  return { ...Object.fromEntries(others), action_mask: mask, answer_mask: kinds } as Batch;
 }

@@ -1,7 +1,6 @@
 // The base classes of the losses that are not differentiated by log-probabilities: those of a critic's values and those of
 // a reward model's rewards. column-loss.ts makes the subclasses.
 import type { NativeFunctionSpec } from '../../binding.js';
-import type { FunctionDeclaration } from '../base/declaration.js';
 import type { TrinityArgs } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
@@ -23,10 +22,9 @@ import type {
 import { countBatch } from '../call/count-batch.js';
 import { Evaluator } from '../call/evaluator.js';
 import { DeviceBatch } from '../device/device-batch.js';
-import { heldInput, type Input, readInput } from '../device/input.js';
+import { heldInput, readInput } from '../device/input.js';
 import type { Variable } from '../program/graph.js';
 import type { LossProgram } from '../program/loss-program.js';
-import { checkPairs } from './policy-loss-fn.js';
 
 /** Options that every loss accepts. */
 export interface ColumnLossOptions {
@@ -61,7 +59,6 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   readonly readsRowLength: boolean;
   /** @internal What native code takes. */
   readonly spec: NativeFunctionSpec;
-  readonly #name: string;
   readonly #mapper: KeyMapper;
   readonly #selectKeys: readonly string[];
   readonly #evaluator: Evaluator;
@@ -76,7 +73,6 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   constructor(
     variable: Exclude<Variable, `logprob${string}`>,
     backend: string,
-    { name }: FunctionDeclaration,
     { program, attended, groups }: ColumnLossPrograms,
   ) {
     const ofRows = variable === 'rewards';
@@ -94,7 +90,6 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     this.readsPairs = ofRows;
     this.readsRowLength = program.readsRowLength;
     this.spec = specOf(program);
-    this.#name = name;
     this.#mapper = mapper;
     this.#selectKeys = Object.freeze(keys.slice(1).map((input) => mapper.fromTrinity(input)));
     this.#evaluator = new Evaluator(this.spec, reader, key);
@@ -151,20 +146,13 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   *#compute(given: Batch | DeviceBatch, options: ComputeOptions | undefined): Steps<ResultOf<K, M>> {
     const attended = this.#attended;
     const batch = attended ? heldInput(given, this.#mapper) : given;
-    const result: Result<Metrics> = yield* this.#evaluator.compute(batch, options, (input) =>
-      this.#checked(input),
-    );
+    const result: Result<Metrics> = yield* this.#evaluator.compute(batch, options, () => ({}));
     const isPart = options?.normalizer !== undefined || options?.part === true;
     if (attended && !isPart && !(batch instanceof DeviceBatch)) {
       const metrics = yield* this.#overAttention(attended, batch, options);
       Object.assign(result.metrics, metrics);
     }
     return result as ResultOf<K, M>;
-  }
-
-  #checked(input: Input): object {
-    if (this.readsPairs) checkPairs(input, this.#name);
-    return {};
   }
 
   *#overAttention(

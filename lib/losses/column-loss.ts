@@ -63,6 +63,6 @@ function columnLoss<N extends string, O, M extends MetricSchema>(
     const options = readOptions(owner, declared.options, given) as CheckedOptions<O>;
     const program = located(owner, () => programFrom((symbols) => formula(symbols, options)));
     const over = attended && programFrom((symbols) => ({ metrics: attended(symbols) }));
-    return [variable, backend, declared, { program, attended: over, groups }];
+    return [variable, backend, { program, attended: over, groups }];
   });
 }

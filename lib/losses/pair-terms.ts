@@ -187,13 +187,15 @@ export function shorterOf({ n, chosen, rejected, min }: ProgramSymbols): Express
 /**
  * Returns a row's part of the mean over all tokens of some rows.
  * @param isCounted the condition that a row is one of them.
+ * @param count the number of the row's tokens that count, if not all do.
  */
 export function meanOfRows(
   { n, rowSum, rowsSum, max, select }: ProgramSymbols,
   isCounted: Expression,
   ofToken: Expression,
+  count = n,
 ): Expression {
-  const tokens = max(rowsSum(select(isCounted, n, 0)), 1);
+  const tokens = max(rowsSum(select(isCounted, count, 0)), 1);
   return select(isCounted, rowSum(ofToken), 0).div(tokens);
 }
 

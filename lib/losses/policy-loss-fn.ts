@@ -1,7 +1,6 @@
 // The base class of all policy losses, and their registry. policy-loss.ts makes the subclasses.
 import type { NativeFunctionSpec, NativeLossSpec, NativeProgramLossSpec } from '../../binding.js';
 import type { FunctionDeclaration } from '../base/declaration.js';
-import { LossError } from '../base/errors.js';
 import { type LossAggMode, nativeOptions, type TrinityArgs } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
@@ -84,6 +83,8 @@ export interface PolicyLossDeclaration extends FunctionDeclaration {
 export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   /** Keys in the declaration's `reads` that the loss does not read with the chosen options. */
   readonly unread?: readonly string[];
+  /** Whether a loss of the native module finds its pairs by pair_ids. */
+  readonly readsPairIds?: boolean;
   /** The number of rows that belong together in a batch without pair_ids, if that is not 2. */
   readonly rowsOfPair?: 2 | 3;
   /** Returns the batch that is computed for one in host memory. It must not depend on later changes of that one. */
@@ -176,7 +177,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     correction: CorrectionPrograms | undefined,
   ) {
     const { unread, readsMaskedAdvantages, stopsGradient, program, forms, frozen, ...others } = variant;
-    const { rowsOfPair, prepared, preparesWhole, ...native } = others;
+    const { readsPairIds, rowsOfPair, prepared, preparesWhole, ...native } = others;
     const mapper = KeyMapper.get(backend);
     const ownKeys = program ? keysOfProgram(program) : declaration.reads;
     const required = [...new Set([...ownKeys, ...(correction?.keys ?? [])])];
@@ -214,7 +215,11 @@ export abstract class PolicyLossFn<M = Metrics> {
     // Three rows that belong together are no pair. Such a loss reads the whole batch, which has no parts.
     this.readsPairs = declaration.pairs === true && rowsOfPair !== 3;
     this.correction = correction;
-    const readRows: readonly string[] = [...(program?.rowColumns ?? []), ...(correction?.rowColumns ?? [])];
+    const readRows: readonly string[] = [
+      ...(program?.rowColumns ?? []),
+      ...(correction?.rowColumns ?? []),
+      ...(readsPairIds ? ['pair_ids'] : []),
+    ];
     const rowColumns = ROW_DATA.filter((name) => [...readRows, ...optional].includes(name));
     this.reads = {
       columns,
@@ -303,14 +308,17 @@ export abstract class PolicyLossFn<M = Metrics> {
 
   *#computePrepared(given: Batch, options: LossComputeOptions | undefined): Steps<LossResult<M>> {
     const held = withHeldRequests(options ?? {});
-    const batch = yield* this.#prepared(given, held);
+    const batch = yield* this.prepared(given, held);
     return yield* this.#evaluator.compute(batch, held, (input, normalizer) =>
       this.coefficients(input, normalizer),
     );
   }
 
-  // Returns what is computed for a batch of the caller.
-  *#prepared<B extends Batch | DeviceBatch>(batch: B, options: LossComputeOptions): Steps<B> {
+  /**
+   * Returns the batch that is computed for one of the caller.
+   * @internal
+   */
+  *prepared<B extends Batch | DeviceBatch>(batch: B, options: CallOptions): Steps<B> {
     if (!this.#prepare || batch instanceof DeviceBatch) return batch;
     const held = heldBatch(batch as Batch, this.#mapper);
     return (yield* this.#prepare(held, this.#mapper, options)) as B;
@@ -361,7 +369,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   *#read(given: Batch, options: LossComputeOptions): Steps<ReadLoss<LossResult<M>>> {
-    const batch = yield* this.#prepared(given, options);
+    const batch = yield* this.prepared(given, options);
     const input = yield* this.#evaluator.read(batch, options.device);
     const coefficients = this.coefficients(input, options.normalizer);
     const call = { input, gradients: gradientsOf(input, options), options, coefficients };
@@ -434,20 +442,6 @@ function isIn(names: readonly string[], name: string): boolean {
 class FrozenLossFn extends PolicyLossFn<object> {}
 
 const NO_COEFFICIENTS: Coefficients = Object.freeze({});
-
-/**
- * Checks that the rows of a batch come in pairs.
- * @param loss the loss that needs them, for the error message.
- * @throws LossError `ERR_SHAPE_MISMATCH` if the number of rows is odd.
- */
-export function checkPairs({ layout: { rows } }: Pick<Input, 'layout'>, loss: string): void {
-  if (rows % 2 !== 0)
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'shape',
-      expected: `an even number of rows (chosen, rejected, chosen, …) for ${loss}`,
-      received: String(rows),
-    });
-}
 
 /**
  * The batch keys of a loss that depends on advantages and on the probability ratio between the current policy and the

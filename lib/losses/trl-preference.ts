@@ -184,15 +184,19 @@ export class TRLORPOLossFn extends policyLoss({
   numerics: { range: 'logprobs below 0', outside: 'log-odds are limited to 85' },
   formula: (symbols, options, has) => {
     const { lp, answerMask, rowSum, max, select, logsigmoid } = symbols;
+    const hasMask = has('answer_mask');
     const isAnswer = answerMask.gt(0);
-    const mean = has('answer_mask')
+    const isAttended = answerMask.lt(2);
+    const mean = hasMask
       ? rowSum(select(isAnswer, lp, 0)).div(max(rowSum(isAnswer), 1))
       : perToken(symbols, rowSum(lp));
     const over = overPairs(symbols);
     const values = pairOf(symbols, mean);
     const odds = pairOf(symbols, logOdds(symbols, mean)).difference;
     const ratio = logsigmoid(odds);
-    const nll = meanOfRows(symbols, over.isChosen, lp.neg());
+    const nll = hasMask
+      ? meanOfRows(symbols, over.isChosen, select(isAttended, lp.neg(), 0), rowSum(isAttended))
+      : meanOfRows(symbols, over.isChosen, lp.neg());
     return {
       rowLoss: nll.sub(over.rowLoss(ratio.mul(options.beta))),
       metrics: {
