@@ -11,6 +11,7 @@ import {
   klLossCases,
   papersCases,
   policyLossCases,
+  preferenceCases,
   type Tensor,
   trlCases,
   verlCases,
@@ -104,6 +105,19 @@ export const golden: readonly Golden[] = [
       slack: OTHER_EPSILONS.includes(each.fn) ? 10 : 1,
     }),
   ),
+  ...preferenceCases.map(({ expected, ...each }) => {
+    const { metrics, state, grad_entropy_other, ...others } = expected;
+    const after = state && {
+      'state/runningMean': state.running_mean,
+      'state/runningCount': state.running_count,
+    };
+    const all = {
+      ...others,
+      metrics: { ...metrics, ...after },
+      ...(grad_entropy_other && { grad_entropy: grad_entropy_other }),
+    };
+    return policyGolden({ ...each, expected: all }, each.fn);
+  }),
   ...familyCases.map(({ id, kind, fn, args, inputs, expected }): Golden => {
     const { loss, metrics, grad_values, grad_rewards } = expected;
     const compared = Object.entries(metrics).filter(

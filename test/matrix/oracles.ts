@@ -253,7 +253,8 @@ export async function assertAgrees(
 }
 
 /** What a batch may lack of what a function can do without, and whether it has one advantage per row. */
-const kinds = fc.record({ isPerRow: fc.boolean(), lacks: fc.nat({ max: 7 }) });
+const kinds = fc.record({ isPerRow: fc.boolean(), lacks: fc.nat({ max: 31 }) });
+const OPTIONAL = ['old_logprob', 'entropy', 'rollout_logprob', 'token_weights', 'prob_desirable'] as const;
 
 function adapted(
   family: Family,
@@ -265,9 +266,8 @@ function adapted(
   const optional: readonly string[] =
     ofPolicy?.reads.optional ?? (family === 'kl' && KL_FN.create(name).usesOldLogprob ? ['old_logprob'] : []);
   const other: ReferenceBatch = { ...batch };
-  (['old_logprob', 'entropy', 'rollout_logprob'] as const).forEach((column, i) => {
-    if (optional.includes(column) && (lacks >> i) % 2)
-      delete other[camelCase(column) as 'oldLogprob' | 'entropy' | 'rolloutLogprob'];
+  OPTIONAL.forEach((column, i) => {
+    if (optional.includes(column) && (lacks >> i) % 2) delete other[camelCase(column) as 'oldLogprob'];
   });
   const declaration = POLICY_LOSS_FN.names().includes(name) && POLICY_LOSS_FN.get(name).declaration;
   const perRow = (ofPolicy && declaration && (declaration as PolicyLossDeclaration).perRow) || [];

@@ -18,6 +18,9 @@ export const FLOAT_COLUMNS = [
   'values',
   'oldValues',
   'returns',
+  'tokenWeights',
+  'logSumSqProb',
+  'entropyOther',
 ] as const;
 
 export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[number], ArrayLike<number>>> {
@@ -45,6 +48,20 @@ export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[nu
   lossMaskSum?: ArrayLike<number>;
   /** One value per row: rows with the same id are the samples of one rollout. */
   rolloutIds?: ArrayLike<number | string>;
+  /** One flag per row: whether it is desirable. */
+  label?: ArrayLike<number>;
+  /** One value per row: the sum of refLogprob over the row. */
+  refLogps?: ArrayLike<number>;
+  /** One value per row: the probability that its prompt is one of a desirable row. */
+  probDesirable?: ArrayLike<number>;
+  /** One flag per row, or per pair: whether the first row of the pair is preferred. */
+  chosen?: ArrayLike<number>;
+  /** The columns of mismatched rows, which have a length of their own. */
+  klLogprob?: ArrayLike<number>;
+  klRefLogprob?: ArrayLike<number>;
+  klActionMask?: ArrayLike<number>;
+  /** One value per mismatched row. */
+  klRefLogps?: ArrayLike<number>;
   /** One flag per token that is 0 for padding. */
   attentionMask?: ArrayLike<number>;
   /** One value per row: rows with the same id belong to one group. */
@@ -81,6 +98,9 @@ export type Column =
   | 'values'
   | 'oldValues'
   | 'returns'
+  | 'tokenWeights'
+  | 'logSumSqProb'
+  | 'entropyOther'
   | 'rewards'
   | 'logZ';
 /** The columns with one value per row that are constants. */
