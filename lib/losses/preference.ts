@@ -15,6 +15,7 @@ import {
   type Pair,
   pairOf,
   perToken,
+  positivePart,
   REFERENCE,
   rowsOf,
   SMOOTHING_OPTION,
@@ -97,7 +98,7 @@ export class OatDPOLossFn extends policyLoss({
   metrics: OAT_METRICS,
   numerics: LINEAR_NUMERICS,
   formula: (symbols, options) => {
-    const { n, chosen, max } = symbols;
+    const { n, chosen } = symbols;
     const { dapAlgo, lenRegAlpha, dpoPositiveLambda, sftWeight } = options;
     const rows = rowsOf(symbols, () => false);
     const isMean = dapAlgo === 'IPO' || dapAlgo === 'LR_DPO';
@@ -107,7 +108,7 @@ export class OatDPOLossFn extends policyLoss({
     if (dapAlgo === 'IPO') return oatLoss(symbols, ipo(symbols, z.difference, options.beta), rewards);
     if (dapAlgo === 'SLiC') return oatLoss(symbols, hinge(symbols, rewards.difference), rewards);
     const longer = pairOf(symbols, n).difference.mul(lenRegAlpha / options.beta);
-    const short = max(0, z.chosen.neg()).mul(dpoPositiveLambda);
+    const short = positivePart(symbols, z.chosen.neg()).mul(dpoPositiveLambda);
     const margin = z.difference.add(longer).sub(short).mul(options.beta);
     const nll = chosen(perToken(symbols, averaged(rows.policy))).mul(-sftWeight);
     const ofPair = smoothed(symbols, margin, options.labelSmoothing).add(nll);
@@ -159,9 +160,15 @@ export class OatBNFLossFn extends policyLoss({
   numerics: { range: 'logprobs from −20 to −1e-5', outside: 'o becomes as large as 1e6' },
   variable: 'logprob_and_other',
   formula: (symbols) => {
-    const { lp, ref, entropyOther, n, rowSum, rowsMin, exp, expm1, min, max, constant, sg } = symbols;
-    const target = min(exp(lp).div(exp(ref).add(1e-6)), 1);
-    const others = constant(1).sub(target).add(1e-6).div(expm1(lp).neg().add(1e-6));
+    const { lp, ref, entropyOther, n, rowSum, rowsMin, exp, expm1, abs, min, max, select, sg } = symbols;
+    const reference = exp(ref).add(1e-6);
+    const target = min(exp(lp).div(reference), 1);
+    // π_ref − π loses digits where both are almost equal.
+    const apart = ref.sub(lp);
+    const isNear = abs(apart).lt(1);
+    const behind = select(isNear, exp(lp).mul(expm1(select(isNear, apart, 0))), exp(ref).sub(exp(lp)));
+    const rest = max(behind.add(1e-6), 0).div(reference);
+    const others = rest.add(1e-6).div(expm1(lp).neg().add(1e-6));
     const ofToken = sg(target).mul(lp).add(sg(others).mul(entropyOther));
     const x = pairOf(symbols, rowSum(ofToken).div(max(rowsMin(n), 1)));
     const rewards = pairOf(symbols, rowSum(lp.sub(ref)));
@@ -533,11 +540,11 @@ export class OpenRLHFVanillaKTOLossFn extends policyLoss({
   metrics: KTO_METRICS,
   numerics: { range: 'any finite logprobs', outside: 'the loss saturates, and its gradient becomes 0' },
   formula: (symbols, options, has) => {
-    const { placeInPair, rows, rowsSum, select, sigmoid, max } = symbols;
+    const { placeInPair, rows, rowsSum, select, sigmoid } = symbols;
     const { logRatio } = rowsOf(symbols, has);
     const { isChosen, mean, perPair } = overPairs(symbols);
     const meanOf = (isMember: Expression) => rowsSum(select(isMember, logRatio, 0)).mul(perPair);
-    const estimate = (isMember: Expression) => max(0, meanOf(isMember));
+    const estimate = (isMember: Expression) => positivePart(symbols, meanOf(isMember));
     const advance = select(
       isChosen,
       logRatio.sub(estimate(placeInPair.eq(1))),

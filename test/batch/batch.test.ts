@@ -194,6 +194,9 @@ describe('forms of a batch', () => {
             dtype: 'bfloat16',
           }),
           oldValues: (column) => Array.from(column),
+          tokenWeights: (column) => Array.from(column),
+          logSumSqProb: (column) => Float64Array.from(column),
+          entropyOther: (column) => column,
           returns: (column) => Float64Array.from(column),
         };
         assertSameBits(

@@ -191,7 +191,7 @@ export async function assertSlopes(family: Family, name: string, cases: readonly
       const batch = referenceBatch(inputs);
       compared += slopesAgree(formula, evaluate, args, batch, VARIABLES[family]);
       if (family === 'policy' && expected.tokens.gradEntropy !== 'zeros')
-        slopesAgree(formula, ofEntropy, args, batch, 'entropy');
+        slopesAgree(formula, ofEntropy, args, batch, batch.entropyOther ? 'entropyOther' : 'entropy');
     });
   // Batches of rewards have few elements.
   assert.ok(compared > (family === 'reward' ? 5 : 20), `only ${compared} elements lie away from kinks`);
@@ -214,7 +214,11 @@ export function assertReferenceMasks({ id, family, name, args, inputs }: Registe
   assert.deepEqual(of(cutRows(batch)), expected, `${id}, layout: packed`);
   const columns = Object.keys(batch).filter((key) => key !== 'rows' && key !== 'columns');
   const cases = {
-    masked: { ...batch, actionMask: new Uint8Array(batch.actionMask.length) },
+    masked: {
+      ...batch,
+      actionMask: new Uint8Array(batch.actionMask.length),
+      ...(batch.attentionMask && { attentionMask: new Uint8Array(batch.attentionMask.length) }),
+    },
     empty: { ...batch, rows: 0, ...Object.fromEntries(columns.map((key) => [key, []])) },
   };
   for (const [what, given] of Object.entries(cases)) {

@@ -27,7 +27,7 @@ import { verlFormulas } from './verl.js';
 export type { Args, ReferenceBatch, ReferenceResult, Written } from './batch.js';
 
 export type Evaluate = (args: Args, batch: ReferenceBatch, tape?: Tape) => ReferenceResult;
-export type Wrt = 'logprob' | 'entropy' | 'values' | 'rewards';
+export type Wrt = 'logprob' | 'entropy' | 'entropyOther' | 'values' | 'rewards';
 
 /** Returns the losses that a file exports, by registry name: `sftIs` becomes `sft_is`. */
 function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss> {

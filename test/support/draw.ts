@@ -489,7 +489,8 @@ function readsRowSums(name: string, args: Args): boolean {
  * sums over rows needs log-ratios that are not wide.
  */
 export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
-  if (spec.values === 'wide' && readsRowSums(name, args)) return { ...spec, values: 'moderate' };
+  if (spec.values === 'wide' && readsRowSums(name, args))
+    return fitting(name, args, { ...spec, values: 'moderate' });
   if (!readsPairs(name) || args.pairwise === false) return spec;
   const size = name === 'trl/tpo' && args.tpo_alpha !== 0 ? 3 : 2;
   const rest = spec.rows % size;
