@@ -72,6 +72,7 @@ export class LLaMAFactoryDPOLossFn extends policyLoss({
     'The result’s state has the running mean and count for the next call, with pref_bco_weight.',
   ],
   source: ['arXiv 2305.18290', 'LLaMA-Factory'],
+  unlike: { dpo: 'it has other loss types, and terms of BCO and SFT' },
   reads: ['ref_logprob', 'action_mask', 'pair_ids'],
   pairs: true,
   options: {
@@ -269,6 +270,7 @@ export class SwiftDPOLossFn extends policyLoss({
   ],
   source: ['arXiv 2305.18290', 'ms-swift'],
   unlike: {
+    dpo: 'it has other loss types, f-divergences and terms',
     'trl/dpo':
       'sigmoid has label smoothing, ld_alpha and the running mean differ, and f-divergences have another α',
   },

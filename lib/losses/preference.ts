@@ -73,6 +73,7 @@ export class OatDPOLossFn extends policyLoss({
     'Label smoothing, the two regularisations and sft_weight are those of DPO and LR_DPO.',
   ],
   source: ['arXiv 2305.18290', 'arXiv 2403.19159', 'arXiv 2402.13228', 'oat'],
+  unlike: { dpo: 'it has other loss types and regularisations, and pairs can be masked' },
   reads: ['ref_logprob', 'action_mask', 'sample_mask', 'pair_ids'],
   pairs: true,
   options: {
@@ -199,6 +200,7 @@ export class OpenRLHFDPOLossFn extends policyLoss({
   summary: `−ln σ(β·margin) with label smoothing, ${OR_IPO}; − nll_loss_coef·the chosen rows’ mean log-probability`,
   details: [MARGIN, 'The metric loss leaves out the term of nll_loss_coef.'],
   source: ['arXiv 2305.18290', 'OpenRLHF'],
+  unlike: { dpo: 'it has IPO and an NLL term, and other metrics' },
   ...REFERENCE,
   pairs: true,
   options: {
@@ -241,6 +243,7 @@ export class ROLLDPOLossFn extends policyLoss({
   summary: `−ln σ(β·margin) with label smoothing, ${OR_IPO}`,
   details: [MARGIN],
   source: ['arXiv 2305.18290', 'ROLL'],
+  unlike: { dpo: 'it has IPO, and other metrics' },
   ...REFERENCE,
   pairs: true,
   options: {
@@ -283,6 +286,7 @@ export class NeMoDPOLossFn extends policyLoss({
     'The metrics of rewards are log-ratios, without β.',
   ],
   source: ['arXiv 2305.18290', 'NeMo-RL'],
+  unlike: { dpo: 'the divisor comes from outside, and an SFT loss can be added' },
   reads: ['ref_logprob', 'action_mask', 'sample_mask', 'pair_ids'],
   pairs: true,
   options: {
@@ -343,6 +347,7 @@ export class AReaLDPOLossFn extends policyLoss({
   summary: `−ln σ(β·margin), ${OR_IPO}`,
   details: [MARGIN, 'Loss type ipo takes means over tokens instead of sums; the rewards stay sums.'],
   source: ['arXiv 2305.18290', 'arXiv 2310.12036', 'AReaL'],
+  unlike: { dpo: 'it has IPO of means over tokens, no label smoothing, and other metrics' },
   ...REFERENCE,
   pairs: true,
   options: { beta, lossType: choice(['sigmoid', 'ipo'], { default: 'sigmoid', help: 'the loss of a pair' }) },
@@ -381,6 +386,7 @@ export class TinkerDPOLossFn extends policyLoss({
   summary: '−ln σ(β·margin)',
   details: [MARGIN, 'With token_weights, each token has its weight in the log-ratios.'],
   source: ['arXiv 2305.18290', 'tinker-cookbook'],
+  unlike: { dpo: 'tokens have weights, and it has no label smoothing' },
   reads: [...REFERENCE.reads, 'token_weights'],
   optional: [...REFERENCE.optional, 'token_weights'],
   pairs: true,
@@ -425,6 +431,7 @@ export class OpenInstructDPOLossFn extends policyLoss({
     'open-instruct computes wpo only for batches of one pair.',
   ],
   source: ['arXiv 2305.18290', 'arXiv 2405.14734', 'arXiv 2406.11827', 'open-instruct'],
+  unlike: { dpo: 'by default, log-ratios are means over tokens, and β is 5' },
   ...REFERENCE,
   pairs: true,
   options: {

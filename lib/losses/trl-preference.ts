@@ -104,6 +104,9 @@ export class TRLDPOLossFn extends policyLoss({
   },
 }) {}
 
+// e^80 is finite in float32.
+const LARGEST_EXPONENT = 80;
+
 /** CPO as in TRL, with SimPO and AlphaPO. */
 export class TRLCPOLossFn extends policyLoss({
   name: 'trl/cpo',
@@ -134,15 +137,15 @@ export class TRLCPOLossFn extends policyLoss({
   },
   metrics: { ...REWARD_METRICS, ...LOGPS_METRICS, ...NLL_METRIC },
   numerics: {
-    range: 'alpha·(the log-probability of a row) above −88',
-    outside: 'the reward of AlphaPO overflows',
+    range: 'alpha·(the log-probability of a row) above −80',
+    outside: 'the exponent of AlphaPO is at most 80, and has no gradient there',
     exponentiatesRowSums: true,
   },
   formula: (symbols, { lossType, cpoAlpha, alpha, simpoGamma, ...options }) => {
-    const { lp, rowSum, expm1 } = symbols;
+    const { lp, rowSum, expm1, min } = symbols;
     const sum = rowSum(lp);
     const ofRow = lossType === 'ipo' || lossType === 'simpo' ? perToken(symbols, sum) : sum;
-    const value = alpha === 0 ? ofRow : expm1(ofRow.mul(-alpha)).div(-alpha);
+    const value = alpha === 0 ? ofRow : expm1(min(ofRow.mul(-alpha), LARGEST_EXPONENT)).div(-alpha);
     const values = pairOf(symbols, value);
     const isSimpo = lossType === 'simpo';
     const margin = isSimpo ? values.difference.sub(simpoGamma / options.beta) : values.difference;

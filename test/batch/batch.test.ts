@@ -4,7 +4,7 @@ import { takeNow } from '../../lib/base/steps.js';
 import { COLUMNS as NAMES } from '../../lib/batch/columns.js';
 import { BatchReader } from '../../lib/batch/reader.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
-import { FLOAT_COLUMNS } from '../reference/batch.js';
+import { camelCase, FLOAT_COLUMNS } from '../reference/batch.js';
 import type { Args, ReferenceBatch } from '../reference/index.js';
 import { renamed, without } from '../support/batch-keys.js';
 import { makeBatch } from '../support/draw.js';
@@ -278,7 +278,7 @@ describe('forms of a batch', () => {
 
   it('columns in their native order, under every name', () => {
     const reader = new BatchReader(KeyMapper.get('verl'), { inputs: NAMES });
-    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy! });
+    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy!, answerMask: drawn.entropy! });
     const verl: Record<string, string> = {
       logprob: 'log_prob',
       oldLogprob: 'old_log_probs',
@@ -289,7 +289,7 @@ describe('forms of a batch', () => {
       const { native } = takeNow(reader.read(renamed(batch, rename) as Batch));
       assert.deepEqual(
         native.data,
-        [...FLOAT_COLUMNS, 'clipCovKeys'].map((name) => batch[name]),
+        NAMES.map((name) => batch[camelCase(name)]),
       );
     }
     const { entropy, teacherLogprob } = batch as Record<FloatColumn, Float32Array>;
@@ -299,13 +299,17 @@ describe('forms of a batch', () => {
       teacherLogprob: { data: Uint16Array.from(teacherLogprob), dtype: 'bfloat16' },
       proxLogprob: new Float32Array(ROWS),
     };
-    assert.deepEqual(takeNow(reader.read(mixed as Batch)).native.dtypes, [0, 0, 0, 0, 1, 0, 4, 2, 0, 0, 0]);
+    const dtypes: Record<string, number> = { entropy: 1, prox_logprob: 4, teacher_logprob: 2 };
+    assert.deepEqual(
+      takeNow(reader.read(mixed as Batch)).native.dtypes,
+      NAMES.map((name) => dtypes[name] ?? 0),
+    );
   });
 
   it('every column that the declaration of a loss names', () => {
     const fn = new EveryColumnLossFn();
     assert.deepEqual(fn.reads.columns, NAMES);
-    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy! });
+    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy!, answerMask: drawn.entropy! });
     assertSameBits(
       fn.computeSync(batch, { grad: true }) as Computed,
       subject('policy', 'sft', {}).sync(batch) as Computed,

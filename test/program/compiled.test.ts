@@ -134,7 +134,14 @@ describe('compiled segments', () => {
   });
 
   const drawn = makeBatch(EDGE_LENGTHS);
-  const batch = { ...drawn, clipCovKeys: drawn.logprob! };
+  const { logprob, rewards } = drawn;
+  const batch = {
+    ...drawn,
+    clipCovKeys: logprob!,
+    answerMask: Array.from(logprob!, (_, i) => i % 3),
+    refLogps: rewards!,
+    klEstimate: Array.from(rewards!, () => 0.2),
+  };
   const batches = [poison(batch, Number.NaN), batch].flatMap((each) => [
     paddedBatch(each),
     packedBatch(each),

@@ -68,6 +68,10 @@ export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[nu
   groupIds?: ArrayLike<number | string>;
   /** One key per token: clip_cov drops the candidates with the smallest keys. */
   clipCovKeys?: ArrayLike<number>;
+  /** One number per token: what trl/orpo makes of its masks. */
+  answerMask?: ArrayLike<number>;
+  /** One value per row, the same for all: the estimate that KTO losses otherwise compute. */
+  klEstimate?: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;
 }

@@ -92,6 +92,7 @@ export const ROW_COLUMNS = [
   'probDesirable',
   'chosen',
   'klRefLogps',
+  'klEstimate',
 ] as const;
 const FLAGS: readonly string[] = ['sampleMask', 'label', 'chosen'];
 /** The columns of mismatched rows, which are never packed. */
@@ -115,7 +116,8 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
     const column = batch[name];
     if (column) columns[name] = new Float32Array(layout(column));
   }
-  if (batch.clipCovKeys) columns.clipCovKeys = Float32Array.from(layout(batch.clipCovKeys));
+  for (const name of ['clipCovKeys', 'answerMask'] as const)
+    if (batch[name]) columns[name] = Float32Array.from(layout(batch[name]));
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
   for (const name of ROW_COLUMNS)
     if (batch[name]) columns[name] = (FLAGS.includes(name) ? Uint8Array : Float64Array).from(batch[name]);

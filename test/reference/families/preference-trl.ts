@@ -163,7 +163,7 @@ const cpo: Formula = (x, args) => {
   const coefficient = option<number>(args, 'cpo_alpha', 1);
   const sum = x.rowSum(x.logprob);
   const value = type === 'ipo' || type === 'simpo' ? averaged(x, sum) : sum;
-  const shaped = alpha === 0 ? value : value.mul(-alpha).expm1().div(-alpha);
+  const shaped = alpha === 0 ? value : value.mul(-alpha).min(80).expm1().div(-alpha);
   const sides = sidesOf(x, shaped);
   const target = type === 'simpo' ? option<number>(args, 'simpo_gamma', 0.5) / beta : 0;
   const losses = marginLoss(
