@@ -68,13 +68,17 @@ export function* nextInPairs(
       if (count !== size)
         throw new LossError('ERR_INVALID_INPUT', {
           key,
-          expected: `${size} rows with the id ${describeValue(value[first])}`,
+          expected: `${size} rows with the id ${describeId(value[first])}`,
           received: String(count),
         });
       if (size === 3 && isFirst(next, first)) setThree(result, first, next[first]!, next[next[first]!]!);
     }
   });
   return result;
+}
+
+function describeId(id: unknown): string {
+  return typeof id === 'number' ? String(id) : describeValue(id);
 }
 
 const MOST_COUNTED = 1000;

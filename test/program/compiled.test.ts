@@ -123,7 +123,29 @@ const CHEAPER_WITHOUT_GRAD = [
   'trl/a2po',
   'segment_ppo',
   'real',
+  'trl/dpo',
+  'trl/cpo',
+  'trl/orpo',
+  'trl/tpo',
+  'trl/online_dpo',
+  'trl/xpo',
+  'trl/kto',
+  'oat/dpo',
+  'oat/simpo',
+  'openrlhf/dpo',
+  'openrlhf/kto',
+  'openrlhf/vanilla_kto',
+  'roll/dpo',
+  'nemo/dpo',
+  'areal/dpo',
+  'tinker/dpo',
+  'openinstruct/dpo',
+  'llamafactory/dpo',
+  'llamafactory/kto',
+  'swift/dpo',
 ];
+/** The loss that outputs a gradient by another column, which compiled segments lack. */
+const INTERPRETED = ['oat/bnf'];
 
 describe('compiled segments', () => {
   it('are the generated ones', () => {
@@ -149,8 +171,10 @@ describe('compiled segments', () => {
   for (const { name, inputs, spec } of losses)
     it(`of ${name} compute the bits of the interpreter`, () => {
       const other = asInterpreted(spec);
+      const loss = name.replace(/ #.*/, '');
+      if (INTERPRETED.includes(loss)) return;
       assert.equal(interpreted(spec, true), 0, 'instructions that the interpreter runs');
-      assert.equal(interpreted(spec, false) > 0, CHEAPER_WITHOUT_GRAD.includes(name.replace(/ #.*/, '')));
+      assert.equal(interpreted(spec, false) > 0, CHEAPER_WITHOUT_GRAD.includes(loss));
       assert.ok(interpreted(other, true) > 0);
       for (const each of batches) {
         const compiled = compute(spec, inputs, each);
