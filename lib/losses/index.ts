@@ -22,6 +22,7 @@ import * as offPolicy from './papers-off-policy.js';
 import { POLICY_LOSS_FN as POLICY_LOSSES, type PolicyLossFn } from './policy-loss-fn.js';
 import * as preference from './preference.js';
 import * as families from './preference-families.js';
+import * as openrlhf from './preference-openrlhf.js';
 import * as rewards from './rewards.js';
 import { type ByName, type NamedRegistry, register } from './statement.js';
 import * as trinity from './trinity.js';
@@ -48,6 +49,7 @@ register(
   context,
   trlPreference,
   preference,
+  openrlhf,
   families,
 );
 register(VALUE_LOSSES, values);
@@ -71,6 +73,7 @@ export interface PolicyLosses
       typeof context &
       typeof trlPreference &
       typeof preference &
+      typeof openrlhf &
       typeof families
   > {}
 /** The value losses by name. */
@@ -175,6 +178,7 @@ export {
 } from './policy-loss-fn.js';
 export * from './preference.js';
 export * from './preference-families.js';
+export * from './preference-openrlhf.js';
 export * from './rewards.js';
 export type { MetricsOf, NamedRegistry, OptionsOf } from './statement.js';
 export type { ClipRangeOptions } from './surrogate.js';

@@ -262,3 +262,7 @@ export const SMOOTHING_OPTION = {
   typical: [0, 0.4],
   help: 'ε, the probability that a label is wrong',
 } as const;
+/** Parts of the descriptions of losses of margins. */
+export const OR_IPO = 'or (margin − 1/(2β))²';
+export const MARGIN =
+  'The margin is the log-ratio of the chosen row to the reference − that of the rejected row.';

@@ -189,8 +189,8 @@ enum class Kind : uint8_t {
 constexpr int kKinds = 9;
 
 // The numbers of a row that a program gets: how many unmasked tokens it has, the weight of its tokens in the
-// loss, how often it counts, its place in its pair of rows, which is 0 or 1, and its index. The weight includes
-// how often the row counts. The place is 2 for a row that is the next one of itself (kNextInPair).
+// loss, how often it counts, its place in its pair of rows, which is 0 or 1, and its index. The weight
+// includes how often the row counts. The place is 2 for a row that is the next one of itself (kNextInPair).
 enum RowInput { kRowTokens, kRowWeight, kRowRepeats, kPlaceInPair, kRowIndex };
 constexpr int kRowInputs = 5;
 

@@ -23,8 +23,8 @@ ${listed(COLUMNS, (name) => `k${pascal(name)}`)}  kWeights,  // what the loss of
 constexpr int kColumns = ${COLUMNS.length + 1};
 
 // The columns of float64 numbers, one per row, that programs read. kNextInGroup has the index of the next row
-// of the row's group. After the last row of a group comes the first. kNextInPair is the same for pairs; a batch
-// without it has pairs of rows 2i and 2i + 1.
+// of the row's group. After the last row of a group comes the first. kNextInPair is the same for pairs. A
+// batch without it has pairs of rows 2i and 2i + 1.
 enum RowColumn : unsigned {
 ${listed(ROW_DATA, rowColumn)}};
 constexpr int kRowColumns = ${ROW_DATA.length};
