@@ -178,8 +178,8 @@ export interface NativeBatch {
   handles?: (Uint8Array | undefined)[];
   /** Arrays of deviceArray() whose memory is in `pointers`. They are kept until the promise settles. */
   arrays?: (NativeDeviceArray | undefined)[];
-  /** Numbers per row in the order of ROW_DATA, undefined where they are not given. The groups are given as the index of
-   * the next row of the row's group; after the last row of a group comes the first. */
+  /** Numbers per row in the order of ROW_DATA, undefined where they are not given. The groups and the
+   * pairs are given as the index of the next row of the row's group; after the last row of a group comes the first. */
   rowData?: (Float64Array | undefined)[] | undefined;
   /** One byte per token, 0 if the token is masked (does not count). */
   mask: Uint8Array | undefined;

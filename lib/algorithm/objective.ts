@@ -5,7 +5,7 @@ import { checkLossAggMode } from '../base/option.js';
 import type { LossAggMode } from '../base/options.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
-import type { ColumnName, InputName } from '../batch/columns.js';
+import type { ColumnName, InputName, RowDataName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader, type Conversions, missingInput } from '../batch/reader.js';
@@ -368,7 +368,9 @@ export class Objective {
     conversions?: Conversions,
   ): Steps<ReadLoss<ObjectiveResult>> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const read = evaluator.read(batch, options.device, found?.computed, conversions);
+    const prepared = yield* this.lossFn.prepared(batch, options);
+    const known = prepared === batch ? conversions : undefined;
+    const read = evaluator.read(prepared, options.device, found?.computed, known);
     const input = yield* this.#explained(read);
     const gradients = this.#gradients(input, options, batch);
     const call = {
@@ -444,6 +446,7 @@ export class Objective {
     computed: boolean,
   ): Evaluator {
     const { columns: all, optional, rowColumns, step: readsStep, weights } = this.lossFn.reads;
+    const isNeeded = (name: RowDataName) => !(optional as readonly string[]).includes(name);
     const columns = new Set<ColumnName>(all.filter((column) => !optional.includes(column)));
     if (computed) columns.delete('advantages');
     if (kl) columns.add('ref_logprob');
@@ -452,9 +455,12 @@ export class Objective {
     if (entropy) columns.add('entropy');
     const step: InputName[] = readsStep ? ['step'] : [];
     const reader = new BatchReader(this.#mapper, {
-      inputs: [...columns, ...rowColumns, ...this.#masks(entropy !== undefined), ...step],
+      inputs: [...columns, ...rowColumns.filter(isNeeded), ...this.#masks(entropy !== undefined), ...step],
       ...weights,
-      optional: [...optional.filter((column) => !columns.has(column)), ...(weights.optional ?? [])],
+      optional: [
+        ...optional.filter((name) => !columns.has(name as ColumnName)),
+        ...(weights.optional ?? []),
+      ],
       perToken: ['logprob', 'entropy'],
     });
     const terms: NativeFunctionSpec = { ...(kl && { kl }), ...(entropy && { entropy }) };

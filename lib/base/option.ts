@@ -70,6 +70,14 @@ export function list<E extends 'text' | 'number'>(
   return { type: 'list', of, ...given } as never;
 }
 
+/** Declares an option whose value is one of several words, or a list of them. */
+export function choices<const C extends string>(
+  among: readonly C[],
+  given: Omit<ListOption, Deciding | 'of' | 'choices'> & { readonly default: readonly NoInfer<C>[] },
+): Option<C | readonly C[]> {
+  return { type: 'list', of: 'text', choices: among, ...given } as never;
+}
+
 /** Describes the option lossAggMode. */
 export const AGGREGATION_HELP = 'how the losses of the tokens are combined into one number';
 

@@ -114,6 +114,8 @@ export interface ListOption extends AnyOption {
   readonly type: 'list';
   /** What the list holds. */
   readonly of: 'text' | 'number';
+  /** The texts that are valid. One of them alone is valid too. */
+  readonly choices?: readonly string[];
   /** The value that the constructor uses if the option is absent. */
   readonly default?: readonly (string | number)[];
   /** Values that are usual in training, from which property tests draw. null means that the option is absent. */
@@ -292,8 +294,14 @@ function isValid(option: OptionDeclaration, value: unknown): boolean {
     case 'text':
       return typeof value === 'string' || Number.isFinite(value);
     case 'list': {
+      const { choices } = option;
       const isElement = (each: unknown) =>
-        option.of === 'text' ? typeof each === 'string' : Number.isFinite(each);
+        choices
+          ? choices.includes(each as string)
+          : option.of === 'text'
+            ? typeof each === 'string'
+            : Number.isFinite(each);
+      if (choices && typeof value === 'string') return isElement(value);
       // findIndex() visits the holes of an array, unlike every().
       return (
         Array.isArray(value) && value.length <= MAX_LIST && value.findIndex((each) => !isElement(each)) < 0
@@ -394,6 +402,7 @@ export function validValues(option: OptionDeclaration): string {
     case 'text':
       return 'a text or a number';
     case 'list':
+      if (option.choices) return `one of ${option.choices.join(', ')}, or a list of them`;
       return option.of === 'text' ? 'a list of texts' : 'a list of numbers';
     case 'aggregation':
       return `one of ${LOSS_AGG_MODES.join(', ')}`;

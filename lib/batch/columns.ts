@@ -41,8 +41,15 @@ interface InputRow {
   readonly row?: number;
   /** The input whose place in NativeBatch.rowData it takes in the losses that read it. */
   readonly takesPlaceOf?: 'group_ids';
-  /** The value of each row in a batch without the input; of ids, 'own' for an id of its own. Undefined if it is required. */
-  readonly absent?: number | 'own';
+  /**
+   * The value of each row in a batch without the input; of ids, 'own' for an id of its own; 'alternate' if the rows of pairs
+   * alternate. Undefined if it is required.
+   */
+  readonly absent?: number | 'own' | 'alternate';
+  /** The input that a batch may lack if it has this one. */
+  readonly standsFor?: 'ref_logprob';
+  /** Whether the values are those of a second set of rows, which may have another length. */
+  readonly ofOtherRows?: true;
   /** The member of a native batch that has the input, if it has a member of its own. */
   readonly member?: keyof NativeAdvantageBatch;
 }
@@ -268,14 +275,58 @@ export const INPUTS = {
     help: "the number of unmasked tokens of each row's whole episode. Read by rlinf/value",
     row: 6,
   },
+  label: {
+    type: 'flags',
+    per: 'row',
+    expected: 'a flag per row',
+    help: 'true for each row that is desirable. Read by the preference losses of single rows, such as trl/kto',
+    row: 7,
+  },
+  ref_logps: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a log-probability per row',
+    help: "each row's log-probability under the reference policy: the sum over its tokens, with their weights in the loss. Preference losses that say so read it in place of ref_logprob",
+    row: 8,
+    standsFor: 'ref_logprob',
+  },
+  prob_desirable: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a probability per row',
+    help: 'the probability that the prompt of each row is one of a desirable row. Read by trl/bco',
+    row: 9,
+  },
+  chosen: {
+    type: 'flags',
+    per: 'pair',
+    expected: 'a flag per pair',
+    help: 'true for each pair of which the first row is preferred. Read by trl/xpo',
+    row: 10,
+  },
+  kl_estimate: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a number per row',
+    help: 'the estimate of the KL divergence, in nats, the same number for all rows. KTO losses compute it from the columns kl_… if it is absent',
+    row: 11,
+  },
   group_ids: {
     type: 'ids',
     per: 'row',
     expected: 'an id per row, equal within a group',
     help: 'an id for each row. Rows that answer the same prompt have the same id and form a group',
     file: 'task_id',
-    row: 7,
+    row: 12,
     member: 'groups',
+  },
+  pair_ids: {
+    type: 'ids',
+    per: 'row',
+    expected: 'an id per row, equal within a pair',
+    help: 'an id for each row. Two rows with the same id are a pair, of which the first is chosen and the second is rejected. If it is absent, the rows alternate: chosen, rejected, chosen, … Read by losses over pairs',
+    absent: 'alternate',
+    row: 13,
   },
   run_ids: {
     type: 'ids',
@@ -343,6 +394,54 @@ export const INPUTS = {
     symbol: 'weights',
     loss: 13,
   },
+  log_sum_sq_prob: {
+    type: 'floats',
+    per: 'token',
+    expected: 'a logarithm per token',
+    help: 'for each token, the logarithm of the sum of the squared probabilities of all words of the vocabulary. Read by trl/dpo with use_weighting',
+    loss: 14,
+  },
+  entropy_other: {
+    type: 'floats',
+    per: 'token',
+    expected: 'a number per token',
+    help: 'for each token, the sum over all other words of the vocabulary of sg(probability)·logprob. Read by oat/bnf, whose gradient by it is returned as gradEntropy',
+    loss: 15,
+  },
+  answer_mask: {
+    type: 'floats',
+    per: 'token',
+    expected: 'a number per token',
+    help: '0 for tokens of attention_mask, 2 for those of action_mask, and 1 for those of both. trl/orpo makes it from them',
+    loss: 16,
+  },
+  kl_logprob: {
+    type: 'floats',
+    per: 'token',
+    expected: 'a log-probability per token of the mismatched rows',
+    help: "the log-probabilities of each row's prompt with another row's answer, under the current policy: B rows of any length, from which KTO losses estimate the KL divergence",
+    ofOtherRows: true,
+  },
+  kl_ref_logprob: {
+    type: 'floats',
+    per: 'token',
+    expected: 'a log-probability per token of the mismatched rows',
+    help: 'the same under the reference policy',
+    ofOtherRows: true,
+  },
+  kl_action_mask: {
+    type: 'flags',
+    per: 'token',
+    expected: 'a mask per token of the mismatched rows',
+    help: 'the mask of the mismatched rows. If it is absent, all of their tokens count',
+    ofOtherRows: true,
+  },
+  kl_ref_logps: {
+    type: 'numbers',
+    per: 'row',
+    expected: 'a log-probability per mismatched row',
+    help: 'the sums of kl_ref_logprob over the rows, in place of it',
+  },
 } as const satisfies Record<string, InputRow>;
 
 type Inputs = typeof INPUTS;
@@ -365,10 +464,14 @@ export type FileName = Inputs[InputWith<'file'>]['file'];
 export type ColumnName = InputWith<'loss'>;
 /** The name of a float column that advantage functions read. */
 export type AdvantageColumnName = InputWith<'advantage'>;
-/** The name of what losses read of rows: numbers, and the groups. */
+/** The name of what losses read of rows: numbers, the groups, and the pairs. */
 export type RowDataName = InputWith<'row'>;
 /** The name of a number per row that losses read. */
-export type RowColumnName = Exclude<RowDataName, 'group_ids'>;
+export type RowColumnName = Exclude<RowDataName, IdsOfRows>;
+/** The name of a column, or of a number per row, that losses read. */
+export type LossInput = ColumnName | RowColumnName;
+// The ids, which native code gets as the index of the next row of a group or pair.
+type IdsOfRows = 'group_ids' | 'pair_ids';
 /** The name of an input, other than the action mask, that advantage functions read. */
 export type AdvantageInput =
   | AdvantageColumnName
@@ -396,7 +499,7 @@ export const COLUMNS = ordered('loss');
 export const WEIGHTS_COLUMN = COLUMNS.indexOf('token_weights');
 /** What losses read of rows, in the order of NativeBatch.rowData. */
 export const ROW_DATA = ordered('row');
-/** The numbers per row that losses read, in the order of NativeBatch.rowData. The groups follow them there. */
-export const ROW_COLUMNS = ROW_DATA.filter((name): name is RowColumnName => name !== 'group_ids');
+/** The numbers per row that losses read, in the order of NativeBatch.rowData. The groups and the pairs follow them there. */
+export const ROW_COLUMNS = ROW_DATA.filter((name): name is RowColumnName => inputRow(name).type !== 'ids');
 /** The float columns that advantage functions read, in the order of NativeAdvantageBatch.data. */
 export const ADVANTAGE_COLUMNS = ordered('advantage');

@@ -20,7 +20,15 @@ import {
 import { emptyAdvantageBatch, emptyBatch } from './empty-batch.js';
 import type { KeyMapper } from './key-mapper.js';
 import { CU_SEQLENS, type Layout, readLayout } from './layout.js';
-import { defaultsOf, hasDefault, layoutOfRows, nextInGroups, readOfPairs } from './row-data.js';
+import {
+  defaultsOf,
+  hasDefault,
+  layoutOfRows,
+  nextInGroups,
+  nextInPairs,
+  nextOfThree,
+  readOfPairs,
+} from './row-data.js';
 
 /** Stores a column in a native batch, at an index of NativeBatch.data. Returns whether it took the value. */
 export type SetColumn = (
@@ -49,6 +57,8 @@ export interface Reads {
    * columns may have one value per row. Default: `logprob`.
    */
   perToken?: readonly InputName[];
+  /** The number of rows that belong together if the batch has no pair_ids, which the function reads. Default: 2. */
+  rowsOfPair?: 2 | 3 | undefined;
   /**
    * Whether a loss or an advantage function reads the batch. This determines the order of the native columns: COLUMNS
    * for 'loss' (the default), ADVANTAGE_COLUMNS for 'advantage'.
@@ -107,6 +117,8 @@ export class BatchReader {
   readonly #needed: readonly InputName[];
   readonly #forAdvantage: boolean;
   readonly #readsStep: boolean;
+  readonly #readsPairs: boolean;
+  readonly #rowsOfPair: 2 | 3;
   readonly #setElsewhere: SetColumn | undefined;
   readonly #refused: Reads['refused'];
   // The index in #entries of token_level_rewards, or -1. In a batch without them, #rewards replaces that entry.
@@ -122,6 +134,7 @@ export class BatchReader {
       order = 'loss',
       setElsewhere,
       ofRows = false,
+      rowsOfPair = 2,
     } = reads;
     const slots: readonly string[] = order === 'advantage' ? ADVANTAGE_COLUMNS : COLUMNS;
     this.separatesExperts = inputs.includes('expert_mask');
@@ -129,11 +142,14 @@ export class BatchReader {
     this.#forAdvantage = order === 'advantage';
     this.#readsStep = inputs.includes('step');
     this.ofRows = ofRows;
+    this.#readsPairs = inputs.includes('pair_ids');
+    this.#rowsOfPair = rowsOfPair;
     this.#setElsewhere = setElsewhere;
     this.#refused = refused;
     this.#needed = inputs.filter((name) => name !== 'step');
     const masks = MASKS.filter((name) => order === 'loss' && inputs.includes(name));
-    const others = this.#needed.filter((name) => !(masks as readonly InputName[]).includes(name));
+    const [first, ...others] = this.#needed.filter((name) => !(masks as readonly InputName[]).includes(name));
+    const required = first === undefined ? [] : [first, ...pairsFirst(others)];
     const entry = (name: InputName) => ({
       name,
       keys: mapper.keys(name),
@@ -143,7 +159,7 @@ export class BatchReader {
       rowSlot:
         order === 'loss' ? (ROW_DATA as readonly string[]).indexOf(inputRow(name).takesPlaceOf ?? name) : -1,
     });
-    this.#entries = [...others, ...optional, ...masks].map(entry);
+    this.#entries = [...required, ...optional, ...masks].map(entry);
     this.#tokenRewards = this.#entries.findIndex(({ name }) => name === 'token_level_rewards');
     this.#rewards = entry('rewards');
   }
@@ -158,18 +174,23 @@ export class BatchReader {
    * @param has returns whether it has an input.
    * @param place where it is, for the error.
    * @throws LossError `ERR_MISSING_INPUT` if it lacks one, `ERR_INVALID_INPUT` if one is only read from host memory, or
-   * if it has one that the function refuses.
+   * if it has one that the function refuses, `ERR_SHAPE_MISMATCH` if its rows are no pairs.
    */
-  checkPresent(has: (name: InputName) => boolean, place: string): void {
+  checkPresent(has: (name: InputName) => boolean, rows: number, place: string): void {
     if (this.#refused && has(this.#refused.input)) throw this.#refusal(this.#refused.input);
+    if (this.#readsPairs && !has('pair_ids')) this.#checkPairs(rows);
     for (const name of this.#needed) {
-      if (inputRow(name).takesPlaceOf)
+      if (inputRow(name).absent === 'alternate' && this.#rowsOfPair === 2) continue;
+      if (inputRow(name).takesPlaceOf || name === 'pair_ids')
         throw new LossError('ERR_INVALID_INPUT', {
           key: name,
           expected: 'a batch in host memory, which the option device sends to a device',
           received: `a batch on ${place}`,
         });
-      if (!has(name) && !(name === 'token_level_rewards' && has('rewards')))
+      const isReplaced = this.#entries.some(
+        (other) => inputRow(other.name).standsFor === name && has(other.name),
+      );
+      if (!has(name) && !isReplaced && !(name === 'token_level_rewards' && has('rewards')))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${place}`);
     }
   }
@@ -202,18 +223,20 @@ export class BatchReader {
       ? yield* layoutOfRows(batch, found[0]?.value)
       : yield* readLayout(batch, found[0]?.value ?? nestedIn(batch, this.#mapper));
     const native = this.#forAdvantage ? emptyAdvantageBatch(layout) : emptyBatch(layout);
+    if (this.#readsPairs) this.#setPairs(native, found, layout);
     for (let i = 0; i < found.length; i++) {
       const input = found[i];
       const entry = entries[i]!;
       if (!input && entry.name === 'action_mask') native.mask = yield* onesFor(layout, conversions);
       else if (!input && hasDefault(entry.name))
         setRowData(native, entry, defaultsOf(entry.name, layout.rows));
-      else if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
+      else if (!input && !entry.optional && !this.#isReplaced(entry, found))
+        throw missingInput(this.#mapper, entry.name);
       if (!input || isReady(native, entry, input.value, layout)) continue;
       const { slot, mayBePerRow } = entry;
       if (slot >= 0 && this.#setElsewhere?.(native, slot, input.key, input.value, layout, mayBePerRow))
         continue;
-      yield* convert(native, entry, input, layout, conversions);
+      yield* convert(native, entry, input, layout, this.#rowsOfPair, conversions);
     }
     if (this.ofRows) native.mask = new Uint8Array(layout.rows);
     if (!this.#readsStep) return { native, layout, step: undefined };
@@ -227,6 +250,33 @@ export class BatchReader {
       expected: `a batch without it, because ${this.#refused!.reason}`,
       received: 'one with it',
     });
+  }
+
+  // Returns whether the batch may lack an input, because it has another one that stands for it.
+  #isReplaced({ name }: ReaderEntry, found: readonly (FoundInput | undefined)[]): boolean {
+    const has = (other: ReaderEntry, i: number) => found[i] && inputRow(other.name).standsFor === name;
+    return inputRow(name).absent === 'alternate' || this.#entries.some(has);
+  }
+
+  // Checks the number of rows of a batch without pair_ids, and stores which of its rows are pairs.
+  #setPairs(native: NativeBatch, found: readonly (FoundInput | undefined)[], { rows }: Layout): void {
+    const at = this.#entries.findIndex(({ name }) => name === 'pair_ids');
+    if (found[at]) return;
+    this.#checkPairs(rows);
+    if (this.#rowsOfPair === 3) setRowData(native, this.#entries[at]!, nextOfThree(rows));
+  }
+
+  #checkPairs(rows: number): void {
+    const size = this.#rowsOfPair;
+    if (rows % size !== 0)
+      throw new LossError('ERR_SHAPE_MISMATCH', {
+        key: 'shape',
+        expected:
+          size === 2
+            ? 'an even number of rows (chosen, rejected, chosen, …), or pair_ids'
+            : 'a multiple of three rows (chosen, rejected, reference, chosen, …), or pair_ids',
+        received: String(rows),
+      });
   }
 
   // Looks up the rewards of a batch that lacks token_level_rewards, and adds them to `found` instead. Returns the entries
@@ -260,7 +310,12 @@ export function heldBatch<B>(batch: B, mapper: KeyMapper, others: readonly strin
 const LAYOUT_KEYS = ['shape', ...CU_SEQLENS].map((key) => [key]);
 
 // The inputs that tell the shape of a batch if they are nested arrays.
-const PER_TOKEN = INPUT_NAMES.filter((name) => inputRow(name).per === 'token');
+const PER_TOKEN = INPUT_NAMES.filter((name) => inputRow(name).per === 'token' && !inputRow(name).ofOtherRows);
+
+// Numbers of pairs are read after the pairs.
+function pairsFirst(names: readonly InputName[]): readonly InputName[] {
+  return names.includes('pair_ids') ? ['pair_ids', ...names.filter((name) => name !== 'pair_ids')] : names;
+}
 
 /** Returns the first nested array among the inputs of a batch, from which its shape can be read. */
 export function nestedIn(batch: Batch, mapper: KeyMapper): unknown {
@@ -308,11 +363,12 @@ function* convert(
   entry: ReaderEntry,
   { key, value }: FoundInput,
   layout: Layout,
+  rowsOfPair: 2 | 3,
   conversions: Conversions | undefined,
 ): Steps<void> {
   let converted = conversions?.get(entry.name);
   if (converted === undefined) {
-    converted = yield* convertedInput(entry, key, value, layout);
+    converted = yield* convertedInput(entry, key, value, layout, native.rowData?.[PAIRS]);
     conversions?.set(entry.name, converted);
   }
   if (entry.slot >= 0) {
@@ -320,7 +376,12 @@ function* convert(
     native.data[entry.slot] = data;
     native.dtypes[entry.slot] = dtype;
   } else if (entry.rowSlot >= 0) {
-    const values = converted instanceof Int32Array ? yield* nextInGroups(converted) : converted;
+    const values =
+      entry.name === 'pair_ids'
+        ? yield* nextInPairs(key, value as ArrayLike<unknown>, converted as Int32Array, rowsOfPair)
+        : converted instanceof Int32Array
+          ? yield* nextInGroups(converted)
+          : converted;
     setRowData(
       native,
       entry,
@@ -330,6 +391,8 @@ function* convert(
     (native as unknown as Record<string, unknown>)[inputRow(entry.name).member!] = converted;
   }
 }
+
+const PAIRS = ROW_DATA.indexOf('pair_ids');
 
 function setRowData(native: NativeBatch, { rowSlot }: ReaderEntry, values: Float64Array): void {
   native.rowData ??= new Array(ROW_DATA.length).fill(undefined);
@@ -347,9 +410,10 @@ function convertedInput(
   key: string,
   value: unknown,
   layout: Layout,
+  pairs: Float64Array | undefined,
 ): Steps<Converted> {
   const { type, per, hint } = inputRow(name);
-  if (per === 'pair') return readOfPairs(key, value, layout, type === 'flags');
+  if (per === 'pair') return readOfPairs(key, value, layout, type === 'flags', pairs);
   if (type === 'flags') return readMask(key, value, layout, per === 'row' ? 'row' : 'token');
   if (type === 'numbers') return readRowNumbers(key, value, layout.rows, hint);
   if (type === 'ids') return readRowIds(key, value, layout.rows);

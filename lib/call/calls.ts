@@ -110,6 +110,11 @@ export interface LossResult<M = Metrics> extends Result<M> {
   deviceGradEntropy?: DeviceGradient;
   /** Shape [B]: the gradient ∂loss/∂log_z, if the call requested it. */
   gradLogZ?: Float32Array;
+  /**
+   * The options for the next call of a loss that has a state, such as the running mean of `trl/bco`: `new
+   * TRLBCOLossFn({ ...options, ...state })`.
+   */
+  state?: Record<string, number>;
 }
 
 /** The result of a loss whose gradient is that by another column than logprob. K is the gradient's key. */

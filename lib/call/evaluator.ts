@@ -2,6 +2,7 @@
 import type { NativeBatch, NativeCall, NativeFunctionSpec, NativeLogitsOfTokens } from '../../binding.js';
 import { guarded, LossError } from '../base/errors.js';
 import { native } from '../base/native.js';
+import { toCamelCase } from '../base/options.js';
 import { type Steps, takeCall } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import { COLUMNS } from '../batch/columns.js';
@@ -285,14 +286,18 @@ export class Evaluator {
     part: Float64Array | undefined,
   ): LossResult<M> {
     const metrics: Metrics = {};
+    const state: Record<string, number> = {};
     // The number has more bits than JavaScript's bitwise operators use.
     const upper = Math.floor(present / 2 ** 32);
     for (let i = 1; i < names.length; i++) {
       const bit = i < 32 ? present >>> i : upper >>> (i - 32);
       const exists = isOfBatch[i] ? !Number.isNaN(values[i]) : (bit & 1) === 1;
-      if (exists) metrics[names[i]!] = values[i]!;
+      if (!exists) continue;
+      if (names[i]!.startsWith(STATE)) state[toCamelCase(names[i]!.slice(STATE.length))] = values[i]!;
+      else metrics[names[i]!] = values[i]!;
     }
     const result: LossResult<M> = { loss: values[0]!, metrics: metrics as M };
+    if (Object.keys(state).length > 0) result.state = state;
     const { array, key } = GRADIENTS[this.#gradKey];
     addGradient(result, key, gradients[array]);
     if (this.#gradKey === 'grad') {
@@ -303,6 +308,9 @@ export class Evaluator {
     return result;
   }
 }
+
+// What the names of the metrics that are a loss's state begin with.
+const STATE = 'state/';
 
 // Throws if a correction changes a gradient that stays on a device, because it does so on the host.
 function checkChanged({ passing }: Corrected, { grad }: Gradients): void {

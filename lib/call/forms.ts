@@ -2,7 +2,7 @@
 import type { NativeBatch, NativeFunction, NativeFunctionSpec } from '../../binding.js';
 import { guarded } from '../base/errors.js';
 import { native } from '../base/native.js';
-import { COLUMNS, type ColumnName } from '../batch/columns.js';
+import { COLUMNS, type ColumnName, type LossInput, ROW_DATA } from '../batch/columns.js';
 import { PER_ROW } from '../batch/convert.js';
 import type { Input } from '../device/input.js';
 import type { FusedAdvantage } from './computed-advantages.js';
@@ -12,8 +12,8 @@ import type { FusedAdvantage } from './computed-advantages.js';
  * optional column i, and the next bits are set for columns with one value per row.
  */
 export interface FormColumns {
-  /** Columns that the batch may lack. */
-  readonly optional: readonly ColumnName[];
+  /** Columns, and numbers of rows, that the batch may lack. */
+  readonly optional: readonly LossInput[];
   /** Columns for which it matters whether they have one value per row. */
   readonly perRow: readonly ColumnName[];
 }
@@ -115,9 +115,12 @@ function formNumber(
   return number;
 }
 
-function hasColumn({ native, resident }: Input, name: ColumnName): boolean {
+function hasColumn({ native, resident }: Input, name: LossInput): boolean {
   if (resident) return resident.columns.has(name);
-  return (native as NativeBatch).data[COLUMNS.indexOf(name)] !== undefined;
+  const { data, rowData } = native as NativeBatch;
+  const column = (COLUMNS as readonly string[]).indexOf(name);
+  if (column >= 0) return data[column] !== undefined;
+  return rowData?.[(ROW_DATA as readonly string[]).indexOf(name)] !== undefined;
 }
 
 function isPerRow({ native, resident }: Input, name: ColumnName, fused: FusedAdvantage | undefined): boolean {

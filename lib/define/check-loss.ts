@@ -4,7 +4,7 @@ import type { NativeBatch } from '../../binding.js';
 import { describeValue, guardedAsync, LossError } from '../base/errors.js';
 import { takeNow } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
-import { COLUMNS, type ColumnName, type InputName, ROW_DATA } from '../batch/columns.js';
+import { COLUMNS, type ColumnName, type InputName, inputRow, ROW_DATA } from '../batch/columns.js';
 import { PER_ROW } from '../batch/convert.js';
 import { sumCounts } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
@@ -149,9 +149,10 @@ function readRows(fn: AnyLoss, batch: Batch): Rows {
       }),
     ),
     numbers: new Map(
-      rowColumns.map((name) => {
-        const values = native.rowData![ROW_DATA.indexOf(name)]!;
-        return [name, name === 'group_ids' ? groupIds(values) : values];
+      rowColumns.flatMap((name) => {
+        const values = native.rowData?.[ROW_DATA.indexOf(name)];
+        if (!values) return [];
+        return [[name, inputRow(name).type === 'ids' ? idsOf(values) : values] as const];
       }),
     ),
     mask: pad(native.mask!, new Uint8Array(size)),
@@ -160,8 +161,8 @@ function readRows(fn: AnyLoss, batch: Batch): Rows {
   };
 }
 
-// Returns an id for each row that is equal within a group, given the next row of each row's group.
-function groupIds(next: Float64Array): Int32Array {
+// Returns an id for each row that is equal within a group or pair, given the next row of each row's group.
+function idsOf(next: Float64Array): Int32Array {
   const ids = Int32Array.from(next);
   for (let row = ids.length - 1; row >= 0; row--) if (next[row]! > row) ids[row] = ids[next[row]!]!;
   return ids;

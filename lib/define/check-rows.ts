@@ -47,7 +47,8 @@ export function drawRows(reads: readonly ColumnName[]): Rows {
     rows: DRAWN_ROWS,
     columns: DRAWN_COLUMNS,
     floats: new Map(drawn.map((name) => [name, floats(name)])),
-    numbers: new Map(ROW_DATA.map((name) => [name, numbers(name)])),
+    // Pairs of rows alternate.
+    numbers: new Map(ROW_DATA.filter((name) => name !== 'pair_ids').map((name) => [name, numbers(name)])),
     mask: Uint8Array.from({ length: size }, (_, i) => Number(isDrawnUnmasked(i, random()))),
     expert: Uint8Array.from({ length: DRAWN_ROWS }, (_, b) => Number(b % 4 >= 2)),
     step: 10,

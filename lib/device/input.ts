@@ -65,7 +65,7 @@ export function* readInput(
     return { native, layout, step, device: index };
   }
   const { values, layout } = batch.resident(device);
-  reader.checkPresent((name) => batch.has(name), batch.device);
+  reader.checkPresent((name) => batch.has(name), layout.rows, batch.device);
   const step = reader.stepOf(batch, layout.rows);
   return { native: values.native, layout, device: undefined, resident: values, step };
 }

@@ -84,11 +84,7 @@ function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Step
   const hasRows = columns.length === 0 && isPresent('rewards') && !find(batch, ['shape', ...CU_SEQLENS]);
   // Losses that read data of rows read columns too, except those of rewards.
   const hasLosses = columns.length > 0 || isPresent('rewards');
-  // Only losses of values and of rewards read numbers that a batch may lack.
-  const hasDefaults = isPresent('values') || isPresent('rewards');
-  const numbers = hasLosses
-    ? ROW_DATA.filter((name) => isPresent(name) || (hasDefaults && hasDefault(name)))
-    : [];
+  const numbers = hasLosses ? ROW_DATA.filter((name) => isPresent(name) || hasDefault(name)) : [];
   // A batch without a mask gets one in which all tokens count.
   const masks = MASKS.filter((name) => (name === 'action_mask' && !hasRows) || isPresent(name));
   const conversions: Conversions = new Map();

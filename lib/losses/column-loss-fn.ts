@@ -1,7 +1,6 @@
 // The base classes of the losses that are not differentiated by log-probabilities: those of a critic's values and those of
 // a reward model's rewards. column-loss.ts makes the subclasses.
 import type { NativeFunctionSpec } from '../../binding.js';
-import type { FunctionDeclaration } from '../base/declaration.js';
 import type { TrinityArgs } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
@@ -24,10 +23,9 @@ import { countBatch } from '../call/count-batch.js';
 import { Evaluator } from '../call/evaluator.js';
 import type { Forms } from '../call/forms.js';
 import { DeviceBatch } from '../device/device-batch.js';
-import { heldInput, type Input, readInput } from '../device/input.js';
+import { heldInput, readInput } from '../device/input.js';
 import type { Variable } from '../program/graph.js';
 import type { LossProgram } from '../program/loss-program.js';
-import { checkPairs } from './policy-loss-fn.js';
 
 /** Options that every loss accepts. */
 export interface ColumnLossOptions {
@@ -66,7 +64,6 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   readonly spec: NativeFunctionSpec;
   /** @internal The columns and the numbers of rows that the loss reads from a batch. */
   readonly reads: { readonly columns: readonly ColumnName[]; readonly rowColumns: readonly InputName[] };
-  readonly #name: string;
   readonly #mapper: KeyMapper;
   readonly #selectKeys: readonly string[];
   readonly #evaluator: Evaluator;
@@ -79,9 +76,8 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
    */
   constructor(
-    variable: Exclude<Variable, 'logprob'>,
+    variable: Exclude<Variable, `logprob${string}`>,
     backend: string,
-    { name }: FunctionDeclaration,
     { program, weighted, attended, groups }: ColumnLossPrograms,
   ) {
     const ofRows = variable === 'rewards';
@@ -106,7 +102,6 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     this.readsRowLength = program.readsRowLength;
     this.spec = specOf(program);
     this.reads = { columns: program.columns, rowColumns: rowsOf(program) };
-    this.#name = name;
     this.#mapper = mapper;
     this.#selectKeys = Object.freeze(keys.slice(1).map((input) => mapper.fromTrinity(input)));
     const forms: Forms | undefined = weighted && {
@@ -168,20 +163,13 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   *#compute(given: Batch | DeviceBatch, options: ComputeOptions | undefined): Steps<ResultOf<K, M>> {
     const attended = this.#attended;
     const batch = attended ? heldInput(given, this.#mapper) : given;
-    const result: Result<Metrics> = yield* this.#evaluator.compute(batch, options, (input) =>
-      this.#checked(input),
-    );
+    const result: Result<Metrics> = yield* this.#evaluator.compute(batch, options, () => ({}));
     const isPart = options?.normalizer !== undefined || options?.part === true;
     if (attended && !isPart && !(batch instanceof DeviceBatch)) {
       const metrics = yield* this.#overAttention(attended, batch, options);
       Object.assign(result.metrics, metrics);
     }
     return result as ResultOf<K, M>;
-  }
-
-  #checked(input: Input): object {
-    if (this.readsPairs) checkPairs(input, this.#name);
-    return {};
   }
 
   *#overAttention(

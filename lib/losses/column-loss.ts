@@ -51,7 +51,7 @@ type Arguments = ConstructorParameters<typeof ColumnLossFn>;
 type Build = (symbols: ProgramSymbols, graph: Graph) => AnyLossExpressions;
 
 function columnLoss<N extends string, O, M extends MetricSchema>(
-  variable: Exclude<Variable, 'logprob'>,
+  variable: Exclude<Variable, `logprob${string}`>,
   Base: abstract new (...args: Arguments) => object,
   { formula, attended, groups, ...declaration }: ColumnLossStatement<N, O, M>,
 ): unknown {
@@ -68,6 +68,6 @@ function columnLoss<N extends string, O, M extends MetricSchema>(
     const ofTokens = () =>
       programFrom((symbols, graph) => weighted(symbols, graph, formula(symbols, options)));
     const weightedProgram = variable === 'values' ? ofTokens : undefined;
-    return [variable, backend, declared, { program, weighted: weightedProgram, attended: over, groups }];
+    return [variable, backend, { program, weighted: weightedProgram, attended: over, groups }];
   });
 }

@@ -21,12 +21,16 @@ import * as clipping from './papers-clipping.js';
 import * as context from './papers-context.js';
 import * as offPolicy from './papers-off-policy.js';
 import { POLICY_LOSS_FN as POLICY_LOSSES, type PolicyLossFn } from './policy-loss-fn.js';
+import * as preference from './preference.js';
+import * as families from './preference-families.js';
+import * as openrlhf from './preference-openrlhf.js';
 import * as rewards from './rewards.js';
 import { type ByName, type NamedRegistry, register } from './statement.js';
 import * as supervised from './supervised.js';
 import * as trinity from './trinity.js';
 import * as rows from './trinity-rows.js';
 import * as trl from './trl.js';
+import * as trlPreference from './trl-preference.js';
 import * as trainers from './trl-trainers.js';
 import * as values from './values.js';
 import * as verl from './verl.js';
@@ -46,6 +50,10 @@ register(
   clipping,
   context,
   supervised,
+  trlPreference,
+  preference,
+  openrlhf,
+  families,
 );
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
@@ -66,7 +74,11 @@ export interface PolicyLosses
       typeof offPolicy &
       typeof clipping &
       typeof context &
-      typeof supervised
+      typeof supervised &
+      typeof trlPreference &
+      typeof preference &
+      typeof openrlhf &
+      typeof families
   > {}
 /** The value losses by name. */
 export interface ValueLosses extends ByName<typeof values> {}
@@ -169,6 +181,9 @@ export {
   PolicyLossFn,
   type PolicyLossOptions,
 } from './policy-loss-fn.js';
+export * from './preference.js';
+export * from './preference-families.js';
+export * from './preference-openrlhf.js';
 export * from './rewards.js';
 export type { MetricsOf, NamedRegistry, OptionsOf } from './statement.js';
 export * from './supervised.js';
@@ -176,6 +191,7 @@ export type { ClipRangeOptions } from './surrogate.js';
 export * from './trinity.js';
 export * from './trinity-rows.js';
 export * from './trl.js';
+export * from './trl-preference.js';
 export * from './trl-trainers.js';
 export * from './values.js';
 export * from './verl.js';

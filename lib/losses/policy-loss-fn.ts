@@ -1,16 +1,23 @@
 // The base class of all policy losses, and their registry. policy-loss.ts makes the subclasses.
 import type { NativeFunctionSpec, NativeLossSpec, NativeProgramLossSpec } from '../../binding.js';
 import type { FunctionDeclaration } from '../base/declaration.js';
-import { LossError } from '../base/errors.js';
 import { type LossAggMode, nativeOptions, type TrinityArgs } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
-import { COLUMNS, type ColumnName, type InputName, type RowDataName } from '../batch/columns.js';
+import {
+  COLUMNS,
+  type ColumnName,
+  type InputName,
+  type LossInput,
+  ROW_DATA,
+  type RowDataName,
+} from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
-import { BatchReader, type Reads } from '../batch/reader.js';
+import { BatchReader, heldBatch, type Reads } from '../batch/reader.js';
 import type {
+  CallOptions,
   LossComputeOptions,
   LossComputeSyncOptions,
   LossResult,
@@ -23,8 +30,8 @@ import type {
 import { countBatch } from '../call/count-batch.js';
 import { type Coefficients, Evaluator, type ReadLoss } from '../call/evaluator.js';
 import type { FormColumns, Forms } from '../call/forms.js';
-import { gradientsOf } from '../call/gradients.js';
-import type { DeviceBatch } from '../device/device-batch.js';
+import { gradientsOf, withHeldRequests } from '../call/gradients.js';
+import { DeviceBatch } from '../device/device-batch.js';
 import type { Input } from '../device/input.js';
 import {
   type FromLogitsOptions,
@@ -57,7 +64,7 @@ export interface AggregatedLossOptions extends PolicyLossOptions {
 
 /** The declaration of a policy loss, as data. */
 export interface PolicyLossDeclaration extends FunctionDeclaration {
-  /** True if rows come in pairs: each even row holds a chosen answer, and the row after it the rejected answer. */
+  /** True if rows come in pairs of a chosen and a rejected answer, which alternate or which pair_ids finds. */
   readonly pairs?: true;
   /** True if the loss of a row, or of a group of rows, is not a sum of losses of its tokens. */
   readonly ofRows?: true;
@@ -66,8 +73,8 @@ export interface PolicyLossDeclaration extends FunctionDeclaration {
    * derivative.
    */
   readonly stopsGradient?: true;
-  /** Columns that a batch may lack. Without `old_logprob`, the old policy is the current one. */
-  readonly optional?: readonly ColumnName[];
+  /** Inputs that a batch may lack. Without `old_logprob`, the old policy is the current one. */
+  readonly optional?: readonly LossInput[];
   /** Columns that become values of rows, which rows without tokens have too, if the batch has one value per row. */
   readonly perRow?: readonly ColumnName[];
 }
@@ -76,6 +83,14 @@ export interface PolicyLossDeclaration extends FunctionDeclaration {
 export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   /** Keys in the declaration's `reads` that the loss does not read with the chosen options. */
   readonly unread?: readonly string[];
+  /** Whether a loss of the native module finds its pairs by pair_ids. */
+  readonly readsPairIds?: boolean;
+  /** The number of rows that belong together in a batch without pair_ids, if that is not 2. */
+  readonly rowsOfPair?: 2 | 3;
+  /** Returns the batch that is computed for one in host memory. It must not depend on later changes of that one. */
+  readonly prepared?: Prepare;
+  /** Whether `prepared` reads what parts of a batch lack, so that a batch cannot be computed in parts. */
+  readonly preparesWhole?: boolean;
   /** Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages?: boolean;
   /** The declaration's `stopsGradient`, if it depends on the options. */
@@ -92,6 +107,9 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   /** Returns the variant for batches with token_weights. Undefined if the loss is not multiplied by them. */
   readonly multiplied?: (() => PolicyLossVariant) | undefined;
 }
+
+/** Makes the batch that a loss reads of a caller's one. */
+export type Prepare = (batch: Batch, mapper: KeyMapper, options: CallOptions) => Steps<Batch>;
 
 /** Returns the batch keys that a compiled loss reads in addition to logprob. */
 export function keysOfProgram({
@@ -116,12 +134,12 @@ export abstract class PolicyLossFn<M = Metrics> {
   /** @internal The checked options as native code takes them, under snake_case names. */
   readonly nativeOptions: Readonly<Record<string, number | boolean | string>>;
   /**
-   * @internal The columns that the loss reads from a batch, those among them that the batch may lack, and whether the
-   * loss reads expert_mask and step.
+   * @internal The columns and the data of rows that the loss reads from a batch, those among them that the batch may lack,
+   * and whether the loss reads expert_mask and step.
    */
   readonly reads: {
     columns: readonly ColumnName[];
-    optional: readonly ColumnName[];
+    optional: readonly LossInput[];
     rowColumns: readonly RowDataName[];
     expertMask: boolean;
     step: boolean;
@@ -142,6 +160,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly dependsOnEntropy: boolean;
   readonly #forms: PolicyLossVariant['forms'];
   readonly #multiplied: PolicyLossVariant['multiplied'];
+  readonly #mapper: KeyMapper;
+  readonly #prepare: Prepare | undefined;
   readonly #frozen: (column: ColumnName) => PolicyLossFn<object> | undefined;
   readonly #selectKeys: readonly string[];
   /** @internal The correction that the options `correction` and `masks` ask for. */
@@ -162,7 +182,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     correction: CorrectionPrograms | undefined,
   ) {
     const { unread, readsMaskedAdvantages, stopsGradient, program, ...others } = variant;
-    const { forms, frozen, multiplied, ...native } = others;
+    const { readsPairIds, rowsOfPair, prepared, preparesWhole, forms, frozen, multiplied, ...native } =
+      others;
     const mapper = KeyMapper.get(backend);
     const isCorrected = correction?.hasWeights === true;
     // The weights of a correction take the place of those of the batch, which are factors of them.
@@ -204,9 +225,15 @@ export abstract class PolicyLossFn<M = Metrics> {
         variant && new FrozenLossFn(backend, declaration, options, { ...variant, ...further }, undefined)
       );
     };
-    this.readsPairs = declaration.pairs === true;
+    // Three rows that belong together are no pair. Such a loss reads the whole batch, which has no parts.
+    this.readsPairs = declaration.pairs === true && rowsOfPair !== 3;
     this.correction = correction;
-    const rowColumns = [...new Set([...(program?.rowColumns ?? []), ...(correction?.rowColumns ?? [])])];
+    const readRows: readonly string[] = [
+      ...(program?.rowColumns ?? []),
+      ...(correction?.rowColumns ?? []),
+      ...(readsPairIds ? ['pair_ids'] : []),
+    ];
+    const rowColumns = ROW_DATA.filter((name) => [...readRows, ...optional].includes(name));
     this.reads = {
       columns,
       optional,
@@ -217,17 +244,20 @@ export abstract class PolicyLossFn<M = Metrics> {
     };
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
     const step: InputName[] = this.reads.step ? ['step'] : [];
-    const needed = columns.filter((name) => !optional.includes(name));
+    const needed = [...columns, ...rowColumns].filter((name) => !isIn(optional, name));
     const reader = new BatchReader(mapper, {
-      inputs: [...needed, ...rowColumns, ...masks, ...step],
+      inputs: [...needed, ...masks, ...step],
       ...this.reads.weights,
       optional: [...optional, ...(this.reads.weights.optional ?? [])],
+      rowsOfPair,
     });
-    this.dependsOnEntropy = program?.dependsOnEntropy === true;
+    this.#mapper = mapper;
+    this.#prepare = prepared;
+    this.dependsOnEntropy = program?.dependsOnEntropy === true && columns.includes('entropy');
     this.#forms = forms;
     this.#multiplied = multiplied;
     this.#evaluator = new Evaluator(this.withTerms({}), reader, 'grad', correction);
-    this.readsWholeBatch = this.#evaluator.readsWholeBatch;
+    this.readsWholeBatch = this.#evaluator.readsWholeBatch || preparesWhole === true;
     // A correction decides which tokens count, so counting also reads what its mask is computed from.
     this.#counter = new BatchReader(mapper, { inputs: [...(correction?.maskColumns ?? []), ...masks] });
     // Other functions of the package rely on these properties of the losses that callers pass to them.
@@ -290,9 +320,28 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   #compute(batch: Batch | DeviceBatch, options: LossComputeOptions | undefined): Steps<LossResult<M>> {
+    if (this.#prepare && !(batch instanceof DeviceBatch)) return this.#computePrepared(batch, options);
     return this.#evaluator.compute(batch, options, (input, normalizer) =>
       this.coefficients(input, normalizer),
     );
+  }
+
+  *#computePrepared(given: Batch, options: LossComputeOptions | undefined): Steps<LossResult<M>> {
+    const held = withHeldRequests(options ?? {});
+    const batch = yield* this.prepared(given, held);
+    return yield* this.#evaluator.compute(batch, held, (input, normalizer) =>
+      this.coefficients(input, normalizer),
+    );
+  }
+
+  /**
+   * Returns the batch that is computed for one of the caller.
+   * @internal
+   */
+  *prepared<B extends Batch | DeviceBatch>(batch: B, options: CallOptions): Steps<B> {
+    if (!this.#prepare || batch instanceof DeviceBatch) return batch;
+    const held = heldBatch(batch as Batch, this.#mapper);
+    return (yield* this.#prepare(held, this.#mapper, options)) as B;
   }
 
   /**
@@ -331,7 +380,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   get #ofLogits(): LossOfLogits<LossResult<M>> {
     const { columns, optional } = this.reads;
     return {
-      mapper: KeyMapper.get(this.backend),
+      mapper: this.#mapper,
       needsEntropy: columns.includes('entropy') && !optional.includes('entropy'),
       requestsGradEntropy: this.dependsOnEntropy,
       needsLogprobFirst: () => this.correction !== undefined,
@@ -339,7 +388,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     };
   }
 
-  *#read(batch: Batch, options: LossComputeOptions): Steps<ReadLoss<LossResult<M>>> {
+  *#read(given: Batch, options: LossComputeOptions): Steps<ReadLoss<LossResult<M>>> {
+    const batch = yield* this.prepared(given, options);
     const input = yield* this.#evaluator.read(batch, options.device);
     const coefficients = this.coefficients(input, options.normalizer);
     const call = { input, gradients: gradientsOf(input, options), options, coefficients };
@@ -430,23 +480,13 @@ function weightsOf(
   };
 }
 
+function isIn(names: readonly string[], name: string): boolean {
+  return names.includes(name);
+}
+
 class FrozenLossFn extends PolicyLossFn<object> {}
 
 const NO_COEFFICIENTS: Coefficients = Object.freeze({});
-
-/**
- * Checks that the rows of a batch come in pairs.
- * @param loss the loss that needs them, for the error message.
- * @throws LossError `ERR_SHAPE_MISMATCH` if the number of rows is odd.
- */
-export function checkPairs({ layout: { rows } }: Pick<Input, 'layout'>, loss: string): void {
-  if (rows % 2 !== 0)
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'shape',
-      expected: `an even number of rows (chosen, rejected, chosen, …) for ${loss}`,
-      received: String(rows),
-    });
-}
 
 /**
  * The batch keys of a loss that depends on advantages and on the probability ratio between the current policy and the

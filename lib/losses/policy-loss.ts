@@ -11,11 +11,11 @@ import {
   type TrinityArgs,
 } from '../base/options.js';
 import type { RegisteredClass } from '../base/registry.js';
-import type { ColumnName } from '../batch/columns.js';
+import type { ColumnName, LossInput } from '../batch/columns.js';
 import type { FormColumns } from '../call/forms.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import { frozen } from '../program/freeze.js';
-import { Graph } from '../program/graph.js';
+import { Graph, type Variable } from '../program/graph.js';
 import {
   type AnyLossExpressions,
   type LossExpressions,
@@ -34,8 +34,8 @@ import {
 } from './policy-loss-fn.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
-/** Returns whether the batch has an optional column. */
-export type Has = (column: ColumnName) => boolean;
+/** Returns whether the batch has an optional input. */
+export type Has = (input: LossInput) => boolean;
 
 /** The class of a loss with the name N, the options O and the metrics M. */
 export type LossClass<N extends string, O, M> = FunctionClass<
@@ -58,9 +58,16 @@ interface DeclarationOf<N extends string, O, M>
 interface ByFormula<N extends string, O, M extends MetricSchema> extends DeclarationOf<N, O, M> {
   /** Returns the expressions. It is called once for each new loss and each kind of batch that the declaration distinguishes. */
   readonly formula: (symbols: ProgramSymbols, options: CheckedOptions<O>, has: Has) => LossExpressions<M>;
-  /** Returns the optional columns that the loss needs with its options. */
-  readonly needs?: (options: CheckedOptions<O>) => readonly ColumnName[];
+  /** Returns the optional inputs that the loss needs with its options. */
+  readonly needs?: (options: CheckedOptions<O>) => readonly LossInput[];
+  /** What the loss is differentiated by, if it is not logprob, entropy and log_z. */
+  readonly variable?: 'logprob_and_other';
+  /** Returns what else depends on the options. */
+  readonly further?: (options: CheckedOptions<O>) => FurtherVariant;
 }
+
+/** What can depend on the options of a loss that is defined by expressions, besides the expressions. */
+export type FurtherVariant = Pick<PolicyLossVariant, 'rowsOfPair' | 'prepared' | 'preparesWhole'>;
 
 /** A loss that the native module computes. */
 interface ByKernel<N extends string, O, M> extends DeclarationOf<N, O, M> {
@@ -77,10 +84,11 @@ export function policyLoss<
   const O extends Readonly<Record<string, AnyOption>>,
   const M extends MetricSchema,
 >(statement: ByFormula<N, O, M> | ByKernel<N, O, M>): LossClass<N, O, M> {
-  const { formula, kernel, needs, ...declaration } = statement as unknown as AnyStatement;
+  const { formula, kernel, needs, variable, further, ...declaration } = statement as unknown as AnyStatement;
   if (kernel) return policyLossClass(declaration, kernel) as never;
-  const made = programClass(declaration, { formula, needs });
-  Object.defineProperty(made, SOURCE, { value: { declaration, formula, needs } });
+  const how = { formula, needs, variable, further };
+  const made = programClass(declaration, how);
+  Object.defineProperty(made, SOURCE, { value: { declaration, ...how } });
   return made as never;
 }
 
@@ -88,7 +96,9 @@ export function policyLoss<
 /** How the expressions of a loss are made. */
 interface Formula {
   readonly formula: (symbols: ProgramSymbols, options: any, has: Has) => AnyLossExpressions;
-  readonly needs: ((options: any) => readonly ColumnName[]) | undefined;
+  readonly needs: ((options: any) => readonly LossInput[]) | undefined;
+  readonly variable: Variable | undefined;
+  readonly further: ((options: any) => FurtherVariant) | undefined;
 }
 
 type AnyStatement = PolicyLossDeclaration & Formula & { kernel?: (options: any) => PolicyLossVariant };
@@ -169,7 +179,7 @@ function programVariant(
   const columns = { optional: optional.filter((column) => !needed.includes(column)), perRow };
   const bits = columns.optional.length + perRow.length;
   const nodes = (form: number) => {
-    const graph = new Graph(batchForm(columns, form));
+    const graph = new Graph(batchForm(columns, form), made.variable);
     const has: Has = (column) => columns.optional.every((x, i) => x !== column || isSet(form, i));
     const symbols = programSymbolsOf(graph);
     const built = made.formula(symbols, options, has);
@@ -184,6 +194,7 @@ function programVariant(
     return programs[form];
   };
   return {
+    ...made.further?.(options),
     aggregation: 'token-sum',
     stopsGradient: stopsGradient(bits === 0 ? first : nodes(2 ** bits - 1)),
     program: firstProgram,
@@ -238,7 +249,7 @@ export function withAddedTerm(
     const term = add(symbols, options, metrics);
     return { ...built, loss: loss === undefined ? term.loss : term.loss.add(loss), metrics: term.metrics };
   };
-  return programClass(source.declaration, { formula, needs: source.needs });
+  return programClass(source.declaration, { ...source, formula });
 }
 
 // Where a class keeps what it was made from.

@@ -3,6 +3,7 @@ import { flag, number } from '../base/option.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import type { MetricExpression } from '../program/loss-program.js';
 import { rewardLoss } from './column-loss.js';
+import { maskedMean, overPairs, pairOf, sumOverRows, sumsOfValid, VALID_SEQS } from './pair-terms.js';
 import { FRACTION_OF_PAIRS, IN_ONE_CALL, LOSS } from './units.js';
 
 const REWARD = { unit: 'reward' };
@@ -12,46 +13,19 @@ const NUMERICS = {
 };
 const BRADLEY_TERRY = 'ℓ = −ln σ(D), D = the reward of the chosen row − that of the rejected row';
 
-/** The terms of a pair, which both of its rows have. */
-interface Pair {
-  readonly chosen: Expression;
-  readonly rejected: Expression;
-  /** The difference between the rewards. */
-  readonly difference: Expression;
-  /** The mean over the pairs of the batch as a metric, of a value of pairs. */
-  readonly mean: (x: Operand) => MetricExpression;
-  /** The loss of a row, from that of its pair including its weight in the batch. */
-  readonly rowLoss: (ofPair: Expression) => Expression;
-}
-
-// The chosen row stands for its pair.
-function pairOf({ rewards, placeInPair, pairSum, select }: ProgramSymbols): Pair {
-  const isChosen = placeInPair.eq(0);
-  const chosen = pairSum(select(isChosen, rewards, 0));
-  const rejected = pairSum(select(isChosen, 0, rewards));
-  return {
-    chosen,
-    rejected,
-    difference: chosen.sub(rejected),
-    mean: (x) => ({ row: select(isChosen, x, 0).mul(2) }),
-    rowLoss: (ofPair) => select(isChosen, ofPair, 0),
-  };
-}
-
-const perPairs = ({ rows, constant }: ProgramSymbols) => constant(2).div(rows);
-
 /**
  * Returns the mean over all pairs, with metrics that many frameworks report.
  * @param centring how much the square of the sum of the two rewards counts, which keeps rewards near 0.
  */
 function averaged(symbols: ProgramSymbols, margin: Operand = 0, centring?: number) {
   const { logsigmoid, square } = symbols;
-  const { chosen, rejected, difference, mean, rowLoss } = pairOf(symbols);
+  const { chosen, rejected, difference } = pairOf(symbols, symbols.rewards);
+  const { mean, rowLoss } = overPairs(symbols);
   const apart = logsigmoid(difference.sub(margin)).neg();
   const centred = centring === undefined ? undefined : square(chosen.add(rejected)).mul(centring);
   const perPair = centred ? apart.add(centred) : apart;
   return {
-    rowLoss: rowLoss(perPair.mul(perPairs(symbols))),
+    rowLoss: rowLoss(perPair),
     metrics: {
       loss: mean(perPair),
       centred: centred && mean(centred),
@@ -184,11 +158,7 @@ export class NeMoRewardLossFn extends rewardLoss({
   source: ['NeMo-RL'],
   reads: ['sample_mask'],
   options: {
-    globalValidSeqs: number({
-      atLeast: 0,
-      typical: [1, 32],
-      help: 'the number of rows that count in all micro-batches',
-    }),
+    globalValidSeqs: VALID_SEQS,
   },
   metrics: {
     loss: LOSS,
@@ -199,22 +169,18 @@ export class NeMoRewardLossFn extends rewardLoss({
   },
   numerics: NUMERICS,
   formula: (symbols, { globalValidSeqs }) => {
-    const { sampleMask, placeInPair, rewards, rows, constant, rowsSum, logsigmoid, select } = symbols;
-    const pair = pairOf(symbols);
-    const count = globalValidSeqs === undefined ? rowsSum(sampleMask) : constant(globalValidSeqs);
-    const weight = constant(1).div(count.div(2).add(1e-8));
-    const weighted = (x: Expression) => select(sampleMask.gt(0), x, 0).mul(weight);
-    const perPair = logsigmoid(pair.difference).neg();
-    // A metric of rows is divided by B.
-    const sum = (x: Expression): MetricExpression => ({ row: weighted(x).mul(rows) });
+    const { rewards, logsigmoid } = symbols;
+    const { difference } = pairOf(symbols, rewards);
+    const { weighted, sum, sumOfRejected, pairs } = sumsOfValid(symbols, globalValidSeqs);
+    const perPair = logsigmoid(difference).neg();
     return {
-      rowLoss: weighted(pair.rowLoss(perPair)),
+      rowLoss: weighted(perPair),
       metrics: {
-        loss: sum(pair.rowLoss(perPair)),
-        accuracy: sum(pair.rowLoss(pair.difference.gt(0))),
-        rewards_chosen_mean: sum(pair.rowLoss(rewards)),
-        rewards_rejected_mean: sum(select(placeInPair.eq(0), 0, rewards)),
-        num_valid_samples: { row: sampleMask.div(2).mul(rows) },
+        loss: sum(perPair),
+        accuracy: sum(difference.gt(0)),
+        rewards_chosen_mean: sum(rewards),
+        rewards_rejected_mean: sumOfRejected(rewards),
+        num_valid_samples: pairs,
       },
       allRows: true,
     };
@@ -250,10 +216,11 @@ export class AReaLRewardLossFn extends rewardLoss({
   numerics: NUMERICS,
   formula: (symbols) => {
     const { sampleMask, rows, constant, pairSum, rowsSum, max, logsigmoid, select } = symbols;
-    const pair = pairOf(symbols);
+    const pair = pairOf(symbols, symbols.rewards);
+    const { ofChosen } = overPairs(symbols);
     const counts = pairSum(sampleMask.gt(0)).ge(2);
-    const weight = constant(1).div(max(rowsSum(pair.rowLoss(counts)), 1));
-    const weighted = (x: Expression) => pair.rowLoss(select(counts, x, 0)).mul(weight);
+    const weight = constant(1).div(max(rowsSum(ofChosen(counts)), 1));
+    const weighted = (x: Expression) => ofChosen(select(counts, x, 0)).mul(weight);
     const perPair = logsigmoid(pair.difference).neg();
     const mean = (x: Expression): MetricExpression => ({ row: weighted(x).mul(rows) });
     return {
@@ -319,19 +286,16 @@ export class OatRewardLossFn extends rewardLoss({
   },
   numerics: NUMERICS,
   formula: (symbols, { broadcastMasks }) => {
-    const { sampleMask, rows, margin, rowsSum, logsigmoid, select } = symbols;
-    const pair = pairOf(symbols);
-    const apart = logsigmoid(pair.difference.sub(margin)).neg();
-    const perPair = broadcastMasks
-      ? apart.mul(rowsSum(pair.rowLoss(sampleMask)).mul(perPairs(symbols)))
-      : select(sampleMask.gt(0), apart, 0);
-    const rowLoss = pair.rowLoss(perPair.mul(perPairs(symbols)));
+    const { margin, rewards, logsigmoid } = symbols;
+    const { chosen, rejected, difference } = pairOf(symbols, rewards);
+    const { mean } = overPairs(symbols);
+    const rowLoss = maskedMean(symbols, logsigmoid(difference.sub(margin)).neg(), broadcastMasks);
     return {
       rowLoss,
       metrics: {
-        'train/rm/loss_rew': { row: rowLoss.mul(rows) },
-        'train/rm/chosen_rewards': pair.mean(pair.chosen),
-        'train/rm/rejected_rewards': pair.mean(pair.rejected),
+        'train/rm/loss_rew': sumOverRows(symbols, rowLoss),
+        'train/rm/chosen_rewards': mean(chosen),
+        'train/rm/rejected_rewards': mean(rejected),
       },
       allRows: true,
     };

@@ -8,7 +8,7 @@ import type { Normalizer } from '../batch/counts.js';
 import type { Coefficients } from '../call/evaluator.js';
 import type { Input } from '../device/input.js';
 import { policyLoss } from './policy-loss.js';
-import { type AggregatedLossOptions, checkPairs, type PolicyLossVariant } from './policy-loss-fn.js';
+import type { AggregatedLossOptions, PolicyLossVariant } from './policy-loss-fn.js';
 import { CLIP_RANGE } from './surrogate.js';
 import { FRACTION, LOSS, NATS } from './units.js';
 
@@ -18,7 +18,7 @@ export class DPOLossFn extends policyLoss({
   summary: '−ln σ(β·margin), averaged over pairs of rows',
   details: [
     "The margin is the chosen row's sum of logprob − ref_logprob minus the rejected row's sum.",
-    'Even rows are chosen, and each odd row is the rejected answer to the row before it.',
+    'Even rows are chosen, and each odd row is the rejected answer to the row before it, unless the batch has pair_ids.',
   ],
   source: ['arXiv 2305.18290', 'Trinity-RFT'],
   reads: ['ref_logprob', 'action_mask'],
@@ -47,7 +47,7 @@ export class DPOLossFn extends policyLoss({
     range: 'sums of logprob − ref_logprob over a row up to 1e37',
     outside: 'margins of any size are linear or 0, without overflow; row sums are float64',
   },
-  kernel: () => ({}),
+  kernel: ({ pairwise }) => ({ readsPairIds: pairwise }),
 }) {
   /** @internal */
   override coefficients(input: Input, normalizer: Normalizer | undefined): Coefficients {
@@ -59,7 +59,6 @@ export class DPOLossFn extends policyLoss({
           `no normalizer with ${spell('pairwise')} false, which computes one margin over the whole batch`,
         received: 'a normalizer',
       });
-    if (pairwise) checkPairs(input, 'pairwise DPO');
     return super.coefficients(input, normalizer);
   }
 }

@@ -1,9 +1,6 @@
 // verl's distillation loss, the losses that choose tokens by their covariances, and those of verl's recipes.
 
 import { choice, flag, integer, number } from '../base/option.js';
-import type { Normalizer } from '../batch/counts.js';
-import type { Coefficients } from '../call/evaluator.js';
-import type { Input } from '../device/input.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { lossMetric } from '../program/loss-program.js';
 import { CLIP_RATIO, CORRECTED_KEYS, corrected, dualClipped, verlRange } from './corrected-loss.js';
@@ -12,7 +9,7 @@ import { VERL_AGGREGATION, verlWeight } from './divisors.js';
 import { VERL_ESTIMATES } from './kl-terms.js';
 import { isAmongSmallest } from './order-statistics.js';
 import { policyLoss } from './policy-loss.js';
-import { checkPairs, RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-fn.js';
 import { CORRECTION_METRICS } from './rollout-correction.js';
 import { ROLLOUT_CORRECTION } from './rollout-weights.js';
 import { meanOfBatch, meanOfRow } from './statistics.js';
@@ -335,7 +332,7 @@ export class VerlOnlineDPOLossFn extends policyLoss({
   summary: '−ln σ(β·margin) or (margin − 1/(2β))², averaged over pairs of rows',
   details: [
     "The margin is the chosen row's sum of logprob − ref_logprob minus the rejected row's sum.",
-    'Even rows are chosen, and each odd row is the rejected answer to the row before it.',
+    'Even rows are chosen, and each odd row is the rejected answer to the row before it, unless the batch has pair_ids.',
   ],
   source: ['arXiv 2305.18290', 'arXiv 2310.12036', 'verl'],
   reads: ['ref_logprob', 'action_mask'],
@@ -386,10 +383,4 @@ export class VerlOnlineDPOLossFn extends policyLoss({
     const rowLoss = select(isChosen, losses[lossType](), 0).div(rows.div(2));
     return { rowLoss, metrics: { dpo_loss: { row: rowLoss.mul(rows) } }, allRows: true };
   },
-}) {
-  /** @internal */
-  override coefficients(input: Input, normalizer: Normalizer | undefined): Coefficients {
-    checkPairs(input, 'online DPO');
-    return super.coefficients(input, normalizer);
-  }
-}
+}) {}

@@ -8,6 +8,7 @@ import { type Graph, tooLarge } from './graph.js';
 import {
   isBatchReduction,
   isBelow,
+  isComparison,
   isConstant,
   isLeaf,
   isNumberOfRow,
@@ -16,6 +17,7 @@ import {
   type Op,
   reachable,
   readsGroups,
+  readsPairs,
 } from './node.js';
 import { assignRegisters, hasRegister, registerCount, type Use } from './registers.js';
 import { schedule } from './schedule.js';
@@ -94,9 +96,11 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
       read.some(({ op, value }) => (op === 'column' || op === 'column_of_row') && value === i),
     ),
     rowColumns: ROW_DATA.filter((name, i) =>
-      read.some(({ op, value }) =>
-        name === 'group_ids' ? readsGroups(op) : op === 'row_column' && value === i,
-      ),
+      read.some((node) => {
+        if (name === 'group_ids') return readsGroups(node.op);
+        if (name === 'pair_ids') return readsPairs(node);
+        return node.op === 'row_column' && node.value === i;
+      }),
     ),
     readsWholeBatch: withGrad.readsWholeBatch,
     readsRowLength: read.includes(graph.batchInput('row_length')),
@@ -277,7 +281,7 @@ function encode(
   return {
     program: encoder.program({ metrics: metrics.length - batchMetrics, batchMetrics, allRows }),
     readsWholeBatch: before.some(({ nodes }) =>
-      nodes.some(({ op }) => isBatchReduction(op) || readsGroups(op)),
+      nodes.some(({ op }) => isBatchReduction(op) || readsGroups(op) || isComparison(op)),
     ),
   };
 }

@@ -63,8 +63,10 @@ class Differentiation {
   #spreadFrom(value: Node, adjoint: Node): void {
     const transposed = TRANSPOSED[value.op];
     if (transposed) {
-      const [x, ...decay] = value.operands as [Node, ...Node[]];
-      this.#spread(x, isScan(value.op) ? 'token' : 'row', this.#graph.apply(transposed, adjoint, ...decay));
+      const [x, ...others] = value.operands as [Node, ...Node[]];
+      // A scan has a decay, and at_rank has two ranks, which change places.
+      const further = others.toReversed();
+      this.#spread(x, isScan(value.op) ? 'token' : 'row', this.#graph.apply(transposed, adjoint, ...further));
     } else if (isReduction(value)) {
       const level = isRowReduction(value.op) ? 'token' : 'row';
       this.#spread(value.operands[0]!, level, adjoint, this.#attaining(value));
@@ -129,13 +131,15 @@ function isReduction({ op }: Node): boolean {
   return isRowReduction(op) || isBatchReduction(op);
 }
 
-// The linear operations that turn the adjoints of a scan, or of a sum over groups, into those of its operand.
+// The linear operations that turn the adjoints of a scan, of a sum over groups, or of a value of another row, into those of
+// its operand.
 const TRANSPOSED: Partial<Record<Node['op'], Op>> = {
   prefix_sum: 'suffix_sum',
   suffix_sum: 'prefix_sum',
   turn_sum: 'turn_sum',
   group_sum: 'group_sum',
   pair_sum: 'pair_sum',
+  at_rank: 'at_rank',
 };
 
 const POSITIONS: Partial<Record<Node['op'], ReductionOp>> = {

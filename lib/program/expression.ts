@@ -197,7 +197,7 @@ export interface LossSymbols extends ColumnSymbols {
 }
 
 // The inputs of a batch that only the losses of this package can read.
-type OwnInput = RowColumnName | Exclude<ColumnName, InputWith<'symbol'>>;
+type OwnInput = Exclude<RowColumnName, 'chosen'> | Exclude<ColumnName, InputWith<'symbol'>>;
 
 /**
  * What the losses of this package are built from: the symbols of users' losses, and others that are not part of the
@@ -205,6 +205,8 @@ type OwnInput = RowColumnName | Exclude<ColumnName, InputWith<'symbol'>>;
  * @internal
  */
 export interface ProgramSymbols extends LossSymbols, Readonly<Record<CamelCase<OwnInput>, Expression>> {
+  /** The input `chosen`: whether the first row of the pair is preferred. */
+  readonly firstIsChosen: Expression;
   /** N: the number of unmasked tokens of the whole batch. */
   readonly tokens: Expression;
   /** B: the number of rows of the whole batch. Rows without unmasked tokens are among them. */
@@ -213,8 +215,12 @@ export interface ProgramSymbols extends LossSymbols, Readonly<Record<CamelCase<O
   readonly rowLength: Expression;
   /** How often the row counts. */
   readonly repeats: Expression;
-  /** 0 in the first row of a pair (rows 0, 2, …) and 1 in the second one. */
+  /** 0 in the first row of a pair, 1 in the second one, and 2 in the third row of three. */
   readonly placeInPair: Expression;
+  /** The position of the token among the unmasked tokens of its row, from 0. */
+  readonly t: Expression;
+  /** The position of the row's first unmasked token, which counts masked tokens. */
+  readonly firstPosition: Expression;
   /** Returns the sum of a value of the rows. The batch then cannot be computed in parts. */
   readonly rowsSum: UnaryFunction;
   /** Returns the mean of a value of the rows, whose divisor is B. The batch then cannot be computed in parts. */
@@ -232,6 +238,17 @@ export interface ProgramSymbols extends LossSymbols, Readonly<Record<CamelCase<O
   readonly groupMax: UnaryFunction;
   /** Returns the sum of the values of the two rows of the row's pair, each of which counts once. */
   readonly pairSum: UnaryFunction;
+  /** Returns the value of the chosen row of the row's pair. */
+  readonly chosen: UnaryFunction;
+  /** Returns the value of the rejected row of the row's pair. */
+  readonly rejected: UnaryFunction;
+  /**
+   * Returns a value of the row whose `other` has the rank that `own` has in this row. Equal values rank in the order of
+   * their rows. The batch then cannot be computed in parts.
+   */
+  readonly atSameRank: (x: Operand, own: Operand, other: Operand) => Expression;
+  /** Returns 1 for the tokens up to a position in the row, which counts masked tokens, and 0 for those after it. */
+  readonly isUpToPosition: UnaryFunction;
   /**
    * Returns for each token x + decay · (the result of the token before). x is 0 for masked tokens. The decay is one value
    * per row, and a constant for the gradient.

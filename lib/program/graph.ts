@@ -1,7 +1,13 @@
 // The graph of a user-defined loss. Its nodes are the loss's subexpressions. Equal expressions are one node, so a value
 // that is used twice is computed once.
 import { LossError } from '../base/errors.js';
-import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../batch/columns.js';
+import {
+  COLUMNS,
+  type ColumnName,
+  type LossInput,
+  ROW_COLUMNS,
+  type RowColumnName,
+} from '../batch/columns.js';
 import {
   BATCH_SELECTIONS,
   type BatchSelection,
@@ -31,13 +37,16 @@ export type BatchInput = (typeof BATCH_INPUTS)[number];
 /** What a reduction combines: the tokens of a row, those of the batch, or the rows of the batch. */
 export type Over = 'row' | 'batch' | 'rows';
 
+// The number of places of a row: kPlacesPerRow in native/program/program.h.
+const PLACES_PER_ROW = 2 ** 30;
+
 // Enough for 10,000 subexpressions and their derivatives. A larger graph would not fit into a program anyway.
 const MAX_NODES = 200_000;
 
 /** The batches for which a loss is built, if it depends on what a batch has. */
 export interface BatchForm {
-  /** Columns that the batch lacks. */
-  readonly absent: readonly ColumnName[];
+  /** Columns, and numbers of rows, that the batch lacks. */
+  readonly absent: readonly LossInput[];
   /** Columns with one value per row. */
   readonly perRow: readonly ColumnName[];
 }
@@ -45,18 +54,19 @@ export interface BatchForm {
 const ANY_BATCH: BatchForm = { absent: [], perRow: [] };
 
 /**
- * What losses are differentiated by: a column, of tokens or of rows, and for log-probabilities the entropies and log_z
- * too.
+ * What losses are differentiated by: a column, of tokens or of rows, and for log-probabilities a further column of tokens,
+ * usually the entropies, and log_z.
  */
 const VARIABLES = {
   logprob: { ofTokens: 'logprob', further: 'entropy', ofRows: 'log_z' },
+  logprob_and_other: { ofTokens: 'logprob', further: 'entropy_other' },
   values: { ofTokens: 'values' },
   rewards: { ofRows: 'rewards' },
 } as const satisfies Record<
   string,
   { readonly ofTokens?: ColumnName; readonly further?: ColumnName; readonly ofRows?: RowColumnName }
 >;
-/** The column by which a loss is differentiated. */
+/** What a loss is differentiated by. */
 export type Variable = keyof typeof VARIABLES;
 
 /** Creates the nodes of one loss, in simplified form. Nodes of different graphs must not be mixed. */
@@ -125,9 +135,45 @@ export class Graph implements NodeFactory {
     return this.#rowInput('weight');
   }
 
-  /** Returns 0 for the first row of a pair (rows 0, 2, …) and 1 for the second one. */
+  /** Returns 0 for the first row of a pair, 1 for the second one, and 2 for a row that has no other one. */
   placeInPair(): Node {
     return this.#rowInput('place_in_pair');
+  }
+
+  /** Returns the value of the chosen row of the row's pair. */
+  chosen(a: Node): Node {
+    return this.apply('pair_sum', this.select(this.#isAtPlace(0), a, this.constant(0)));
+  }
+
+  /** Returns the value of the rejected row of the row's pair. */
+  rejected(a: Node): Node {
+    return this.apply('pair_sum', this.select(this.#isAtPlace(1), a, this.constant(0)));
+  }
+
+  /** Returns the position of a token among the unmasked tokens of its row, from 0. */
+  position(): Node {
+    const one = this.constant(1);
+    return this.apply('sub', this.apply('prefix_sum', one, one), one);
+  }
+
+  /** Returns 1 for the tokens up to a position in the row, which counts masked tokens, and 0 for those after it. */
+  isUpToPosition(position: Node): Node {
+    const first = this.apply('mul', this.#rowInput('index'), this.constant(PLACES_PER_ROW));
+    return this.isUpTo(this.apply('add', first, position));
+  }
+
+  /** Returns the position of the first unmasked token in the row, which counts masked tokens. */
+  firstPosition(): Node {
+    return this.apply('row_arg_max', this.constant(1));
+  }
+
+  /**
+   * Returns a value of the row whose `other` has the rank that `own` has in this row, from 0 for the smallest. Equal values
+   * rank in the order of their rows.
+   */
+  atSameRank(a: Node, own: Node, other: Node): Node {
+    const rank = (x: Node) => this.apply('rank_of_row', this.stopGradient(x));
+    return this.apply('at_rank', a, rank(own), rank(other));
   }
 
   unary(op: UnaryOp, a: Node): Node {
@@ -213,6 +259,10 @@ export class Graph implements NodeFactory {
     return this.apply('group_sum', this.apply('mul', this.rowRepeats(), a));
   }
 
+  #isAtPlace(place: number): Node {
+    return this.apply('eq', this.placeInPair(), this.constant(place));
+  }
+
   apply(op: Op, ...operands: readonly Node[]): Node {
     return simplify(this, op, operands) ?? this.#intern(op, operands);
   }
@@ -243,7 +293,7 @@ export class Graph implements NodeFactory {
     const { ofTokens, further, ofRows } = this.#variables;
     if (op === 'column') return [ofTokens, further].some((name) => name && name === COLUMNS[value]);
     if (op === 'row_column') return ofRows !== undefined && ROW_COLUMNS[value] === ofRows;
-    if (isScan(op)) return operands[0]!.isActive;
+    if (isScan(op) || op === 'at_rank') return operands[0]!.isActive;
     return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
   }
 
@@ -292,7 +342,7 @@ function levelOf(op: Node['op'], operands: readonly Node[]): Level {
 }
 
 const INACTIVE = new Set<string>([
-  ...['stop', 'sign', 'floor', 'lt', 'le', 'eq', 'is_row', 'row_gather', 'row_rank'],
+  ...['stop', 'sign', 'floor', 'lt', 'le', 'eq', 'is_row', 'row_gather', 'row_rank', 'rank_of_row'],
   ...[...POSITION_OPS, ...BATCH_SELECTIONS],
   ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max', 'group_max'],
 ]);

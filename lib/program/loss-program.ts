@@ -28,6 +28,8 @@ export interface LossExpressions<M extends MetricSchema> {
   /** The loss of a row, including its weight in the batch; 0 if absent. */
   readonly rowLoss?: Operand;
   readonly metrics: MetricExpressions<M>;
+  /** The options for the next call of a loss that has a state, under their snake_case names. */
+  readonly state?: Readonly<Record<string, Operand>>;
   /** Whether rows without unmasked tokens also take part. Otherwise they are skipped. */
   readonly allRows?: boolean | undefined;
 }
@@ -50,9 +52,10 @@ export type NamedNodes = Omit<LossNodes, 'metrics'> & {
 export function nodesOf(
   name: string,
   graph: Graph,
-  { loss = 0, rowLoss = 0, metrics, allRows }: AnyLossExpressions,
+  { loss = 0, rowLoss = 0, metrics, state = {}, allRows }: AnyLossExpressions,
 ): NamedNodes {
-  const named = Object.entries(metrics).flatMap(([metric, expression]) =>
+  const next = Object.entries(state).map(([option, batch]) => [`state/${option}`, { batch }] as const);
+  const named = [...Object.entries(metrics), ...next].flatMap(([metric, expression]) =>
     expression === undefined
       ? []
       : [{ name: metric, ...metricNode(graph, `${name}: ${metric}`, expression) }],
@@ -105,7 +108,7 @@ function repeated({ tokens }: ProgramSymbols, loss: Expression): Expression {
 export function weighted(
   symbols: ProgramSymbols,
   graph: Graph,
-  { loss = 0, rowLoss = 0, metrics, allRows }: AnyLossExpressions,
+  { loss = 0, rowLoss = 0, metrics, ...others }: AnyLossExpressions,
 ): AnyLossExpressions {
   const weights = new Expression(graph, graph.column('token_weights'));
   const expression = (operand: Operand) => symbols.constant(1).mul(operand);
@@ -128,7 +131,7 @@ export function weighted(
     loss: ofTokenWeighted,
     rowLoss: ofRowWeighted,
     metrics: Object.fromEntries(Object.entries(metrics).map(([name, x]) => [name, changedMetric(x)])),
-    allRows,
+    ...others,
   };
 }
 

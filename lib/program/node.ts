@@ -42,10 +42,15 @@ export const POSITION_OPS = ['is_at', 'is_up_to', 'draw'] as const;
 type PositionOp = (typeof POSITION_OPS)[number];
 export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCTIONS)[number];
 /**
+ * The operations that compare a row with all rows: its rank among them, and a value of the row that has a given rank. The
+ * last one has a derivative by the value.
+ */
+export const COMPARISONS = ['rank_of_row', 'at_rank'] as const;
+/**
  * The reductions from the rows of a group, or of a pair, to a value that all of them have. The sums have derivatives.
  * Each row counts once.
  */
-export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'] as const;
+export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum', ...COMPARISONS] as const;
 /**
  * The scans: values of tokens that depend on other tokens of the row. Their derivative is that of the first operand. The
  * second operand, the decay, is a constant for the derivative.
@@ -67,7 +72,7 @@ export type Op =
 export type Leaf = 'constant' | 'column' | 'column_of_row' | 'row_input' | 'batch_input' | 'row_column';
 
 /** The numbers that a program gets for each row, in the order of RowInput in native/program/program.h. */
-export const ROW_INPUTS = ['tokens', 'weight', 'repeats', 'place_in_pair'] as const;
+export const ROW_INPUTS = ['tokens', 'weight', 'repeats', 'place_in_pair', 'index'] as const;
 
 /** A subexpression of a loss. */
 export interface Node {
@@ -169,7 +174,17 @@ export function isGroupReduction(op: string): op is (typeof GROUP_REDUCTIONS)[nu
 
 /** Returns whether an operation reduces the rows of the groups that the batch gives. Pairs need no such groups. */
 export function readsGroups(op: string): boolean {
-  return isGroupReduction(op) && op !== 'pair_sum';
+  return op === 'group_sum' || op === 'group_max';
+}
+
+/** Returns whether a value depends on which rows are pairs. */
+export function readsPairs({ op, value }: Node): boolean {
+  return op === 'pair_sum' || (op === 'row_input' && ROW_INPUTS[value] === 'place_in_pair');
+}
+
+/** Returns whether an operation compares a row with all rows. */
+export function isComparison(op: string): boolean {
+  return (COMPARISONS as readonly string[]).includes(op);
 }
 
 /** Returns whether an operation combines values of different rows. */

@@ -1,6 +1,6 @@
 // The names of the language in which users define losses: the columns, the values derived from them, and the functions.
 // The text of an expression and the TypeScript form use the same names.
-import { COLUMNS, type ColumnName, inputRow, ROW_COLUMNS } from '../batch/columns.js';
+import { COLUMNS, type ColumnName, inputRow, ROW_COLUMNS, type RowColumnName } from '../batch/columns.js';
 import type { Graph, Over } from './graph.js';
 import type { BatchSelection, BinaryOp, Node, Op, UnaryOp } from './node.js';
 
@@ -23,17 +23,24 @@ export const VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
   ['n', (graph: Graph) => graph.rowTokens()] as const,
 ]);
 
+// The language has a function chosen().
+function symbolOfRow(name: RowColumnName): string {
+  return name === 'chosen' ? 'first_is_chosen' : name;
+}
+
 /** The values that only the losses of this package can name. */
 export const OWN_VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
   ...(['tokens', 'rows', 'row_length'] as const).map(
     (name) => [name, (graph: Graph) => graph.batchInput(name)] as const,
   ),
-  ...ROW_COLUMNS.map((name) => [name, (graph: Graph) => graph.rowColumn(name)] as const),
+  ...ROW_COLUMNS.map((name) => [symbolOfRow(name), (graph: Graph) => graph.rowColumn(name)] as const),
   ...COLUMNS.filter((name) => inputRow(name).symbol === undefined).map(
     (name) => [name, column(name)] as const,
   ),
   ['repeats', (graph: Graph) => graph.rowRepeats()] as const,
   ['place_in_pair', (graph: Graph) => graph.placeInPair()] as const,
+  ['t', (graph: Graph) => graph.position()] as const,
+  ['first_position', (graph: Graph) => graph.firstPosition()] as const,
 ]);
 
 /** A function of the language. */
@@ -107,6 +114,19 @@ export const OWN_FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<stri
   ['group_sum', { parameters: ['x'], build: (graph, [x]) => graph.reduceGroups('sum', x!) }],
   ['group_max', { parameters: ['x'], build: (graph, [x]) => graph.reduceGroups('max', x!) }],
   ['pair_sum', applied('pair_sum', 'x')],
+  ['chosen', { parameters: ['x'], build: (graph, [x]) => graph.chosen(x!) }],
+  ['rejected', { parameters: ['x'], build: (graph, [x]) => graph.rejected(x!) }],
+  [
+    'at_same_rank',
+    {
+      parameters: ['x', 'own', 'other'],
+      build: (graph, [x, own, other]) => graph.atSameRank(x!, own!, other!),
+    },
+  ],
+  [
+    'is_up_to_position',
+    { parameters: ['position'], build: (graph, [position]) => graph.isUpToPosition(position!) },
+  ],
   ['prefix_sum', applied('prefix_sum', 'x', 'decay')],
   ['suffix_sum', applied('suffix_sum', 'x', 'decay')],
   ['turn_sum', applied('turn_sum', 'x')],

@@ -262,7 +262,8 @@ void read_row_columns(const Napi::Value& value, BatchView* batch) {
     const int64_t rows = batch->layout.rows;
     const auto* const numbers = array_of<double>(column, rows, "rowData");
     batch->row_column[i] = numbers;
-    for (int64_t row = 0; i == kNextInGroup && row < rows; ++row)
+    const bool is_list = i == kNextInGroup || i == kNextInPair;
+    for (int64_t row = 0; is_list && row < rows; ++row)
       if (!(numbers[row] >= 0 && numbers[row] < static_cast<double>(rows)))
         refuse(value.Env(), "the next row of a group does not exist");
   }

@@ -276,7 +276,7 @@ void Evaluation::weights() {
   if (outputs_.counts) write_counts(counts, outputs_.counts);
   if (normalizer_.given) counts = normalizer_.counts;
   if (function_->info() && function_->info()->traits.by_pairs)
-    add_pairs(*function_, batch_.layout.rows, std::floor(counts.all().rows / 2), work_.row_sums.data(),
+    add_pairs(*function_, batch_, std::floor(counts.all().rows / 2), work_.row_sums.data(),
               &work_.sums.front());
 
   pass_.task = this;

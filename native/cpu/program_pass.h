@@ -72,14 +72,29 @@ inline void reduce_rows(const cpu::TokenPass& pass, RowsReduction* reductions, i
 // Computes a reduction over groups. values[row * stride] holds the operand of a row, and receives the result.
 inline void reduce_groups(const cpu::TokenPass& pass, Op op, double* values, int64_t stride) {
   if (cpu::is_aborted(*pass.task)) return;
-  const double* const next = pass.batch->row_column[kNextInGroup];
-  const RowGroups groups{op == Op::k_pair_sum ? nullptr : next, pass.batch->layout.rows};
+  const double* const next = pass.batch->row_column[op == Op::k_pair_sum ? kNextInPair : kNextInGroup];
+  const RowGroups groups{next, pass.batch->layout.rows};
   for (int64_t row = 0; row < groups.rows; ++row)
     if (groups.is_last(row))
       reduce_group(
           op, groups, row, [&](int64_t r) { return takes_part(pass, r); },
           [&](int64_t r) { return values[r * stride]; },
           [&](int64_t r, double result) { values[r * stride] = result; });
+}
+
+// Computes an operation that compares all rows. Its operands are row values, which it does not change.
+inline void compare_rows(const cpu::TokenPass& pass, const Instruction& x, int64_t stride) {
+  const int64_t rows = pass.batch->layout.rows;
+  const auto takes = [&](int64_t r) { return takes_part(pass, r); };
+  const auto operand = [&](int k) {
+    const double* const values = pass.program.row_values + x.operand[k].index;
+    return [=](int64_t r) { return values[r * stride]; };
+  };
+  for (int64_t row = 0; row < rows && !cpu::is_aborted(*pass.task); ++row)
+    pass.program.row_values[row * stride + x.out] =
+        x.op == Op::k_rank_of_row
+            ? rank_of_row(row, rows, takes, operand(0))
+            : at_rank(operand(1)(row), rows, takes, operand(0), operand(2));
 }
 
 inline void program_batch(const cpu::TokenPass& pass) {
@@ -92,7 +107,10 @@ inline void program_batch(const cpu::TokenPass& pass) {
     const Segment& segment = program.segments[s];
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program.instructions[i];
-      if (program::is_group_reduction(x.op)) reduce_groups(pass, x.op, at.row_values + x.out, stride);
+      if (program::compares_rows(x.op))
+        compare_rows(pass, x, stride);
+      else if (program::is_group_reduction(x.op))
+        reduce_groups(pass, x.op, at.row_values + x.out, stride);
       if (!program::is_rows_reduction(x.op)) continue;
       if (program::is_rows_selection(x.op)) continue;  // see cpu/select.h
       reductions[count++] = {x.op, x.out, at.row_values + program.row_values + x.out};

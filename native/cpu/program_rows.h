@@ -6,6 +6,7 @@
 #include "cpu/program_tiles.h"
 #include "cpu/row_sums.h"
 #include "cpu/scans.h"
+#include "program/groups.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
@@ -24,7 +25,9 @@ class ProgramRows {
     values_.row_input[program::kRowTokens] = tokens;
     values_.row_input[program::kRowWeight] = weight;
     values_.row_input[program::kRowRepeats] = repeats;
-    values_.row_input[program::kPlaceInPair] = static_cast<double>(row & 1);
+    values_.row_input[program::kPlaceInPair] =
+        place_in_pair(values_.pass.batch->row_column[kNextInPair], row);
+    values_.row_input[program::kRowIndex] = static_cast<double>(row);
     tiles_.start_row();
     if (reduces_after_outputs())
       after_outputs_.begin(program_, program_.segments[program_.output_segment + 1]);

@@ -200,7 +200,8 @@ Status evaluate_host(int device, const BatchView& host, const Request& request, 
     Context& context = context_of(device);
     context.run([&] {
       const Fence fence(context, device, call.stream);
-      const DeviceBatch batch = context.allocate_batch(host, request.columns, request.program.row_columns);
+      const unsigned row_columns = request.program.row_columns | reads(kNextInPair);
+      const DeviceBatch batch = context.allocate_batch(host, request.columns, row_columns);
       Evaluation evaluation(context, batch, request, host.repeats, call);
       send_in_slices(context, host, batch, evaluation.chunk_tokens(), call.abort,
                      [&](int64_t first, int64_t last) { evaluation.sum_rows(first, last); });

@@ -50,7 +50,7 @@ __device__ __forceinline__ double reduce_rows(const ProgramPass& pass, const Ins
 // Computes a reduction over groups with all threads of the block. Each thread computes some of the groups.
 __device__ __forceinline__ void reduce_groups(const ProgramPass& pass, const Instruction& x) {
   const int64_t rows = pass.batch.layout.rows;
-  const RowGroups groups{x.op == Op::k_pair_sum ? nullptr : pass.batch.row_column[kNextInGroup], rows};
+  const RowGroups groups{pass.batch.row_column[x.op == Op::k_pair_sum ? kNextInPair : kNextInGroup], rows};
   double* const results = pass.row_values + x.out * rows;
   for (int64_t row = threadIdx.x; row < rows; row += kThreads)
     if (groups.is_last(row))
@@ -60,6 +60,21 @@ __device__ __forceinline__ void reduce_groups(const ProgramPass& pass, const Ins
             return RowOperands{pass, r}(x.operand[0]);
           },
           [&](int64_t r, double result) { results[r] = result; });
+}
+
+// Computes an operation that compares all rows with all threads of the block.
+__device__ __forceinline__ void compare_rows(const ProgramPass& pass, const Instruction& x) {
+  const int64_t rows = pass.batch.layout.rows;
+  const auto takes = [&](int64_t r) { return takes_part(pass, r); };
+  const auto operand = [&](int k) {
+    const double* const values = pass.row_values + x.operand[k].index * rows;
+    return [=](int64_t r) { return values[r]; };
+  };
+  for (int64_t row = threadIdx.x; row < rows; row += kThreads)
+    pass.row_values[x.out * rows + row] =
+        x.op == Op::k_rank_of_row
+            ? rank_of_row(row, rows, takes, operand(0))
+            : at_rank(operand(1)(row), rows, takes, operand(0), operand(2));
 }
 
 // Runs a batch segment in one thread.
@@ -83,7 +98,10 @@ static __global__ void __launch_bounds__(kThreads)
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction x = load_instruction(pass.program, i);
       if (program::is_group_reduction(x.op)) {
-        reduce_groups(pass, x);
+        if (program::compares_rows(x.op))
+          compare_rows(pass, x);
+        else
+          reduce_groups(pass, x);
         continue;
       }
       // All instructions that write the same number are computed by the same warp.

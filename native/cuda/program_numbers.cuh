@@ -4,6 +4,7 @@
 
 #include "cuda/program.h"
 #include "cuda/warp.cuh"
+#include "program/groups.h"
 #include "program/interpret.h"
 
 namespace policy_loss::cuda {
@@ -79,10 +80,11 @@ struct RowOperands {
 
   __device__ __forceinline__ double row_input(int index) const {
     const RowState<NoRow>& state = state_of_row(pass, row);
-    return index == program::kRowTokens    ? state.tokens
-           : index == program::kRowWeight  ? state.loss_weight
-           : index == program::kRowRepeats ? static_cast<double>(state.repeats)
-                                           : static_cast<double>(row & 1);
+    return index == program::kRowTokens     ? state.tokens
+           : index == program::kRowWeight   ? state.loss_weight
+           : index == program::kRowRepeats  ? static_cast<double>(state.repeats)
+           : index == program::kPlaceInPair ? place_in_pair(pass.batch.row_column[kNextInPair], row)
+                                            : static_cast<double>(row);
   }
 
   __device__ __forceinline__ double batch_input(int index) const {

@@ -5,6 +5,7 @@
 
 #include "cuda/chunks.cuh"
 #include "engine/row_weights.h"
+#include "program/groups.h"
 
 namespace policy_loss::cuda {
 
@@ -47,12 +48,16 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
   double total[4] = {};
   __shared__ double of_batch[2];
   if (loss.pairwise) {
-    for (int64_t pair = threadIdx.x; pair < rows / 2; pair += kThreads) {
+    const RowGroups groups{pass.batch.row_column[kNextInPair], rows};
+    for (int64_t row = threadIdx.x; row < rows; row += kThreads) {
+      const int64_t other = groups.next_of(row);
+      if (other <= row) continue;
       double metric[3] = {};
-      double* const both = sums + 2 * pair;
+      double both[2] = {sums[row], sums[other]};
       total[0] += loss.pair_loss(pairs, both, metric);
       for (int k = 0; k < 3; ++k) total[1 + k] += metric[k];
-      for (int k = 0; k < 2; ++k) states[2 * pair + k].grad_weight = static_cast<float>(both[k]);
+      states[row].grad_weight = static_cast<float>(both[0]);
+      states[other].grad_weight = static_cast<float>(both[1]);
     }
   } else {
     double side[2] = {};

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/registry.h"
+#include "program/groups.h"
 
 namespace policy_loss {
 namespace {
@@ -215,8 +216,9 @@ KindScales kind_scales(const PreparedFunction& function, const BatchCounts& coun
   return scales;
 }
 
-void add_pairs(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
+void add_pairs(const PreparedFunction& function, const BatchView& batch, double pairs, double* row_sums,
                ExactSums* sums) {
+  const RowGroups groups{batch.row_column[kNextInPair], batch.layout.rows};
   with_loss(
       function,
       [&]<class L>(const L& loss) {
@@ -226,14 +228,20 @@ void add_pairs(const PreparedFunction& function, int64_t rows, double pairs, dou
             sums->add(ExactSums::kLoss, loss.pair_loss(pairs, both, metric));
             for (int k = 0; k < kMaxTokenMetrics; ++k) sums->add(ExactSums::kMetric + k, metric[k]);
           };
+          double both[2] = {};
           if (loss.pairwise) {
-            for (int64_t row = 0; row + 1 < rows; row += 2) add(row_sums + row);
+            for (int64_t row = 0; row < groups.rows; ++row) {
+              const int64_t other = groups.next_of(row);
+              if (other <= row) continue;
+              both[0] = row_sums[row], both[1] = row_sums[other];
+              add(both);
+              row_sums[row] = both[0], row_sums[other] = both[1];
+            }
             return;
           }
-          double both[2] = {};
-          for (int64_t row = 0; row < rows; ++row) both[row % 2] += row_sums[row];
+          for (int64_t row = 0; row < groups.rows; ++row) both[row % 2] += row_sums[row];
           add(both);
-          for (int64_t row = 0; row < rows; ++row) row_sums[row] = both[row % 2];
+          for (int64_t row = 0; row < groups.rows; ++row) row_sums[row] = both[row % 2];
         }
       },
       Losses{});

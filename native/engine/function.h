@@ -109,7 +109,7 @@ KindScales kind_scales(const PreparedFunction& function, const BatchCounts& coun
 // Computes a loss over pairs of rows from the row sums (see Dpo::pair_loss()). Replaces the row sums with the
 // rows' gradient weights, and adds the losses and metrics of the pairs to `sums`. `pairs` is the number of
 // pairs in the whole batch.
-void add_pairs(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
+void add_pairs(const PreparedFunction& function, const BatchView& batch, double pairs, double* row_sums,
                ExactSums* sums);
 
 // Returns the names of the values that a call computes: the total loss, then every metric. Metrics of the

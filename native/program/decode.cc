@@ -69,7 +69,8 @@ class Checker {
     if (is_row_reduction(x.op)) return add_reduction(x, &row_values_, kPending);
     if (is_rows_reduction(x.op)) return add_reduction(x, &batch_values_, kPending);
     if (is_group_reduction(x.op)) {
-      if (x.op != Op::k_pair_sum) row_columns_ |= reads(kNextInGroup);
+      if (x.op == Op::k_group_sum || x.op == Op::k_group_max) row_columns_ |= reads(kNextInGroup);
+      if (compares_rows(x.op)) check_compared(x);
       return add_reduction(x, &row_values_, kPendingGroup);
     }
     if (is_output(x.op)) return add_output(x);
@@ -168,6 +169,12 @@ class Checker {
     const Operand& from = x.operand[0];
     if (from.kind != Kind::kRowValue || from.index >= kMaxGathered || !is_gathered_[from.index])
       refuse("a selection has no gathered values");
+  }
+
+  // Engines read the operands of other rows.
+  static void check_compared(const Instruction& x) {
+    for (int i = 0; i < x.operands; ++i)
+      if (x.operand[i].kind != Kind::kRowValue) refuse("compared rows have no values");
   }
 
   void add_reduction(const Instruction& x, std::vector<State>* results, State state) {

@@ -1,4 +1,4 @@
-// Reductions over groups and pairs of rows (see program/program.h).
+// Reductions over groups and pairs of rows, and comparisons of all rows (see program/program.h).
 #pragma once
 
 #include "math/elementary.h"
@@ -9,7 +9,7 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 // The groups of rows that a reduction combines. The rows of a group form a ring: after the last comes the
 // first.
 struct RowGroups {
-  const double* next;  // the column kNextInGroup; null if the groups are pairs
+  const double* next;  // the column kNextInGroup or kNextInPair; null if rows 2i and 2i + 1 are pairs
   int64_t rows;
 
   PL_FN int64_t next_of(int64_t row) const {
@@ -47,6 +47,34 @@ PL_FN void reduce_group(program::Op op, const RowGroups& groups, int64_t last, T
   groups.visit(last, [&](int64_t row) {
     if (takes_part(row)) set(row, result);
   });
+}
+
+// Returns the place of a row in its pair: 0 for the first row, 1 for the second, and 2 for a row without
+// another one. `next` is the column kNextInPair, or null.
+PL_FN double place_in_pair(const double* next, int64_t row) {
+  if (!next) return static_cast<double>(row & 1);
+  const auto other = static_cast<int64_t>(next[row]);
+  return other > row ? 0.0 : other < row ? 1.0 : 2.0;
+}
+
+// Returns the number of rows that come before a row if rows are ordered by a number, and then by their index.
+template <class TakesPart, class Get>
+PL_FN double rank_of_row(int64_t row, int64_t rows, TakesPart takes_part, Get get) {
+  const double own = get(row);
+  int64_t before = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const double x = get(r);
+    if ((x < own || (x == own && r < row)) && takes_part(r)) ++before;
+  }
+  return static_cast<double>(before);
+}
+
+// Returns a number of the first row that has the given rank, or 0 if there is none.
+template <class TakesPart, class Get, class Rank>
+PL_FN double at_rank(double wanted, int64_t rows, TakesPart takes_part, Get get, Rank rank) {
+  for (int64_t r = 0; r < rows; ++r)
+    if (rank(r) == wanted && takes_part(r)) return get(r);
+  return 0.0;
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -88,9 +88,13 @@ namespace policy_loss::program {
   /* the largest number of smallest values whose mean is less than the operand; the number of values below the level up to */ \
   /* which all values must be cut for their sum to fall to the operand. */                             \
   X(rows_rank, 2) X(rows_rank_at, 2) X(rows_under_mean, 2) X(rows_under_fill, 2)                       \
-  /* Reductions over the rows of a group (kNextInGroup), or of a pair: rows 2i and 2i + 1. In row segments; */ \
-  /* they write a row value. */                                                                        \
+  /* Reductions over the rows of a group (kNextInGroup), or of a pair (kNextInPair, or rows 2i and 2i + 1). */ \
+  /* In row segments; they write a row value. */                                                       \
   X(group_sum, 1) X(group_max, 1) X(pair_sum, 1)                                                       \
+  /* Compare all rows with each other. In row segments; they write a row value. The row's rank, from 0 for */ \
+  /* the smallest operand; equal operands rank in the order of their rows. The first operand in the row */ \
+  /* whose third operand is the second operand of this row, or 0 if there is none; both are ranks. */   \
+  X(rank_of_row, 1) X(at_rank, 3)                                                                      \
   /* Output a token's loss, its term in metric number `out`, and the gradients with respect to logprob and */ \
   /* to entropy. An output is the product of two operands, of which the second is the same for all tokens */ \
   /* of a row. */                                                                                      \
@@ -144,7 +148,11 @@ PL_FN constexpr bool is_scan(Op op) {
   return op >= Op::k_prefix_sum && op <= Op::k_turn_sum;
 }
 PL_FN constexpr bool is_group_reduction(Op op) {
-  return op >= Op::k_group_sum && op <= Op::k_pair_sum;
+  return op >= Op::k_group_sum && op <= Op::k_at_rank;
+}
+// Returns whether an operation compares all rows with each other.
+PL_FN constexpr bool compares_rows(Op op) {
+  return op == Op::k_rank_of_row || op == Op::k_at_rank;
 }
 PL_FN constexpr bool is_output(Op op) {
   return op >= Op::k_loss && op <= Op::k_grad_entropy;
@@ -181,10 +189,10 @@ enum class Kind : uint8_t {
 constexpr int kKinds = 9;
 
 // The numbers of a row that a program gets: how many unmasked tokens it has, the weight of its tokens in the
-// loss, how often it counts, and its place in its pair of rows, which is 0 or 1. The weight includes how
-// often the row counts.
-enum RowInput { kRowTokens, kRowWeight, kRowRepeats, kPlaceInPair };
-constexpr int kRowInputs = 4;
+// loss, how often it counts, its place in its pair of rows, which is 0 or 1, and its index. The weight
+// includes how often the row counts. The place is 2 for a row that is the next one of itself (kNextInPair).
+enum RowInput { kRowTokens, kRowWeight, kRowRepeats, kPlaceInPair, kRowIndex };
+constexpr int kRowInputs = 5;
 
 // The numbers of the whole batch that a program gets: unmasked tokens, rows, and the row length T. Tokens and
 // rows count as often as their rows do. If the batch is a part, they are those of the whole.

@@ -81,15 +81,17 @@ const TYPES = {
   text: 'string | number',
   aggregation: 'LossAggMode',
 };
-const typeOf = ({ type, choices, of }) =>
-  TYPES[type] ??
-  (type === 'choice'
-    ? choices.map((word) => `'${word}'`).join(' | ')
-    : `readonly ${of === 'text' ? 'string' : 'number'}[]`);
+const oneOf = (names) => names.map((each) => `'${each}'`).join(' | ');
+const typeOf = ({ type, choices, of }) => {
+  if (TYPES[type]) return TYPES[type];
+  if (type === 'choice') return oneOf(choices);
+  if (choices) return `${oneOf(choices)} | readonly (${oneOf(choices)})[]`;
+  return `readonly ${of === 'text' ? 'string' : 'number'}[]`;
+};
 const capitalised = (text) => text.replace(/^[a-z]/, (letter) => letter.toUpperCase());
 const sentence = (text) => `${capitalised(text)}.`;
 const key = (name) => (/^\w+$/.test(name) ? name : `'${name}'`);
-const words = (names) => [...new Set(names)].map((each) => `'${each}'`).join(' | ');
+const words = (names) => oneOf([...new Set(names)]);
 
 function optionComment({
   help,

@@ -46,10 +46,22 @@ function functionOf(index: number, segments: readonly Segment[]): string {
   const call = part < 0 ? [] : [`compute_segment(program::Index<${part}>(), io);`];
   const lines = [...call, ...new Body({ ...segment, uses }).lines()];
   const when = segment.uses.some(({ op }) => op === 'loss') ? '' : ': before the outputs';
-  return `// ${segment.losses.join(', ')}${when}
+  return `${comment(`${segment.losses.join(', ')}${when}`)}
 PL_FN constexpr void compute_segment(program::Index<${index}>, auto& io) {
 ${lines.map((line) => `${INDENT}${line}\n`).join('')}}
 `;
+}
+
+// Returns a comment of lines that are at most WIDTH long.
+function comment(text: string): string {
+  const lines = [''];
+  for (const word of text.split(' ')) {
+    const line = lines.at(-1)!;
+    if (line === '') lines[lines.length - 1] = `// ${word}`;
+    else if (line.length + 1 + word.length <= WIDTH) lines[lines.length - 1] = `${line} ${word}`;
+    else lines.push(`// ${word}`);
+  }
+  return lines.join('\n');
 }
 
 // The operators, by precedence. Those of two operands come first.

@@ -164,6 +164,12 @@ function batchOf(tokens: readonly Token[], { uniform, normal }: Random, columns:
     probability: perRow(uniform),
     logZ: perRow(normal),
     groupIds: perRow((row) => Math.floor(row / 2)),
+    entropyOther: tokens.map(({ entropy }) => -entropy),
+    logSumSqProb: tokens.map(({ logprob }) => logprob),
+    label: perRow((row) => (row + 1) % 2),
+    chosen: perRow(() => 1),
+    klLogprob: column('rolloutLogprob'),
+    klRefLogprob: column('proxLogprob'),
   };
 }
 
@@ -185,7 +191,9 @@ function drawnBatches(range: Range, rows: number, runs: number) {
     return { batch, laid: layOut(batch) as Batch, tokens };
   };
   const small = Array.from({ length: runs }, () => draw(rows, 1));
-  const large = Array.from({ length: Math.ceil(runs / 400) }, () => draw(8192, 256));
+  // 33 rows are a multiple of three.
+  const tokens = 256 * (rows === 3 ? 33 : 32);
+  const large = Array.from({ length: Math.ceil(runs / 400) }, () => draw(tokens, 256));
   sequences.set(key, { small, large });
   return { small, large };
 }
@@ -201,9 +209,11 @@ function measureLoss(
   const [value, grad, sum] = [new Tally(), new Tally(), new Tally()];
   const declaration: Partial<PolicyLossDeclaration> | undefined = FAMILIES[family].get(name).declaration;
   const cancels = declaration?.numerics?.cancels;
-  // A loss over pairs of rows needs a batch of two rows. So does a loss that treats experts' rows differently.
+  // A loss over pairs of rows needs a batch of two rows. So does a loss that treats experts' rows differently. TPO needs
+  // three.
   const isOfPairs = declaration?.pairs || family === 'reward';
-  const together = isOfPairs || declaration?.reads?.includes('expert_mask') ? 2 : 1;
+  const hasTwo = isOfPairs || declaration?.reads?.includes('expert_mask');
+  const together = name === 'trl/tpo' ? 3 : hasTwo ? 2 : 1;
   const { small, large } = drawnBatches(range, together, runs);
   for (const { batch, laid, tokens } of small) {
     // If an input lies on a threshold, the results of both sides are correct. Such a batch is skipped.

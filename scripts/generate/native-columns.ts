@@ -1,12 +1,13 @@
 // Writes native/generated/columns.h: the numbers of the columns, from the table in lib/batch/columns.ts.
-import { ADVANTAGE_COLUMNS, COLUMNS, type InputName, inputRow, ROW_DATA } from '../../lib/batch/columns.js';
+import { ADVANTAGE_COLUMNS, COLUMNS, type InputName, ROW_DATA } from '../../lib/batch/columns.js';
 
 const pascal = (name: string) => name.replace(/(?:^|_)([a-z])/g, (_, letter: string) => letter.toUpperCase());
 const listed = (names: readonly InputName[], nameOf: (name: InputName) => string) =>
   names.map((name) => `  ${nameOf(name)},\n`).join('');
 
-// Native code gets the ids of groups as a list of each group's rows.
-const rowColumn = (name: InputName) => (inputRow(name).type === 'ids' ? 'kNextInGroup' : `k${pascal(name)}`);
+// Native code gets ids as a list of each group's or pair's rows.
+const LISTS: Partial<Record<InputName, string>> = { group_ids: 'kNextInGroup', pair_ids: 'kNextInPair' };
+const rowColumn = (name: InputName) => LISTS[name] ?? `k${pascal(name)}`;
 
 /** Returns the text of native/generated/columns.h. */
 export function nativeColumns(): string {
@@ -21,7 +22,8 @@ ${listed(COLUMNS, (name) => `k${pascal(name)}`)}};
 constexpr int kColumns = ${COLUMNS.length};
 
 // The columns of float64 numbers, one per row, that programs read. kNextInGroup has the index of the next row
-// of the row's group. After the last row of a group comes the first.
+// of the row's group. After the last row of a group comes the first. kNextInPair is the same for pairs. A
+// batch without it has pairs of rows 2i and 2i + 1.
 enum RowColumn : unsigned {
 ${listed(ROW_DATA, rowColumn)}};
 constexpr int kRowColumns = ${ROW_DATA.length};

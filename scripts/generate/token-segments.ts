@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import type { NativeFunctionSpec, NativeProgramLossSpec } from '../../binding.js';
 import { native } from '../../lib/base/native.js';
 import { toSnakeCase } from '../../lib/base/options.js';
-import type { ColumnName } from '../../lib/batch/columns.js';
+import type { LossInput } from '../../lib/batch/columns.js';
 import type { FormColumns } from '../../lib/call/forms.js';
 import { LOSS_FN, LossError, POLICY_LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
@@ -125,12 +125,18 @@ function programsIn(specs: readonly NativeFunctionSpec[]): NativeProgramLossSpec
 }
 
 // The optional columns that batches usually lack.
-const RARE: readonly ColumnName[] = ['clip_cov_keys', 'token_weights'];
+const RARE: readonly LossInput[] = [
+  'clip_cov_keys',
+  'token_weights',
+  'ref_logps',
+  'prob_desirable',
+  'answer_mask',
+];
 
 // Returns three forms, all with one advantage per token. Each has all optional columns but the entropies and the rare
 // ones. The second also has the entropies, and the third the rare ones that the loss itself reads.
-function usualForms({ optional }: FormColumns, read: readonly ColumnName[]): number[] {
-  const bits = (columns: readonly ColumnName[]) =>
+function usualForms({ optional }: FormColumns, read: readonly LossInput[]): number[] {
+  const bits = (columns: readonly LossInput[]) =>
     columns.reduce((sum, column) => sum | (optional.includes(column) ? 1 << optional.indexOf(column) : 0), 0);
   const usual = bits(optional.filter((column) => column !== 'entropy' && !RARE.includes(column)));
   return [

@@ -194,6 +194,8 @@ describe('forms of a batch', () => {
             dtype: 'bfloat16',
           }),
           oldValues: (column) => Array.from(column),
+          logSumSqProb: (column) => Float64Array.from(column),
+          entropyOther: (column) => column,
           returns: (column) => Float64Array.from(column),
         };
         assertSameBits(
@@ -275,7 +277,7 @@ describe('forms of a batch', () => {
 
   it('columns in their native order, under every name', () => {
     const reader = new BatchReader(KeyMapper.get('verl'), { inputs: NAMES });
-    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy! });
+    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy!, answerMask: drawn.entropy! });
     const verl: Record<string, string> = {
       logprob: 'log_prob',
       oldLogprob: 'old_log_probs',
@@ -304,7 +306,7 @@ describe('forms of a batch', () => {
   it('every column that the declaration of a loss names', () => {
     const fn = new EveryColumnLossFn();
     assert.deepEqual(fn.reads.columns, NAMES);
-    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy! });
+    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy!, answerMask: drawn.entropy! });
     assertSameBits(
       fn.computeSync(batch, { grad: true }) as Computed,
       subject('policy', 'sft', {}).sync(batch) as Computed,

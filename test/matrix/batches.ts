@@ -51,7 +51,9 @@ export function batchesWithEnds(on: Tested): [string, RewardedBatch][] {
     const columns = ends === ENDS ? 1600 : 33_000;
     const rows = ends.length;
     const batch = on.draw({ ...SMALL, rows, columns, rowLengths: Array(rows).fill(columns) });
-    const made = ended.get(batch) ?? { ...batch, actionMask: maskWithEnds(batch, ends) };
+    const actionMask = maskWithEnds(batch, ends);
+    const attentionMask = actionMask.map((flag, i) => flag && batch.attentionMask![i]!);
+    const made = ended.get(batch) ?? { ...batch, actionMask, attentionMask };
     ended.set(batch, made);
     return [`masks that end early in rows of ${columns} tokens`, made];
   });

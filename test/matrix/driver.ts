@@ -306,13 +306,14 @@ export function describeUnmasked(place: Place): void {
 
 const SHAPES = [
   { shape: [0, 5] as const },
-  { shape: [2, 0] as const },
+  // Pairs have two rows, and those of TPO three.
+  { shape: [6, 0] as const },
   { shape: [0, 0] as const },
   { cuSeqlens: Int32Array.of(0) },
-  { cuSeqlens: Int32Array.of(0, 0, 0) },
+  { cuSeqlens: new Int32Array(7) },
 ];
 /** The losses that are not 0 without tokens: each pair has a margin of 0, and each row of FlowRL has a reward. */
-const NOT_ZERO = /dpo$|\/reward/;
+const NOT_ZERO = /(dpo|cpo|orpo|tpo|xpo|kto|bco|simpo)$|\/reward/;
 
 /** Asserts that batches without tokens give zeros and empty arrays, and no NaN. */
 export function describeEmpty(): void {
@@ -352,7 +353,9 @@ function emptyBatch(layout: object, rows: number, ofRow: number): Batch {
     ),
     actionMask: new Uint8Array(0),
     attentionMask: new Uint8Array(0),
-    sampleMask: new Uint8Array(rows),
+    ...Object.fromEntries(['sampleMask', 'label', 'chosen'].map((key) => [key, new Uint8Array(rows)])),
+    klLogprob: new Float32Array(0),
+    klRefLogprob: new Float32Array(0),
     expertMask: new Uint8Array(rows),
     groupIds: new Int32Array(rows),
     runIds: new Int32Array(rows),

@@ -12,6 +12,7 @@ import {
   logprobCases,
   papersCases,
   policyLossCases,
+  preferenceCases,
   type Tensor,
   trlCases,
   verlCases,
@@ -69,6 +70,8 @@ const ROUNDED = 'golden/trl/iw_opd/iw_opd/2/2x8/onpolicy/holes';
 /** The advantage functions of rewards per row, whose golden cases Trinity-RFT computed in float32. */
 const OF_ROW_REWARDS = ['grpo', 'step_wise_grpo', 'reinforce', 'opmd', 'asymre', 'rec'];
 
+const STATE = ['state/runningMean', 'state/runningCount'];
+
 const isPolicyLoss = (each: { kind?: string }): each is FrameworkLossCase => each.kind === 'policy_loss';
 
 function policyGolden(
@@ -106,6 +109,21 @@ export const golden: readonly Golden[] = [
     }),
   ),
   ...logprobCases.flatMap((each) => (each.kind === 'advantage' ? [] : [policyGolden(each, each.fn)])),
+  ...preferenceCases.map(({ expected, ...each }) => {
+    const { metrics, state, grad_entropy_other, ...others } = expected;
+    const after = state && {
+      'state/runningMean': state.running_mean,
+      'state/runningCount': state.running_count,
+    };
+    const all = {
+      ...others,
+      metrics: { ...metrics, ...after },
+      ...(grad_entropy_other && { grad_entropy: grad_entropy_other }),
+    };
+    // Cases of TRL's earlier version have no state.
+    const unreported = each.fn === 'trl/bco' && !state ? STATE : [];
+    return policyGolden({ ...each, expected: all }, each.fn, { unreported });
+  }),
   ...familyCases.map(({ id, kind, fn, args, inputs, expected }): Golden => {
     const { loss, metrics, grad_values, grad_rewards } = expected;
     const compared = Object.entries(metrics).filter(

@@ -191,7 +191,7 @@ export async function assertSlopes(family: Family, name: string, cases: readonly
       const batch = referenceBatch(inputs);
       compared += slopesAgree(formula, evaluate, args, batch, VARIABLES[family]);
       if (family === 'policy' && expected.tokens.gradEntropy !== 'zeros')
-        slopesAgree(formula, ofEntropy, args, batch, 'entropy');
+        slopesAgree(formula, ofEntropy, args, batch, batch.entropyOther ? 'entropyOther' : 'entropy');
     });
   // Batches of rewards have few elements.
   assert.ok(compared > (family === 'reward' ? 5 : 20), `only ${compared} elements lie away from kinks`);
@@ -214,7 +214,11 @@ export function assertReferenceMasks({ id, family, name, args, inputs }: Registe
   assert.deepEqual(of(cutRows(batch)), expected, `${id}, layout: packed`);
   const columns = Object.keys(batch).filter((key) => key !== 'rows' && key !== 'columns');
   const cases = {
-    masked: { ...batch, actionMask: new Uint8Array(batch.actionMask.length) },
+    masked: {
+      ...batch,
+      actionMask: new Uint8Array(batch.actionMask.length),
+      ...(batch.attentionMask && { attentionMask: new Uint8Array(batch.attentionMask.length) }),
+    },
     empty: { ...batch, rows: 0, ...Object.fromEntries(columns.map((key) => [key, []])) },
   };
   for (const [what, given] of Object.entries(cases)) {
@@ -253,7 +257,8 @@ export async function assertAgrees(
 }
 
 /** What a batch may lack of what a function can do without, and whether it has one advantage per row. */
-const kinds = fc.record({ isPerRow: fc.boolean(), lacks: fc.nat({ max: 7 }) });
+const kinds = fc.record({ isPerRow: fc.boolean(), lacks: fc.nat({ max: 31 }) });
+const OPTIONAL = ['old_logprob', 'entropy', 'rollout_logprob', 'token_weights', 'prob_desirable'] as const;
 
 function adapted(
   family: Family,
@@ -265,9 +270,8 @@ function adapted(
   const optional: readonly string[] =
     ofPolicy?.reads.optional ?? (family === 'kl' && KL_FN.create(name).usesOldLogprob ? ['old_logprob'] : []);
   const other: ReferenceBatch = { ...batch };
-  (['old_logprob', 'entropy', 'rollout_logprob'] as const).forEach((column, i) => {
-    if (optional.includes(column) && (lacks >> i) % 2)
-      delete other[camelCase(column) as 'oldLogprob' | 'entropy' | 'rolloutLogprob'];
+  OPTIONAL.forEach((column, i) => {
+    if (optional.includes(column) && (lacks >> i) % 2) delete other[camelCase(column) as 'oldLogprob'];
   });
   const declaration = POLICY_LOSS_FN.names().includes(name) && POLICY_LOSS_FN.get(name).declaration;
   const perRow = (ofPolicy && declaration && (declaration as PolicyLossDeclaration).perRow) || [];

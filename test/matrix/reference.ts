@@ -4,6 +4,7 @@ import type { Batch } from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import { referenceAdvantages } from '../reference/advantages.js';
 import type { Formula } from '../reference/batch.js';
+import { preferenceFormulas } from '../reference/families/preference.js';
 import { verlCorrections } from '../reference/frameworks/verl-corrections.js';
 import { type Args, formulas, type ReferenceBatch, referenceKl, standsOnEdge } from '../reference/index.js';
 import { reported } from '../reference/verl.js';
@@ -38,7 +39,11 @@ export interface Expected {
 
 /** The argument that multiplies the second term of a loss's gradient, which may cancel the first one. */
 const coefficientOf = (name: string): string | undefined =>
-  name === 'verl/dro' ? 'dro_beta' : name.startsWith('trl/') ? 'beta' : undefined;
+  name === 'verl/dro'
+    ? 'dro_beta'
+    : name.startsWith('trl/') && !(name in preferenceFormulas)
+      ? 'beta'
+      : undefined;
 
 export const formulaOf = (family: string, name: string): Formula | undefined =>
   isLossFamily(family) ? formulas[family][name] : undefined;

@@ -103,11 +103,12 @@ const drawLoss = (name: string, args: Args) => (spec: BatchSpec) =>
 export const LOSS = 'the loss';
 
 export function lossResult(computed: Computed): Result {
-  const { loss, metrics, gradEntropy, gradLogZ, gradRewards, halfGradEntropy, part } = computed;
+  const { loss, metrics, gradEntropy, gradLogZ, gradRewards, halfGradEntropy, part, state = {} } = computed;
+  const next = Object.entries(state).map(([option, value]) => [`state/${option}`, value]);
   const grad = computed.grad ?? computed.halfGrad;
   const tokens = { grad, gradEntropy: gradEntropy ?? halfGradEntropy };
   return {
-    numbers: { [LOSS]: loss, ...metrics },
+    numbers: { [LOSS]: loss, ...metrics, ...Object.fromEntries(next) },
     tokens: Object.fromEntries(Object.entries(tokens).filter(([, values]) => values)) as Result['tokens'],
     rows: { ...(gradLogZ && { gradLogZ }), ...(gradRewards && { grad: gradRewards }) },
     ...(part && { part }),

@@ -133,6 +133,7 @@ describe('sums over groups of rows', () => {
     actionMask: [1, 1, 1, 0, 1],
     groupIds: ['b', 'a', 'b', 'a', 'b'],
   } as const;
+  const pairs = { shape: [4, 1], logprob: [1, 2, 4, 16] } as const;
   const ofRows = (build: (symbols: ProgramSymbols) => ReturnType<ProgramSymbols['constant']>, from: Batch) =>
     valuesOf(build, from);
 
@@ -149,11 +150,11 @@ describe('sums over groups of rows', () => {
     );
   });
 
-  it('computes them in pairs, of which the last may lack a row', () => {
-    assert.deepEqual(
-      ofRows(({ lp, rowSum, pairSum, placeInPair }) => pairSum(rowSum(lp)).add(placeInPair.mul(100)), rows),
-      [3, 103, 4, 0, 16],
-    );
+  it('computes them in pairs, which alternate or have equal ids', () => {
+    const ofPair = ({ lp, rowSum, pairSum, placeInPair }: ProgramSymbols) =>
+      pairSum(rowSum(lp)).add(placeInPair.mul(100));
+    assert.deepEqual(ofRows(ofPair, pairs), [3, 103, 20, 120]);
+    assert.deepEqual(ofRows(ofPair, { ...pairs, pairIds: ['a', 'b', 'b', 'a'] }), [17, 6, 106, 117]);
   });
 
   it('gives each row the derivative of the losses of its group', () => {
@@ -173,7 +174,11 @@ describe('sums over groups of rows', () => {
     assert.throws(() => loss.computeSync(rows, { part: true }), isLossError('ERR_INVALID_OPTION', /part/));
     const ofPairs = lossOf(({ lp, rowSum, pairSum }) => ({ rowLoss: pairSum(rowSum(lp)) }));
     assert.equal(ofPairs.readsWholeBatch, false);
-    assert.equal(ofPairs.computeSync(lacking).loss, 3 + 3 + 4 + 16);
+    assert.equal(ofPairs.computeSync(pairs).loss, 3 + 3 + 20 + 20);
+    assert.throws(
+      () => ofPairs.computeSync(lacking),
+      isLossError('ERR_SHAPE_MISMATCH', /even number of rows/),
+    );
   });
 });
 

@@ -19,6 +19,8 @@ export const FLOAT_COLUMNS = [
   'oldValues',
   'returns',
   'tokenWeights',
+  'logSumSqProb',
+  'entropyOther',
 ] as const;
 
 export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[number], ArrayLike<number>>> {
@@ -46,12 +48,30 @@ export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[nu
   lossMaskSum?: ArrayLike<number>;
   /** One value per row: rows with the same id are the samples of one rollout. */
   rolloutIds?: ArrayLike<number | string>;
+  /** One flag per row: whether it is desirable. */
+  label?: ArrayLike<number>;
+  /** One value per row: the sum of refLogprob over the row. */
+  refLogps?: ArrayLike<number>;
+  /** One value per row: the probability that its prompt is one of a desirable row. */
+  probDesirable?: ArrayLike<number>;
+  /** One flag per row, or per pair: whether the first row of the pair is preferred. */
+  chosen?: ArrayLike<number>;
+  /** The columns of mismatched rows, which have a length of their own. */
+  klLogprob?: ArrayLike<number>;
+  klRefLogprob?: ArrayLike<number>;
+  klActionMask?: ArrayLike<number>;
+  /** One value per mismatched row. */
+  klRefLogps?: ArrayLike<number>;
   /** One flag per token that is 0 for padding. */
   attentionMask?: ArrayLike<number>;
   /** One value per row: rows with the same id belong to one group. */
   groupIds?: ArrayLike<number | string>;
   /** One key per token: clip_cov drops the candidates with the smallest keys. */
   clipCovKeys?: ArrayLike<number>;
+  /** One number per token: what trl/orpo makes of its masks. */
+  answerMask?: ArrayLike<number>;
+  /** One value per row, the same for all: the estimate that KTO losses otherwise compute. */
+  klEstimate?: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;
 }
@@ -83,6 +103,8 @@ export type Column =
   | 'oldValues'
   | 'returns'
   | 'tokenWeights'
+  | 'logSumSqProb'
+  | 'entropyOther'
   | 'rewards'
   | 'logZ';
 /** The columns with one value per row that are constants. */

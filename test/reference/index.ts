@@ -14,6 +14,7 @@ import {
 } from './batch.js';
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
+import { preferenceFormulas } from './families/preference.js';
 import { rewardFormulas } from './families/rewards.js';
 import { supervisedFormulas } from './families/supervised.js';
 import { valueFormulas } from './families/values.js';
@@ -27,7 +28,7 @@ import { verlFormulas } from './verl.js';
 export type { Args, ReferenceBatch, ReferenceResult, Written } from './batch.js';
 
 export type Evaluate = (args: Args, batch: ReferenceBatch, tape?: Tape) => ReferenceResult;
-export type Wrt = 'logprob' | 'entropy' | 'values' | 'rewards';
+export type Wrt = 'logprob' | 'entropy' | 'entropyOther' | 'values' | 'rewards';
 
 /** Returns the losses that a file exports, by registry name: `sftIs` becomes `sft_is`. */
 function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss> {
@@ -54,7 +55,13 @@ export const losses: Record<'policy' | 'kl', Record<string, Loss>> = {
     ...lossesOf(clipped),
     ...lossesOf(likelihood),
     ...lossesOf(mixed),
-    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...papersFormulas, ...supervisedFormulas }),
+    ...expressionLosses({
+      ...verlFormulas,
+      ...trlFormulas,
+      ...papersFormulas,
+      ...supervisedFormulas,
+      ...preferenceFormulas,
+    }),
   },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
 };
@@ -82,11 +89,17 @@ export function evaluator(formula: Formula, wrt: Wrt): Evaluate {
       loss: loss.item,
       metrics: values,
       grad: x.leaf(wrt).grad,
-      ...(wrt === 'logprob' && x.hasLeaf('entropy') ? { gradEntropy: x.leaf('entropy').grad } : {}),
+      ...gradOfOther(x, wrt),
       ...(batch.logZ && wrt === 'logprob' ? { gradLogZ: x.leaf('logZ').grad } : {}),
       magnitude: { loss: loss.magnitudes[0]!, metrics: magnitudes },
     };
   };
+}
+
+/** The gradient with respect to the further column of a policy loss: the entropies, or what takes their place. */
+function gradOfOther(x: Tokens, wrt: Wrt): { gradEntropy?: Float64Array } {
+  const column = (['entropy', 'entropyOther'] as const).find((name) => x.hasLeaf(name));
+  return wrt === 'logprob' && column ? { gradEntropy: x.leaf(column).grad } : {};
 }
 
 /** Returns the metrics' values and the sums of their terms' absolute values. */

@@ -34,6 +34,8 @@ export interface Computed {
   halfGrad?: HalfColumn;
   halfGradEntropy?: HalfColumn;
   part?: Float64Array;
+  /** The options for the next call, of a loss that has a state. */
+  state?: Record<string, number>;
 }
 /** Options of a call, in addition to its normalizer. By default, the gradients are computed. */
 export interface Wanted {

@@ -189,6 +189,7 @@ function drawValues(
   const { uniform, normal, integer } = generator(spec.seed + 0xc4171c);
   const perRow = <T>(value: (row: number) => T) => Array.from({ length: spec.rows }, (_, row) => value(row));
   const column = () => new Float64Array(spec.rows * columns);
+  const perToken = (value: () => number) => column().map(() => Math.fround(value()));
   const [values, oldValues, returns, attentionMask] = [column(), column(), column(), column()];
   const scale = spec.values === 'wide' ? 20 : 1;
   for (let row = 0; row < spec.rows; row++)
@@ -210,6 +211,15 @@ function drawValues(
     sampleMask: perRow(() => (uniform() < 0.8 ? 1 : 0)),
     margin: perRow((row) => margins[row - (row % 2)]!),
     lossMaskSum: perRow((row) => integer(1, 2 * lengthOf(row))),
+    tokenWeights: perToken(() => 2 * uniform()),
+    logSumSqProb: perToken(() => -2 * uniform()),
+    entropyOther: perToken(() => -3 * uniform()),
+    label: perRow(() => integer(0, 1)),
+    probDesirable: perRow(uniform),
+    chosen: perRow((row) => (margins[row - (row % 2)]! > 0 ? 1 : 0)),
+    klLogprob: perToken(() => -2 * uniform()),
+    klRefLogprob: perToken(() => -2.2 * uniform()),
+    klActionMask: perToken(() => (uniform() < 0.7 ? 1 : 0)),
     rolloutIds: perRow(() => integer(0, Math.floor(spec.rows / 2))),
   };
 }
@@ -487,13 +497,16 @@ export const OF_WEIGHTS: readonly string[] = ['tinker/cross_entropy', 'prime/ce'
  * sums over rows needs log-ratios that are not wide. Losses that read weights of tokens get them.
  */
 export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
-  if (OF_WEIGHTS.includes(name)) return { ...spec, weights: true };
-  if (spec.values === 'wide' && readsRowSums(name, args)) return { ...spec, values: 'moderate' };
+  if (OF_WEIGHTS.includes(name) && !spec.weights) return fitting(name, args, { ...spec, weights: true });
+  if (spec.values === 'wide' && readsRowSums(name, args))
+    return fitting(name, args, { ...spec, values: 'moderate' });
   if (!readsPairs(name) || args.pairwise === false) return spec;
-  const rowLengths = spec.rowLengths?.slice(0, spec.rows - (spec.rows % 2));
+  const size = name === 'trl/tpo' && args.tpo_alpha !== 0 ? 3 : 2;
+  const rest = spec.rows % size;
+  const rowLengths = spec.rowLengths?.slice(0, spec.rows - rest);
   return {
     ...spec,
-    rows: spec.rows + (rowLengths ? -(spec.rows % 2) : spec.rows % 2),
+    rows: spec.rows + (rowLengths ? -rest : (size - rest) % size),
     ...(rowLengths ? { rowLengths } : {}),
   };
 }

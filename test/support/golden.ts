@@ -73,6 +73,18 @@ export interface FrameworkLossCase extends Case {
     grad_entropy?: Tensor;
   };
 }
+/** A case of a preference loss. The state is that after the call. */
+export interface PreferenceCase extends Case {
+  kind: 'preference_loss';
+  args: Record<string, unknown>;
+  expected: {
+    loss: number;
+    metrics: Record<string, number>;
+    grad_logprob: Tensor;
+    grad_entropy_other?: Tensor;
+    state?: { running_mean: number; running_count: number };
+  };
+}
 /** A case of a loss of values or of rewards. */
 export interface FamilyCase extends Case {
   kind: 'value_loss' | 'reward_loss';
@@ -123,8 +135,7 @@ export const klLossCases = read<KlLossCase>('kl_loss');
 export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
 
 export const expressionCases = read<ExpressionCase>('frameworks/expressions');
-/** Preference losses have no reference yet. */
-export const trlCases = read<FrameworkLossCase | (Case & { kind: 'preference_loss' })>('frameworks/trl');
+export const trlCases = read<FrameworkLossCase | (PreferenceCase & { trainer: string })>('frameworks/trl');
 export const papersCases = read<FrameworkLossCase>('frameworks/papers');
 export const logitsCases = read<LogitsGoldenCase>('frameworks/logits');
 export const verlCases = read<FrameworkCase>('frameworks/verl');
@@ -137,6 +148,21 @@ export const logprobCases = read<
       expected: Pick<AdvantageCase['expected'], 'advantages' | 'metrics'> & { returns?: Tensor };
     })
 >('families/sft-logprobs');
+/** The cases of all preference losses, under the losses' registry names. */
+export const preferenceCases: PreferenceCase[] = [
+  ...trlCases.flatMap((each) =>
+    each.kind === 'preference_loss' && each.trainer !== 'reward'
+      ? [
+          {
+            ...each,
+            fn: `trl/${each.trainer}`,
+            args: each.trainer === 'kto' ? { ...each.args, loss_type: each.fn } : each.args,
+          },
+        ]
+      : [],
+  ),
+  ...read<PreferenceCase>('families/preference'),
+];
 /** The cases of all advantage functions, under the functions' registry names. */
 export const advantageCases: AdvantageCase[] = [
   ...read<AdvantageCase>('advantage'),

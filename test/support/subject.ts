@@ -36,7 +36,16 @@ export interface Subject {
 }
 
 /** The losses that read inputs that stay in host memory. */
-export const HOST_ONLY: readonly string[] = ['slime/value', 'miles/value', 'easyr1/value'];
+export const HOST_ONLY: readonly string[] = [
+  'slime/value',
+  'miles/value',
+  'easyr1/value',
+  'trl/kto',
+  'trl/orpo',
+  'trl/tpo',
+  'openrlhf/kto',
+  'llamafactory/kto',
+];
 
 export const LOSS_FAMILIES: readonly Family[] = ['policy', 'kl', 'entropy', 'value', 'reward'];
 export const isLossFamily = (family: string): family is Family => LOSS_FAMILIES.includes(family as Family);
@@ -78,8 +87,16 @@ export const ROW_COLUMNS = [
   'sampleMask',
   'margin',
   'lossMaskSum',
+  'label',
+  'refLogps',
+  'probDesirable',
+  'chosen',
+  'klRefLogps',
+  'klEstimate',
 ] as const;
-const FLAGS: readonly string[] = ['sampleMask'];
+const FLAGS: readonly string[] = ['sampleMask', 'label', 'chosen'];
+/** The columns of mismatched rows, which are never packed. */
+const OTHER_ROWS = ['klLogprob', 'klRefLogprob'] as const;
 
 /** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
@@ -99,10 +116,13 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
     const column = batch[name];
     if (column) columns[name] = new Float32Array(layout(column));
   }
-  if (batch.clipCovKeys) columns.clipCovKeys = Float32Array.from(layout(batch.clipCovKeys));
+  for (const name of ['clipCovKeys', 'answerMask'] as const)
+    if (batch[name]) columns[name] = Float32Array.from(layout(batch[name]));
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
   for (const name of ROW_COLUMNS)
     if (batch[name]) columns[name] = (FLAGS.includes(name) ? Uint8Array : Float64Array).from(batch[name]);
+  for (const name of OTHER_ROWS) if (batch[name]) columns[name] = Float32Array.from(batch[name]);
+  if (batch.klActionMask) columns.klActionMask = Uint8Array.from(batch.klActionMask);
   if (batch.attentionMask) columns.attentionMask = Uint8Array.from(layout(batch.attentionMask));
   if (batch.rolloutIds) columns.rolloutIds = Array.from(batch.rolloutIds);
   if (batch.groupIds) columns.groupIds = Array.from(batch.groupIds);

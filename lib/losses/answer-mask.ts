@@ -1,0 +1,32 @@
+// The masks of ORPO, whose log-likelihood counts more tokens than its odds do.
+import type { Steps } from '../base/steps.js';
+import { inSlices } from '../base/steps.js';
+import { type Batch, find } from '../batch/batch.js';
+import { readMask } from '../batch/convert.js';
+import type { KeyMapper } from '../batch/key-mapper.js';
+import { readLayout } from '../batch/layout.js';
+import { nestedIn, readActionMask } from '../batch/reader.js';
+
+/**
+ * Returns a batch in which the tokens of both masks count. Its answer_mask is 0 for those of attention_mask only, 2 for those
+ * of action_mask only, and 1 for those of both. A batch without attention_mask stays as it is.
+ * @throws LossError `ERR_INVALID_INPUT`, `ERR_SHAPE_MISMATCH`
+ */
+export function* withAnswerMask(batch: Batch, mapper: KeyMapper): Steps<Batch> {
+  const attention = find(batch, mapper.keys('attention_mask'));
+  if (!attention) return batch;
+  const nested = find(batch, mapper.keys('logprob'))?.value ?? nestedIn(batch, mapper);
+  const layout = yield* readLayout(batch, nested);
+  const answers = yield* readActionMask(batch, mapper, layout);
+  const given = yield* readMask(attention.key, attention.value, layout, 'token');
+  const mask = new Uint8Array(layout.tokens);
+  const kinds = new Float32Array(layout.tokens);
+  yield* inSlices(layout.tokens, (begin, end) => {
+    for (let i = begin; i < end; i++) {
+      kinds[i] = answers[i] ? (given[i] ? 1 : 2) : 0;
+      mask[i] = answers[i] || given[i] ? 1 : 0;
+    }
+  });
+  const others = Object.entries(batch).filter(([key]) => !mapper.keys('action_mask').includes(key));
+  return { ...Object.fromEntries(others), action_mask: mask, answer_mask: kinds } as Batch;
+}
