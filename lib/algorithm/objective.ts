@@ -476,7 +476,9 @@ export class Objective {
 // this option and its own arguments do not set it.
 function policyLossArgs(config: ObjectiveFunctions): FunctionArgs {
   const args = config.policy_loss_fn_args ?? {};
-  const aggregates = 'loss_agg_mode' in POLICY_LOSS_FN.get(config.policy_loss_fn).defaultArgs();
+  const cls = POLICY_LOSS_FN.get(config.policy_loss_fn);
+  const aggregates =
+    'loss_agg_mode' in cls.defaultArgs() || cls.declaration?.options.lossAggMode !== undefined;
   if (config.loss_agg_mode === undefined || !aggregates || names(args, 'loss_agg_mode')) return args;
   return { ...args, loss_agg_mode: config.loss_agg_mode };
 }

@@ -2,7 +2,7 @@
 // a reward model's rewards. column-loss.ts makes the subclasses.
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { FunctionDeclaration } from '../base/declaration.js';
-import type { TrinityArgs } from '../base/options.js';
+import type { LossAggMode, TrinityArgs } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
@@ -41,6 +41,8 @@ export interface ColumnLossPrograms {
   readonly attended?: LossProgram | undefined;
   /** The input that the loss reads in place of group_ids. */
   readonly groups?: InputName | undefined;
+  /** How the losses of the tokens become one number; 'token-sum' if absent. */
+  readonly aggregation?: LossAggMode | undefined;
 }
 
 type Asked = Pick<Requests, 'grad' | 'part'>;
@@ -77,7 +79,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     variable: Exclude<Variable, 'logprob'>,
     backend: string,
     { name }: FunctionDeclaration,
-    { program, attended, groups }: ColumnLossPrograms,
+    { program, attended, groups, aggregation = 'token-sum' }: ColumnLossPrograms,
   ) {
     const ofRows = variable === 'rewards';
     const inputs = (of: LossProgram): InputName[] => {
@@ -91,9 +93,9 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     const reader = new BatchReader(mapper, { ...reads, inputs: [...inputs(program), ...mask] });
     const key = ofRows ? 'gradRewards' : 'gradValues';
     this.backend = backend;
-    this.readsPairs = ofRows;
-    this.readsRowLength = program.readsRowLength;
-    this.spec = specOf(program);
+    this.readsPairs = program.readsPairs;
+    this.readsRowLength = program.readsRowLength || aggregation === 'seq-mean-token-sum-norm';
+    this.spec = specOf(program, aggregation);
     this.#name = name;
     this.#mapper = mapper;
     this.#selectKeys = Object.freeze(keys.slice(1).map((input) => mapper.fromTrinity(input)));
@@ -104,7 +106,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
       inputs: ofRows ? ['rewards'] : mask,
     });
     this.#attended = attended && {
-      evaluator: new Evaluator(specOf(attended), reader, key),
+      evaluator: new Evaluator(specOf(attended, aggregation), reader, key),
       inputs: inputs(attended),
     };
   }
@@ -205,8 +207,8 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   }
 }
 
-function specOf(program: LossProgram): NativeFunctionSpec {
-  return { policyLoss: { program, metrics: program.metrics, aggregation: 'token-sum' } };
+function specOf(program: LossProgram, aggregation: LossAggMode): NativeFunctionSpec {
+  return { policyLoss: { program, metrics: program.metrics, aggregation } };
 }
 
 /**

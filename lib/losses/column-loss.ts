@@ -12,7 +12,13 @@ import {
   nodesOf,
   programOf,
 } from '../program/loss-program.js';
-import { type ColumnLossFn, type ColumnLossOptions, RewardLossFn, ValueLossFn } from './column-loss-fn.js';
+import {
+  type ColumnLossFn,
+  type ColumnLossOptions,
+  type ColumnLossPrograms,
+  RewardLossFn,
+  ValueLossFn,
+} from './column-loss-fn.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
 /** What is said about a loss, with its formula. */
@@ -36,21 +42,39 @@ type Options = Readonly<Record<string, AnyOption>>;
 export function valueLoss<const N extends string, const O extends Options, const M extends MetricSchema>(
   statement: ColumnLossStatement<N, O, M>,
 ): ClassOf<ValueLossFn<MetricValues<M>>, N, O> {
-  return columnLoss('values', ValueLossFn, statement) as never;
+  return columnLoss('values', statement) as never;
 }
 
 /** Makes a class of losses of reward models: `export class X extends rewardLoss({ … }) {}`. */
 export function rewardLoss<const N extends string, const O extends Options, const M extends MetricSchema>(
   statement: ColumnLossStatement<N, O, M>,
 ): ClassOf<RewardLossFn<MetricValues<M>>, N, O> {
-  return columnLoss('rewards', RewardLossFn, statement) as never;
+  return columnLoss('rewards', statement) as never;
 }
 
 type Arguments = ConstructorParameters<typeof ColumnLossFn>;
+type ColumnVariable = Exclude<Variable, 'logprob'>;
+
+/**
+ * Makes a subclass of ValueLossFn or RewardLossFn from a declaration.
+ * @param programs returns the compiled forms for the checked options.
+ */
+export function columnLossClass(
+  variable: ColumnVariable,
+  declaration: FunctionDeclaration,
+  programs: (options: Readonly<Record<string, unknown>>) => ColumnLossPrograms,
+) {
+  const Base: abstract new (...args: Arguments) => object =
+    variable === 'values' ? ValueLossFn : RewardLossFn;
+  return classOf<Arguments>(Base, declaration, (owner, given) => {
+    const backend = backendOf(given);
+    const options = readOptions(owner, declaration.options, given);
+    return [variable, backend, declaration, located(owner, () => programs(options))];
+  });
+}
 
 function columnLoss<N extends string, O, M extends MetricSchema>(
-  variable: Exclude<Variable, 'logprob'>,
-  Base: abstract new (...args: Arguments) => object,
+  variable: ColumnVariable,
   { formula, attended, groups, ...declaration }: ColumnLossStatement<N, O, M>,
 ): unknown {
   const declared = declaration as unknown as FunctionDeclaration;
@@ -58,11 +82,9 @@ function columnLoss<N extends string, O, M extends MetricSchema>(
     const graph = new Graph(undefined, variable);
     return programOf(nodesOf(declaration.name, graph, build(programSymbolsOf(graph))));
   };
-  return classOf<Arguments>(Base, declared, (owner, given) => {
-    const backend = backendOf(given);
-    const options = readOptions(owner, declared.options, given) as CheckedOptions<O>;
-    const program = located(owner, () => programFrom((symbols) => formula(symbols, options)));
-    const over = attended && programFrom((symbols) => ({ metrics: attended(symbols) }));
-    return [variable, backend, declared, { program, attended: over, groups }];
-  });
+  return columnLossClass(variable, declared, (options) => ({
+    program: programFrom((symbols) => formula(symbols, options as CheckedOptions<O>)),
+    attended: attended && programFrom((symbols) => ({ metrics: attended(symbols) })),
+    groups,
+  }));
 }

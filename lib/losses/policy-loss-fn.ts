@@ -137,6 +137,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   /** @internal Whether the loss has a gradient with respect to the entropies. */
   readonly dependsOnEntropy: boolean;
   readonly #forms: PolicyLossVariant['forms'];
+  // The name of a loss whose program compares the rows of pairs.
+  readonly #pairing: string | undefined;
   readonly #frozen: (column: ColumnName) => PolicyLossFn<object> | undefined;
   readonly #selectKeys: readonly string[];
   /** @internal The correction that the options `correction` and `masks` ask for. */
@@ -190,7 +192,8 @@ export abstract class PolicyLossFn<M = Metrics> {
       const variant = frozen?.(column);
       return variant && new FrozenLossFn(backend, declaration, options, variant, undefined);
     };
-    this.readsPairs = declaration.pairs === true;
+    this.#pairing = program?.readsPairs ? declaration.name : undefined;
+    this.readsPairs = declaration.pairs === true || this.#pairing !== undefined;
     this.correction = correction;
     const rowColumns = [...new Set([...(program?.rowColumns ?? []), ...(correction?.rowColumns ?? [])])];
     this.reads = {
@@ -382,8 +385,10 @@ export abstract class PolicyLossFn<M = Metrics> {
    * Returns the numbers that a native call needs in addition to the batch's arrays, such as MIX's mu. Subclasses
    * override it. This version returns no numbers.
    * @internal
+   * @throws LossError `ERR_SHAPE_MISMATCH` if the loss compares pairs of rows and the number of rows is odd.
    */
-  coefficients(_input: Input, _normalizer: Normalizer | undefined): Coefficients {
+  coefficients(input: Input, _normalizer: Normalizer | undefined): Coefficients {
+    if (this.#pairing !== undefined) checkPairs(input, this.#pairing);
     return NO_COEFFICIENTS;
   }
 }

@@ -25,10 +25,9 @@ interface Pair {
 }
 
 // The chosen row stands for its pair.
-function pairOf({ rewards, placeInPair, pairSum, select }: ProgramSymbols): Pair {
+function pairOf({ rewards, placeInPair, select, ...ofPair }: ProgramSymbols): Pair {
   const isChosen = placeInPair.eq(0);
-  const chosen = pairSum(select(isChosen, rewards, 0));
-  const rejected = pairSum(select(isChosen, 0, rewards));
+  const [chosen, rejected] = [ofPair.chosen(rewards), ofPair.rejected(rewards)];
   return {
     chosen,
     rejected,

@@ -34,6 +34,8 @@ export interface CompiledLoss {
    * cannot be computed in parts. Metrics of the batch do not matter: they are left out of the results of parts.
    */
   readonly readsWholeBatch: boolean;
+  /** Whether the programs compare the rows of pairs, which must stay in the same part of a batch. */
+  readonly readsPairs: boolean;
   /** Whether the programs read the length of the rows, which includes masked tokens. */
   readonly readsRowLength: boolean;
   /** Whether the loss has a gradient with respect to the entropies. */
@@ -63,6 +65,7 @@ const MAX_VALUES = 256;
 const MAX_SCANNED = 16;
 const MAX_BATCH_SEGMENTS = 60;
 const MAX_GATHERED = 4;
+const MAX_COLUMNS = 9;
 
 /**
  * Compiles a loss and its metrics.
@@ -86,22 +89,28 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
   const withoutGrad = encode(withMetrics, metrics, allRows, precise);
   const withGrad = encode(allUses, metrics, allRows, precise);
   const { ofTokens } = graph.variables;
-  const read = reachable([...operandsOf(Object.values(allUses).flat()), ...(ofTokens ? [ofTokens] : [])]);
+  const computed = reachable(operandsOf(Object.values(allUses).flat()));
+  checkSize('columns', computed.filter(isColumn).length, MAX_COLUMNS);
+  const read = reachable([...computed, ...(ofTokens ? [ofTokens] : [])]);
+  const columns = COLUMNS.filter((_, i) => read.some((node) => isColumn(node) && node.value === i));
   return {
     withGrad: withGrad.program,
     withoutGrad: withoutGrad.program,
-    columns: COLUMNS.filter((_, i) =>
-      read.some(({ op, value }) => (op === 'column' || op === 'column_of_row') && value === i),
-    ),
+    columns,
     rowColumns: ROW_DATA.filter((name, i) =>
       read.some(({ op, value }) =>
         name === 'group_ids' ? readsGroups(op) : op === 'row_column' && value === i,
       ),
     ),
     readsWholeBatch: withGrad.readsWholeBatch,
+    readsPairs: read.some((node) => node.op === 'pair_sum' || node === graph.placeInPair()),
     readsRowLength: read.includes(graph.batchInput('row_length')),
     dependsOnEntropy: allUses.tokens.some(({ op }) => op === 'grad_entropy'),
   };
+}
+
+function isColumn({ op }: Node): boolean {
+  return op === 'column' || op === 'column_of_row';
 }
 
 // What a program outputs for tokens, for rows and for the batch.

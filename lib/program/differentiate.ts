@@ -12,7 +12,6 @@ import {
   type Level,
   type Node,
   type Op,
-  type ReductionOp,
   reachable,
 } from './node.js';
 import { tangentOf } from './tangents.js';
@@ -64,7 +63,8 @@ class Differentiation {
     const transposed = TRANSPOSED[value.op];
     if (transposed) {
       const [x, ...decay] = value.operands as [Node, ...Node[]];
-      this.#spread(x, isScan(value.op) ? 'token' : 'row', this.#graph.apply(transposed, adjoint, ...decay));
+      const ofOperand = this.#graph.apply(transposed, adjoint, ...decay);
+      this.#spread(x, isScan(value.op) ? 'token' : 'row', ofOperand, this.#attaining(value));
     } else if (isReduction(value)) {
       const level = isRowReduction(value.op) ? 'token' : 'row';
       this.#spread(value.operands[0]!, level, adjoint, this.#attaining(value));
@@ -129,18 +129,21 @@ function isReduction({ op }: Node): boolean {
   return isRowReduction(op) || isBatchReduction(op);
 }
 
-// The linear operations that turn the adjoints of a scan, or of a sum over groups, into those of its operand.
+// The linear operations that turn the adjoints of a scan, or of a reduction over groups, into those of its operand. Only one
+// row of a group has that of a maximum.
 const TRANSPOSED: Partial<Record<Node['op'], Op>> = {
   prefix_sum: 'suffix_sum',
   suffix_sum: 'prefix_sum',
   turn_sum: 'turn_sum',
   group_sum: 'group_sum',
+  group_max: 'group_sum',
   pair_sum: 'pair_sum',
 };
 
-const POSITIONS: Partial<Record<Node['op'], ReductionOp>> = {
+const POSITIONS: Partial<Record<Node['op'], Op>> = {
   row_min: 'row_arg_min',
   row_max: 'row_arg_max',
   rows_min: 'rows_arg_min',
   rows_max: 'rows_arg_max',
+  group_max: 'group_arg_max',
 };

@@ -141,6 +141,14 @@ export class Graph implements NodeFactory {
     return this.#rowInput('place_in_pair');
   }
 
+  /** Returns the value that the chosen or the rejected row of the row's pair has. The chosen row is the first one. */
+  ofPair(which: 'chosen' | 'rejected', a: Node): Node {
+    const zero = this.constant(0);
+    const isFirst = this.apply('eq', this.placeInPair(), zero);
+    const ofOneRow = which === 'chosen' ? this.select(isFirst, a, zero) : this.select(isFirst, zero, a);
+    return this.apply('pair_sum', ofOneRow);
+  }
+
   unary(op: UnaryOp, a: Node): Node {
     if (op === 'square') return this.apply('mul', a, a);
     if (op === 'not') return this.apply('sub', this.constant(1), this.#condition(a));
@@ -201,8 +209,41 @@ export class Graph implements NodeFactory {
   }
 
   /** Returns the value of the row's tokens with a rank, from 0 for the smallest, as a constant for the gradient. */
-  rowRank(a: Node, rank: Node): Node {
+  rowRanked(a: Node, rank: Node): Node {
     return this.apply('row_rank', this.apply('row_gather', a), rank);
+  }
+
+  /** Returns a quantile of the row's tokens, as a constant for the gradient; 0 for a row without tokens. */
+  rowQuantile(a: Node, share: Node): Node {
+    const constant = this.stopGradient(a);
+    return this.quantile((rank) => this.rowRanked(constant, rank), this.rowTokens(), share);
+  }
+
+  /**
+   * Returns a quantile of n values, with linear interpolation between the two nearest.
+   * @param ranked returns the value with a rank, from 0 for the smallest.
+   */
+  quantile(ranked: (rank: Node) => Node, n: Node, share: Node): Node {
+    const last = this.binary('sub', n, this.constant(1));
+    const rank = this.binary('max', this.binary('mul', last, share), this.constant(0));
+    const low = ranked(rank);
+    const step = this.binary('sub', ranked(this.binary('add', rank, this.constant(1))), low);
+    const fraction = this.binary('sub', rank, this.apply('floor', rank));
+    return this.binary('add', low, this.binary('mul', step, fraction));
+  }
+
+  /**
+   * Returns the rank of each token's value in its row, as a constant for the gradient. It is 0 for the smallest value, and
+   * equal values rank in the order of their tokens.
+   */
+  tokenRanks(a: Node): Node {
+    return this.apply('token_rank', this.stopGradient(a));
+  }
+
+  /** Returns the position of each token among the unmasked tokens of its row, from 0 on. */
+  tokenPositions(): Node {
+    const one = this.constant(1);
+    return this.binary('sub', this.apply('prefix_sum', one, one), one);
   }
 
   /** Returns 1 for the tokens up to a place in the batch, which rows_rank_at gives, and 0 for those after it. */
@@ -215,13 +256,23 @@ export class Graph implements NodeFactory {
     return this.apply('draw', seed);
   }
 
-  /**
-   * Reduces the values of the rows of each group. The sum counts each row as often as it counts in the loss. The maximum is
-   * a constant for the derivative.
-   */
-  reduceGroups(op: 'sum' | 'max', a: Node): Node {
-    if (op === 'max') return this.apply('group_max', this.stopGradient(a));
-    return this.apply('group_sum', this.apply('mul', this.rowRepeats(), a));
+  /** Reduces the values of the rows of each group. Sums and means count each row as often as it counts in the loss. */
+  reduceGroups(op: 'sum' | 'mean' | 'min' | 'max', a: Node): Node {
+    switch (op) {
+      case 'sum':
+        return this.apply('group_sum', this.apply('mul', this.rowRepeats(), a));
+      case 'mean':
+        return this.binary('div', this.reduceGroups('sum', a), this.groupSize());
+      case 'min':
+        return this.unary('neg', this.reduceGroups('max', this.unary('neg', a)));
+      case 'max':
+        return this.apply('group_max', a);
+    }
+  }
+
+  /** Returns the number of rows of the row's group. */
+  groupSize(): Node {
+    return this.reduceGroups('sum', this.constant(1));
   }
 
   apply(op: Op, ...operands: readonly Node[]): Node {
@@ -254,8 +305,9 @@ export class Graph implements NodeFactory {
     const { ofTokens, further, ofRows } = this.#variables;
     if (op === 'column') return [ofTokens, further].some((name) => name && name === COLUMNS[value]);
     if (op === 'row_column') return ofRows !== undefined && ROW_COLUMNS[value] === ofRows;
+    if (INACTIVE.has(op)) return false;
     if (isScan(op)) return operands[0]!.isActive;
-    return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
+    return operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
   }
 
   #rowInput(name: (typeof ROW_INPUTS)[number]): Node {
@@ -305,7 +357,7 @@ function levelOf(op: Node['op'], operands: readonly Node[]): Level {
 const INACTIVE = new Set<string>([
   ...['stop', 'sign', 'floor', 'lt', 'le', 'eq', 'is_row', 'row_gather', 'row_rank'],
   ...[...POSITION_OPS, ...BATCH_SELECTIONS],
-  ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max', 'group_max'],
+  ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max', 'group_arg_max', 'token_rank'],
 ]);
 
 function isCondition(op: Node['op'], operands: readonly Node[], value: number): boolean {

@@ -42,15 +42,15 @@ export const POSITION_OPS = ['is_at', 'is_up_to', 'draw'] as const;
 type PositionOp = (typeof POSITION_OPS)[number];
 export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCTIONS)[number];
 /**
- * The reductions from the rows of a group, or of a pair, to a value that all of them have. The sums have derivatives.
- * Each row counts once.
+ * The reductions from the rows of a group, or of a pair, to a value that all of them have. Each row counts once.
+ * group_arg_max gives the index of the first row that has the maximum.
  */
-export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'] as const;
+export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'group_arg_max', 'pair_sum'] as const;
 /**
- * The scans: values of tokens that depend on other tokens of the row. Their derivative is that of the first operand. The
- * second operand, the decay, is a constant for the derivative.
+ * The scans: values of tokens that depend on other tokens of the row. The derivative of a sum is that of the first operand.
+ * The second operand, the decay, is a constant for the derivative. So are ranks.
  */
-export const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum'] as const;
+export const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum', 'token_rank'] as const;
 
 /** An operation with operands. The names are those of NativeEngine.programOps, and 'stop' for stopGradient(). */
 export type Op =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/program_numbers.cuh"
+#include "program/select.h"
 
 namespace policy_loss::cuda {
 
@@ -110,6 +111,25 @@ __device__ __forceinline__ void sum_turns(const ScannedRow& row) {
     in_turn = all >> (kWarp - 1) != 0;
     return own;
   });
+}
+
+// Replaces the values with their ranks. Each lane compares its tokens with all tokens of the row. `ranks` has
+// room for one number per token.
+__device__ __forceinline__ void rank_tokens(const ScannedRow& row, float* ranks) {
+  for (int64_t at = threadIdx.x % kWarp; at < row.length; at += kWarp) {
+    const bool is_live = row.is_live(at);
+    const uint32_t key = is_live ? key_of(row.values[at]) : 0u;
+    unsigned rank = 0;
+    for (int64_t other = 0; is_live && other < row.length; ++other) {
+      if (!row.is_live(other)) continue;
+      const uint32_t other_key = key_of(row.values[other]);
+      rank += other_key < key || (other_key == key && other < at) ? 1u : 0u;
+    }
+    ranks[at] = static_cast<float>(rank);
+  }
+  __syncwarp();  // no lane reads the values any more
+  for (int64_t at = threadIdx.x % kWarp; at < row.length; at += kWarp) row.values[at] = ranks[at];
+  __syncwarp();
 }
 
 __device__ __forceinline__ void scan(Op op, double decay, const ScannedRow& row) {

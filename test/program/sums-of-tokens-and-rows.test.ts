@@ -149,10 +149,31 @@ describe('sums over groups of rows', () => {
     );
   });
 
-  it('computes them in pairs, of which the last may lack a row', () => {
+  const pairs = { shape: [6, 1], logprob: [1, 2, 4, 8, 16, 32], actionMask: [1, 1, 1, 0, 1, 1] } as const;
+
+  it('computes them in pairs', () => {
     assert.deepEqual(
-      ofRows(({ lp, rowSum, pairSum, placeInPair }) => pairSum(rowSum(lp)).add(placeInPair.mul(100)), rows),
-      [3, 103, 4, 0, 16],
+      ofRows(({ lp, rowSum, pairSum, placeInPair }) => pairSum(rowSum(lp)).add(placeInPair.mul(100)), pairs),
+      [3, 103, 4, 0, 48, 148],
+    );
+    const ofPair = ({ lp, rowSum, chosen, rejected }: ProgramSymbols) =>
+      chosen(rowSum(lp))
+        .mul(100)
+        .add(rejected(rowSum(lp)));
+    assert.deepEqual(ofRows(ofPair, pairs), [102, 102, 400, 0, 1632, 1632]);
+  });
+
+  it('gives the first row with an extreme the derivatives of its group', () => {
+    const equal = { ...rows, logprob: [4, 2, 4, 8, 3], groupIds: ['b', 'a', 'b', 'a', 'b'] };
+    const gradOf = (build: (symbols: ProgramSymbols) => ReturnType<ProgramSymbols['constant']>) =>
+      Array.from(lossOf((symbols) => ({ rowLoss: build(symbols) })).computeSync(equal, { grad: true }).grad!);
+    assert.deepEqual(
+      gradOf(({ lp, rowSum, groupMax }) => groupMax(rowSum(lp)).mul(rowSum(lp))),
+      [11 + 4, 2 * 2, 4, 0, 4],
+    );
+    assert.deepEqual(
+      gradOf(({ lp, rowSum, groupMin }) => groupMin(rowSum(lp)).mul(rowSum(lp))),
+      [3, 2 * 2, 3, 0, 11 + 3],
     );
   });
 
@@ -172,8 +193,12 @@ describe('sums over groups of rows', () => {
     );
     assert.throws(() => loss.computeSync(rows, { part: true }), isLossError('ERR_INVALID_OPTION', /part/));
     const ofPairs = lossOf(({ lp, rowSum, pairSum }) => ({ rowLoss: pairSum(rowSum(lp)) }));
-    assert.equal(ofPairs.readsWholeBatch, false);
-    assert.equal(ofPairs.computeSync(lacking).loss, 3 + 3 + 4 + 16);
+    assert.deepEqual([ofPairs.readsWholeBatch, ofPairs.readsPairs], [false, true]);
+    assert.equal(ofPairs.computeSync(pairs).loss, 3 + 3 + 4 + 48 + 48);
+    assert.throws(
+      () => ofPairs.computeSync(lacking),
+      isLossError('ERR_SHAPE_MISMATCH', /an even number of rows/),
+    );
   });
 });
 
@@ -232,7 +257,7 @@ describe('programs with sums along a row and over groups', () => {
   });
 
   it('read a sum over groups only after a batch segment', () => {
-    for (const op of ['group_sum', 'group_max', 'pair_sum']) {
+    for (const op of ['group_sum', 'group_max', 'group_arg_max', 'pair_sum']) {
       const reduce: Instruction = [op, 0, CONSTANT];
       const output: Instruction = ['loss', 0, CONSTANT, ROW_VALUE];
       create(['row'], reduce, ['batch'], ['tokens'], output);
