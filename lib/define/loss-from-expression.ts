@@ -114,8 +114,11 @@ export function expressionLoss<
       metrics: Object.fromEntries(metrics),
       loss: text,
     });
-    const corrections = { ...(correction && { correction }), ...(masks && { masks }) };
-    return new Loss({ backend, ...corrections }) as never;
+    // Only policy losses have these options.
+    const corrections = Object.entries({ correction, masks }).filter(
+      ([, x]) => x !== undefined && x !== null,
+    );
+    return new Loss({ backend, ...Object.fromEntries(corrections) }) as never;
   }, 'ERR_INVALID_OPTION');
 }
 
