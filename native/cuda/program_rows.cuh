@@ -227,7 +227,7 @@ __device__ __forceinline__ void scan_row(const ProgramPass& pass, const Segment&
                              layout.length(row)};
     const double decay = x.operands > 1 ? RowOperands{pass, row}(x.operand[1]) : 0.0;
     if (x.op == Op::k_token_rank)
-      rank_tokens(scanned, pass.ranks + layout.begin(row));
+      rank_tokens(scanned, pass.sorted + layout.begin(row), pass.sorted + pass.tokens + layout.begin(row));
     else
       scan(x.op, decay, scanned);
   }

@@ -113,22 +113,41 @@ __device__ __forceinline__ void sum_turns(const ScannedRow& row) {
   });
 }
 
-// Replaces the values with their ranks. Each lane compares its tokens with all tokens of the row. `ranks` has
-// room for one number per token.
-__device__ __forceinline__ void rank_tokens(const ScannedRow& row, float* ranks) {
-  for (int64_t at = threadIdx.x % kWarp; at < row.length; at += kWarp) {
-    const bool is_live = row.is_live(at);
-    const uint32_t key = is_live ? key_of(row.values[at]) : 0u;
-    unsigned rank = 0;
-    for (int64_t other = 0; is_live && other < row.length; ++other) {
-      if (!row.is_live(other)) continue;
-      const uint32_t other_key = key_of(row.values[other]);
-      rank += other_key < key || (other_key == key && other < at) ? 1u : 0u;
-    }
-    ranks[at] = static_cast<float>(rank);
+// Replaces the values with their ranks. The unmasked tokens are sorted by one bit of their keys after another,
+// from the lowest on, and equal bits keep the order. `from` and `to` have room for one position per token.
+__device__ __forceinline__ void rank_tokens(const ScannedRow& row, unsigned* from, unsigned* to) {
+  constexpr int kBits = 32;
+  static_assert(kBits % 2 == 0, "the last round writes to the array from which the first one reads");
+  const unsigned lane = threadIdx.x % kWarp, lanes_before = (1u << lane) - 1u;
+  int64_t count = 0;
+  for (int64_t first = 0; first < row.length; first += kWarp) {
+    const bool is_live = row.is_live(first + lane);
+    const unsigned live = __ballot_sync(kAllLanes, is_live);
+    if (is_live) from[count + __popc(live & lanes_before)] = static_cast<unsigned>(first + lane);
+    count += __popc(live);
   }
-  __syncwarp();  // no lane reads the values any more
-  for (int64_t at = threadIdx.x % kWarp; at < row.length; at += kWarp) row.values[at] = ranks[at];
+  for (int bit = 0; bit < kBits; ++bit) {
+    __syncwarp();  // a lane reads positions that other lanes stored
+    const auto has_bit = [&](int64_t at) { return (key_of(row.values[from[at]]) >> bit & 1u) != 0; };
+    int64_t next_zero = 0, next_one = 0;
+    for (int64_t first = 0; first < count; first += kWarp)
+      next_one += __popc(__ballot_sync(kAllLanes, first + lane < count && !has_bit(first + lane)));
+    for (int64_t first = 0; first < count; first += kWarp) {
+      const bool exists = first + lane < count, is_one = exists && has_bit(first + lane);
+      const unsigned ones = __ballot_sync(kAllLanes, is_one);
+      const unsigned zeros = __ballot_sync(kAllLanes, exists && !is_one);
+      const int64_t at =
+          is_one ? next_one + __popc(ones & lanes_before) : next_zero + __popc(zeros & lanes_before);
+      if (exists) to[at] = from[first + lane];
+      next_one += __popc(ones);
+      next_zero += __popc(zeros);
+    }
+    unsigned* const sorted = to;
+    to = from;
+    from = sorted;
+  }
+  __syncwarp();
+  for (int64_t rank = lane; rank < count; rank += kWarp) row.values[from[rank]] = static_cast<float>(rank);
   __syncwarp();
 }
 

@@ -88,10 +88,11 @@ const SumLoss = policyLoss({
   numerics: { range: 'any', outside: 'none' },
   reads: ['logprob', 'old_logprob', 'action_mask'],
   metrics: { mean: { unit: 'x' }, sum: { unit: 'x', when: 'in one call' } },
-  formula: ({ lp, old, rowSum, rowMean, rowMin, rowMax, rowsSum, exp }) => {
+  formula: ({ lp, old, t, rowSum, rowMean, rowMin, rowMax, rowRank, rowQuantile, rowsSum, exp }) => {
     const sum = rowSum(exp(old.mul(8)));
+    const ofTokens = rowRank(old).add(t).mul(lp.le(rowQuantile(old, 0.3)));
     return {
-      loss: lp.mul(sum).add(rowMax(lp.sub(old)).mul(rowMin(old))),
+      loss: lp.mul(sum.add(ofTokens)).add(rowMax(lp.sub(old)).mul(rowMin(old))),
       metrics: { mean: { row: rowMean(lp.sub(old)) }, sum: { batch: rowsSum(sum.sub(1)) } },
     };
   },

@@ -28,11 +28,13 @@ import { assertNumber, assertSameArray } from '../support/tolerance.js';
 const DEVICE = 0;
 /** The columns of the drawn batches. The last one stands for the old entropies. */
 const COLUMNS = [...FLOAT_COLUMNS, 'entropy'] as const;
+/** A program reads at most so many columns. */
+const MOST_COLUMNS = 9;
 /** The column's index in NativeColumns. */
 const ADVANTAGES = 3;
 /** The kind of operands that are numbers per row. */
 const ROW_COLUMN = 7;
-const GROUP_OPS = ['group_sum', 'group_max'].map((name) => native.programOps.indexOf(name));
+const GROUP_OPS = ['group_sum', 'group_max', 'group_arg_max'].map((name) => native.programOps.indexOf(name));
 const DTYPES = ['float32', 'float16', 'bfloat16'];
 
 interface Shape {
@@ -131,7 +133,7 @@ function nextInGroup(groups: readonly number[]): Float64Array {
 function draw(shape: Shape, seed: number): Drawn {
   const { integer } = generator(seed + 0x5eed);
   const batch = drawBatch(shape, seed);
-  const { program, metrics } = drawPrograms(native.programOps, FLOAT_COLUMNS.length, seed);
+  const { program, metrics } = drawPrograms(native.programOps, MOST_COLUMNS, seed);
   const aggregation = LOSS_AGG_MODES[integer(0, LOSS_AGG_MODES.length - 1)]!;
   const kl = { name: ['k1', 'k2', 'low_var_kl+', 'corrected_k3'][integer(0, 3)]!, aggregation };
   const fn = native.createFunction({
