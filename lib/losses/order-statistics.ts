@@ -10,11 +10,7 @@ import type { Node } from '../program/node.js';
  * Returns a quantile of n values, with linear interpolation between the two nearest.
  * @param ranked returns the value with a rank, from 0 for the smallest.
  */
-export function quantile(
-  ranked: (rank: Expression) => Expression,
-  n: Expression,
-  share: number,
-): Expression {
+export function quantile(ranked: (rank: Expression) => Expression, n: Expression, share: number): Expression {
   const { graph } = n;
   const ofRank = (rank: Node) => ranked(new Expression(graph, rank)).node;
   return new Expression(graph, graph.quantile(ofRank, n.node, graph.constant(share)));

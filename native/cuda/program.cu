@@ -72,8 +72,7 @@ ProgramEvaluation::ProgramEvaluation(Context& context, const Request& request, c
                               (batch.tokens / kSumTokens + batch.view.layout.rows) *
                               static_cast<int64_t>(sizeof(Partial)));
   scanned_ = context.allocate(batch.tokens * host_.scanned * static_cast<int64_t>(sizeof(float)));
-  if (host_.has_ranks)
-    sorted_ = context.allocate(2 * batch.tokens * static_cast<int64_t>(sizeof(unsigned)));
+  if (host_.has_ranks) sorted_ = context.allocate(2 * batch.tokens * static_cast<int64_t>(sizeof(unsigned)));
   if (host_.gathered == 0) return;
   gathered_ = context.allocate(host_.gathered * batch.tokens * static_cast<int64_t>(sizeof(float)));
   ties_ = context.allocate(batch.view.layout.rows * static_cast<int64_t>(sizeof(unsigned)));

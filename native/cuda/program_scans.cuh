@@ -113,8 +113,9 @@ __device__ __forceinline__ void sum_turns(const ScannedRow& row) {
   });
 }
 
-// Replaces the values with their ranks. The unmasked tokens are sorted by one bit of their keys after another,
-// from the lowest on, and equal bits keep the order. `from` and `to` have room for one position per token.
+// Replaces the values with their ranks. The unmasked tokens are sorted by one bit of their keys after
+// another, from the lowest on, and equal bits keep the order. `from` and `to` have room for one position per
+// token.
 __device__ __forceinline__ void rank_tokens(const ScannedRow& row, unsigned* from, unsigned* to) {
   constexpr int kBits = 32;
   static_assert(kBits % 2 == 0, "the last round writes to the array from which the first one reads");
