@@ -457,10 +457,7 @@ export class Objective {
     const reader = new BatchReader(this.#mapper, {
       inputs: [...columns, ...rowColumns.filter(isNeeded), ...this.#masks(entropy !== undefined), ...step],
       ...weights,
-      optional: [
-        ...optional.filter((name) => !columns.has(name as ColumnName)),
-        ...(weights.optional ?? []),
-      ],
+      optional: [...optional.filter((name) => !columns.has(name as ColumnName)), ...(weights.optional ?? [])],
       perToken: ['logprob', 'entropy'],
     });
     const terms: NativeFunctionSpec = { ...(kl && { kl }), ...(entropy && { entropy }) };
@@ -483,7 +480,9 @@ export class Objective {
 // this option and its own arguments do not set it.
 function policyLossArgs(config: ObjectiveFunctions): FunctionArgs {
   const args = config.policy_loss_fn_args ?? {};
-  const aggregates = 'loss_agg_mode' in POLICY_LOSS_FN.get(config.policy_loss_fn).defaultArgs();
+  const cls = POLICY_LOSS_FN.get(config.policy_loss_fn);
+  const aggregates =
+    'loss_agg_mode' in cls.defaultArgs() || cls.declaration?.options.lossAggMode !== undefined;
   if (config.loss_agg_mode === undefined || !aggregates || names(args, 'loss_agg_mode')) return args;
   return { ...args, loss_agg_mode: config.loss_agg_mode };
 }

@@ -1,10 +1,8 @@
-// Makes the class of a policy loss from the definition of a user.
+// Makes the class of a loss from the definition of a user.
 import type { MetricDeclaration } from '../base/declaration.js';
-import { describeValue, guarded, LossError, reasonOf, unknownOption } from '../base/errors.js';
-import { aggregation, checkLossAggMode } from '../base/option.js';
+import { describeValue, guarded, LossError, unknownOption } from '../base/errors.js';
+import { AGGREGATION_HELP, aggregation, checkLossAggMode } from '../base/option.js';
 import {
-  type AggregationOption,
-  type CheckedOptions,
   type LossAggMode,
   type OptionDeclaration,
   type OptionSchema,
@@ -14,83 +12,104 @@ import {
   toSnakeCase,
   type ValueOf,
 } from '../base/options.js';
+import { columnLossClass } from '../losses/column-loss.js';
+import type { ColumnLossOptions, RewardLossFn, ValueLossFn } from '../losses/column-loss-fn.js';
 import { LOSS_CORRECTION_OPTIONS } from '../losses/loss-correction.js';
-import { type PolicyLossClass, policyLossClass } from '../losses/policy-loss.js';
-import {
-  type AggregatedLossOptions,
-  keysOfProgram,
-  type PolicyLossDeclaration,
-  type PolicyLossFn,
-} from '../losses/policy-loss-fn.js';
+import { policyLossClass } from '../losses/policy-loss.js';
+import type { AggregatedLossOptions, PolicyLossDeclaration, PolicyLossFn } from '../losses/policy-loss-fn.js';
 import { METRIC_PER, type MetricPer } from '../program/compile.js';
-import { checkedLevel, type LossSymbols, nodeOf, type Operand, symbolsOf } from '../program/expression.js';
 import { frozen } from '../program/freeze.js';
-import { Graph } from '../program/graph.js';
-import { type NamedNodes, programOf, stopsGradient } from '../program/loss-program.js';
-import type { Node } from '../program/node.js';
-import { parseExpression } from '../program/parse.js';
+import { type LossProgram, programOf, stopsGradient } from '../program/loss-program.js';
+import {
+  buildLoss,
+  type DefinedExpressions,
+  type ExpressionOf,
+  VARIABLES,
+  type Variable,
+  variableOf,
+} from './build-loss.js';
+
+export type { ExpressionOf, OptionsWithAggregation } from './build-loss.js';
 
 /** How many metrics a loss may define. */
 export const MAX_METRICS = 8;
-
-/**
- * An expression in the definition of a loss with the options S: a text as for {@link lossFromExpression}, or a function
- * that builds the expression. The function gets the columns and functions of the language, and the loss's options. It is
- * called once when the loss is defined, with the default options, and once for each new loss.
- */
-export type ExpressionOf<S extends OptionSchema> =
-  | string
-  | ((symbols: LossSymbols, options: Checked<S>) => Operand);
-
-/** The options of a defined loss: its own, and lossAggMode. */
-export type OptionsWithAggregation<S extends OptionSchema> = Omit<S, 'lossAggMode'> & {
-  readonly lossAggMode: AggregationOption & { readonly default: LossAggMode };
-};
-
-type Checked<S extends OptionSchema> = CheckedOptions<OptionsWithAggregation<S>>;
 
 /** The definition of a metric. */
 export interface MetricDefinition<S extends OptionSchema> extends MetricDeclaration {
   /** The metric's value for a token, for a row or for the batch, as `per` says. */
   readonly value: ExpressionOf<S>;
   /**
-   * What the value belongs to; 'token' by default. The metric is then the mean over the unmasked tokens of the batch; with
-   * 'row', the mean over its rows; with 'batch', the value itself. The result of a part of a batch lacks the metrics with
-   * 'batch'.
+   * What the value belongs to. With 'token', the metric is the mean over the unmasked tokens of the batch; with 'row', the
+   * mean over its rows; with 'batch', the value itself. The result of a part of a batch lacks the metrics with 'batch'. By
+   * default 'token', but 'row' for a value of rows in a loss that is the mean over the rows.
    */
   readonly per?: MetricPer;
 }
 
-/** The definition of a policy loss with the options S and metrics with the names M. */
-export interface LossDefinition<S extends OptionSchema, M extends string> {
+/** The column by which a loss may be differentiated, and the losses that it makes, with the metrics M. */
+export interface LossesByVariable<M> {
+  readonly logprob: PolicyLossFn<M>;
+  readonly values: ValueLossFn<M>;
+  readonly rewards: RewardLossFn<M>;
+}
+
+/** The options that losses have in addition to their own, by the column by which they are differentiated. */
+interface FurtherOptions {
+  readonly logprob: AggregatedLossOptions;
+  readonly values: ColumnLossOptions & Pick<AggregatedLossOptions, 'lossAggMode'>;
+  readonly rewards: ColumnLossOptions;
+}
+
+/**
+ * The definition of a loss with the options S and metrics with the names M, which is differentiated by the column V.
+ */
+export interface LossDefinition<
+  S extends OptionSchema,
+  M extends string,
+  V extends keyof LossesByVariable<unknown> = 'logprob',
+> {
   /** A description in one line, without a full stop. By default, the formula if `loss` is a text. */
   readonly summary?: string;
   /** The papers and implementations that the loss follows. */
   readonly source?: readonly string[];
   /** The declarations of the loss's options, under camelCase names. The option lossAggMode is added to them. */
   readonly options?: S;
-  /** The default of the option lossAggMode: how the losses of the tokens become one number. 'token-mean' if absent. */
+  /**
+   * The default of the option lossAggMode: how the losses of the tokens become one number. If it is absent, a loss with one
+   * value per row is the mean over all rows, and other losses have 'token-mean'.
+   */
   readonly lossAggMode?: LossAggMode;
+  /**
+   * The column by which the loss is differentiated; the others are constants. By default the first of logprob, values and
+   * rewards on which the gradient depends. Entropy counts as logprob. The type of the class is that of a policy loss unless
+   * this is given.
+   */
+  readonly variable?: V;
   /** At most 8 metrics. */
   readonly metrics?: { readonly [K in M]: MetricDefinition<S> };
-  /** The loss of a token. */
+  /** The loss of a token, or of a row. */
   readonly loss: ExpressionOf<S>;
 }
 
 /**
  * The class of a loss from {@link defineLoss} with the options O, of which those with the names N must be given, and metrics
- * with the names M.
+ * with the names M. It is differentiated by the column V.
  */
-export interface DefinedLoss<O, N extends keyof O, M extends string> {
+export interface DefinedLoss<
+  O,
+  N extends keyof O,
+  M extends string,
+  V extends keyof LossesByVariable<unknown> = 'logprob',
+> {
   /**
    * Creates a loss with these options.
    * @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend.
    */
   new (
     ...options: [N] extends [never]
-      ? [options?: O & AggregatedLossOptions]
-      : [options: O & { [K in N]-?: NonNullable<O[K]> } & AggregatedLossOptions]
-  ): PolicyLossFn<Record<M, number>>;
+      ? [options?: O & FurtherOptions[V]]
+      : [options: O & { [K in N]-?: NonNullable<O[K]> } & FurtherOptions[V]]
+  ): LossesByVariable<Record<M, number>>[V];
   /** The declaration that was made from the definition. */
   readonly declaration: PolicyLossDeclaration;
   /** Returns the default arguments, with their names in snake_case. */
@@ -107,9 +126,9 @@ type RequiredIn<S> = {
 }[keyof S];
 
 /**
- * Defines a policy loss and returns its class. The class works like those of this package's own losses. The gradient is
- * derived from the expression, and native code computes both. To use the loss by its name, for example in an algorithm,
- * register the class.
+ * Defines a loss and returns its class: of policy losses, of value losses or of losses of reward models. The class works like
+ * those of this package's own losses. The gradient is derived from the expression, and native code computes both. To use
+ * the loss by its name, for example in an algorithm, register the class.
  *
  * @param name the name of the loss, for registries and error messages.
  * @param definition the loss's options, metrics and formula.
@@ -137,10 +156,11 @@ type RequiredIn<S> = {
 export function defineLoss<
   const S extends OptionSchema = Record<never, never>,
   const M extends string = never,
+  const V extends keyof LossesByVariable<unknown> = 'logprob',
 >(
   name: string,
-  definition: LossDefinition<S, M>,
-): DefinedLoss<{ -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined }, RequiredIn<S>, M> {
+  definition: LossDefinition<S, M, V>,
+): DefinedLoss<{ -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined }, RequiredIn<S>, M, V> {
   return guarded(() => {
     checkDefinition(name, definition);
     for (const [option, declaration] of Object.entries(definition.options ?? {}))
@@ -153,44 +173,91 @@ export function defineLoss<
  * Makes the class of a defined loss.
  * @param at the beginning of error messages.
  */
-export function lossClass<S extends OptionSchema, M extends string>(
+export function lossClass<S extends OptionSchema, M extends string, V extends Variable>(
   at: string,
   name: string,
-  definition: LossDefinition<S, M>,
-): PolicyLossClass<PolicyLossDeclaration> {
-  const { loss, summary, source = [] } = definition;
-  const metrics = metricsOf(at, definition.metrics);
-  const options = {
-    ...definition.options,
-    lossAggMode: aggregation(checkLossAggMode(at, definition.lossAggMode)),
-  } as unknown as OptionSchema;
-  const build = (checked: Readonly<Record<string, unknown>>, isWeighted = false) =>
-    nodesOf(at, loss, metrics, checked, isWeighted);
-  const sample = programOf(build(sampleOptions(at, options)));
+  definition: LossDefinition<S, M, V>,
+) {
+  const { loss, summary, source = [], lossAggMode } = definition;
+  const expressions: DefinedExpressions<S> = { loss, metrics: metricsOf(at, definition.metrics) };
+  const mode = aggregation(checkLossAggMode(at, lossAggMode)) as unknown as OptionDeclaration;
+  const sampled = sampleOptions(at, { ...definition.options, lossAggMode: mode });
+  const variable = checkVariable(at, definition.variable) ?? variableOf(at, expressions, sampled);
+  if (variable === 'rewards' && lossAggMode !== undefined) throw hasNoTokens(at);
+  const given = lossAggMode === undefined ? { ...sampled, lossAggMode } : sampled;
+  const { ofRows, ...sample } = buildLoss(at, variable, expressions, given);
+  const program = programOf(sample);
   const declaration: PolicyLossDeclaration = {
     name,
     summary: summary ?? (typeof loss === 'string' ? `ℓ = ${loss}` : 'a loss that the user defined'),
     source,
-    reads: keysOfProgram(sample),
-    options,
-    metrics: Object.fromEntries(metrics.map(([metric, { declaration }]) => [metric, declaration])),
+    reads: keysOf(program, variable),
+    options: {
+      ...definition.options,
+      ...(variable !== 'rewards' && { lossAggMode: ofRows ? ANY_MODE : mode }),
+    } as OptionSchema,
+    metrics: Object.fromEntries(
+      expressions.metrics.map(([metric, { declaration }]) => [metric, declaration]),
+    ),
     numerics: { range: 'not measured', outside: 'as the formula in float32' },
+    ...(program.readsPairs && { pairs: true }),
+    ...(ofRows && { ofRows: true }),
   };
-  const cls = policyLossClass(declaration, (checked, isWeighted) => {
-    const nodes = build(checked, isWeighted);
-    return {
-      stopsGradient: stopsGradient(nodes),
-      program: programOf(nodes),
-      frozen: (column) => ({ program: programOf(frozen(nodes, column)) }),
-    };
-  });
+  const isMultiplied = variable === 'values' && !ofRows && !program.columns.includes('token_weights');
+  const cls =
+    variable === 'logprob'
+      ? policyLossClass(declaration, (options, isWeighted) => {
+          const nodes = buildLoss(at, variable, expressions, options, isWeighted);
+          return {
+            stopsGradient: stopsGradient(nodes),
+            program: programOf(nodes),
+            frozen: (column) => ({ program: programOf(frozen(nodes, column)) }),
+          };
+        })
+      : columnLossClass(variable, declaration, (options) => {
+          const compiled = (isWeighted: boolean) =>
+            programOf(buildLoss(at, variable, expressions, options, isWeighted));
+          return {
+            program: compiled(false),
+            weighted: isMultiplied ? () => compiled(true) : undefined,
+            aggregation: options.lossAggMode as LossAggMode | undefined,
+          };
+        });
   Object.defineProperty(cls, 'name', { value: at });
   return cls;
 }
 
-function checkDefinition<S extends OptionSchema, M extends string>(
+// The option of losses that are the mean over all rows if it is absent.
+const ANY_MODE: OptionDeclaration = { type: 'aggregation', help: AGGREGATION_HELP };
+
+function keysOf({ columns, rowColumns }: LossProgram, variable: Variable): string[] {
+  const inputs = [...columns, ...rowColumns].filter((input) => input !== variable);
+  return variable === 'rewards' ? inputs : [...inputs, 'action_mask'];
+}
+
+function checkVariable(at: string, variable: unknown): Variable | undefined {
+  if (variable === undefined || (VARIABLES as readonly unknown[]).includes(variable))
+    return variable as Variable | undefined;
+  throw new LossError('ERR_INVALID_OPTION', {
+    at,
+    option: 'variable',
+    expected: `one of ${VARIABLES.join(', ')}`,
+    received: describeValue(variable),
+  });
+}
+
+function hasNoTokens(at: string): LossError {
+  return new LossError('ERR_INVALID_OPTION', {
+    at,
+    option: 'lossAggMode',
+    expected: 'no mode, because a loss that is differentiated by reward is the mean over the rows',
+    received: 'a mode',
+  });
+}
+
+function checkDefinition<S extends OptionSchema, M extends string, V extends Variable>(
   name: string,
-  definition: LossDefinition<S, M>,
+  definition: LossDefinition<S, M, V>,
 ): void {
   if (typeof name !== 'string' || name === '' || name.length > MAX_NAME)
     throw new LossError('ERR_INVALID_OPTION', {
@@ -204,7 +271,7 @@ function checkDefinition<S extends OptionSchema, M extends string>(
     if (definition[key] !== undefined) checkObject(name, key, definition[key]);
 }
 
-const KEYS = ['summary', 'source', 'options', 'lossAggMode', 'metrics', 'loss'];
+const KEYS = ['summary', 'source', 'options', 'lossAggMode', 'variable', 'metrics', 'loss'];
 
 /** @throws LossError `ERR_INVALID_OPTION` if a value of the user is not an object. */
 export function checkObject(at: string, option: string | undefined, value: unknown): void {
@@ -292,12 +359,10 @@ function sampleValue(option: OptionDeclaration): unknown {
   }
 }
 
-type NamedMetrics<S extends OptionSchema> = readonly (readonly [
-  name: string,
-  metric: { declaration: MetricDeclaration; value: ExpressionOf<S>; per: MetricPer },
-])[];
-
-function metricsOf<S extends OptionSchema>(at: string, metrics: object = {}): NamedMetrics<S> {
+function metricsOf<S extends OptionSchema>(
+  at: string,
+  metrics: object = {},
+): DefinedExpressions<S>['metrics'] {
   const entries = Object.entries<MetricDefinition<S>>(metrics as Record<string, MetricDefinition<S>>);
   if (entries.length > MAX_METRICS)
     throw new LossError('ERR_INVALID_OPTION', {
@@ -308,14 +373,14 @@ function metricsOf<S extends OptionSchema>(at: string, metrics: object = {}): Na
     });
   return entries.map(([name, metric]) => {
     checkMetricName(at, name);
-    const { value, per = 'token', ...declaration } = Object(metric) as MetricDefinition<S>;
+    const { value, per, ...declaration } = Object(metric) as MetricDefinition<S>;
     checkPer(at, name, per);
     return [name, { declaration, value, per }];
   });
 }
 
 function checkPer(at: string, metric: string, per: unknown): void {
-  if (!METRIC_PER.includes(per as MetricPer))
+  if (per !== undefined && !METRIC_PER.includes(per as MetricPer))
     throw new LossError('ERR_INVALID_OPTION', {
       at: `${at}: metric ${metric}`,
       option: 'per',
@@ -332,67 +397,4 @@ function checkMetricName(at: string, name: string): void {
       expected: `names of at most ${MAX_NAME} letters, digits and _ . / -, which begin with a letter`,
       received: describeValue(name),
     });
-}
-
-function nodesOf<S extends OptionSchema>(
-  at: string,
-  loss: ExpressionOf<S>,
-  metrics: NamedMetrics<S>,
-  options: Readonly<Record<string, unknown>>,
-  isWeighted: boolean,
-): NamedNodes {
-  const graph = new Graph();
-  const lossNode = build(at, graph, loss, options);
-  const nodes = metrics.map(([name, { value, per }]) => {
-    const node = build(`${at}: metric ${name}`, graph, value, options, per);
-    return { name, per, node };
-  });
-  return {
-    graph,
-    loss: isWeighted ? graph.binary('mul', lossNode, graph.column('token_weights')) : lossNode,
-    metrics: nodes,
-  };
-}
-
-function build<S extends OptionSchema>(
-  at: string,
-  graph: Graph,
-  expression: ExpressionOf<S>,
-  options: Readonly<Record<string, unknown>>,
-  per: MetricPer = 'token',
-): Node {
-  if (typeof expression === 'string')
-    return checkedLevel(at, parseExpression(at, expression, graph, numbersOf(options)), per);
-  if (typeof expression !== 'function')
-    throw new LossError('ERR_INVALID_OPTION', {
-      at,
-      expected: 'the text of an expression, or a function that returns one',
-      received: describeValue(expression),
-    });
-  return nodeOf(
-    graph,
-    at,
-    called(at, () => expression(symbolsOf(graph), options as Checked<S>)),
-    per,
-  );
-}
-
-// Calls a function of the user. An error that it throws becomes the cause of a LossError.
-function called<T>(at: string, fn: () => T): T {
-  try {
-    return fn();
-  } catch (error) {
-    if (error instanceof LossError) throw error;
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      { at, expected: 'a function that returns an expression', received: `the error '${reasonOf(error)}'` },
-      { cause: error },
-    );
-  }
-}
-
-// Returns the options that a text can use. true is 1 and false is 0.
-function numbersOf(options: Readonly<Record<string, unknown>>): ReadonlyMap<string, number> {
-  const numbers = Object.entries(options).filter(([, value]) => ['number', 'boolean'].includes(typeof value));
-  return new Map(numbers.map(([name, value]) => [name, Number(value)]));
 }

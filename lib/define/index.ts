@@ -7,6 +7,7 @@ export {
   defineLoss,
   type ExpressionOf,
   type LossDefinition,
+  type LossesByVariable,
   type MetricDefinition,
   type OptionsWithAggregation,
 } from './define-loss.js';

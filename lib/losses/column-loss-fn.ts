@@ -1,7 +1,7 @@
 // The base classes of the losses that are not differentiated by log-probabilities: those of a critic's values and those of
 // a reward model's rewards. column-loss.ts makes the subclasses.
 import type { NativeFunctionSpec } from '../../binding.js';
-import type { TrinityArgs } from '../base/options.js';
+import type { LossAggMode, TrinityArgs } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
@@ -42,6 +42,8 @@ export interface ColumnLossPrograms {
   readonly attended?: LossProgram | undefined;
   /** The input that the loss reads in place of group_ids. */
   readonly groups?: InputName | undefined;
+  /** How the losses of the tokens become one number; 'token-sum' if absent. */
+  readonly aggregation?: LossAggMode | undefined;
 }
 
 type Asked = Pick<Requests, 'grad' | 'part'>;
@@ -78,7 +80,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   constructor(
     variable: Exclude<Variable, `logprob${string}`>,
     backend: string,
-    { program, weighted, attended, groups }: ColumnLossPrograms,
+    { program, weighted, attended, groups, aggregation = 'token-sum' }: ColumnLossPrograms,
   ) {
     const ofRows = variable === 'rewards';
     const rowsOf = (of: LossProgram): InputName[] =>
@@ -98,16 +100,16 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     });
     const key = ofRows ? 'gradRewards' : 'gradValues';
     this.backend = backend;
-    this.readsPairs = ofRows;
-    this.readsRowLength = program.readsRowLength;
-    this.spec = specOf(program);
+    this.readsPairs = program.readsPairs;
+    this.readsRowLength = program.readsRowLength || aggregation === 'seq-mean-token-sum-norm';
+    this.spec = specOf(program, aggregation);
     this.reads = { columns: program.columns, rowColumns: rowsOf(program) };
     this.#mapper = mapper;
     this.#selectKeys = Object.freeze(keys.slice(1).map((input) => mapper.fromTrinity(input)));
     const forms: Forms | undefined = weighted && {
       optional: ['token_weights'],
       perRow: [],
-      spec: (form) => (form === 0 ? this.spec : specOf(weighted())),
+      spec: (form) => (form === 0 ? this.spec : specOf(weighted(), aggregation)),
     };
     this.#evaluator = new Evaluator(forms ?? this.spec, reader, key);
     this.readsWholeBatch = this.#evaluator.readsWholeBatch;
@@ -116,7 +118,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
       inputs: ofRows ? ['rewards'] : mask,
     });
     this.#attended = attended && {
-      evaluator: new Evaluator(specOf(attended), reader, key),
+      evaluator: new Evaluator(specOf(attended, aggregation), reader, key),
       inputs: inputs(attended),
     };
   }
@@ -210,8 +212,8 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   }
 }
 
-function specOf(program: LossProgram): NativeFunctionSpec {
-  return { policyLoss: { program, metrics: program.metrics, aggregation: 'token-sum' } };
+function specOf(program: LossProgram, aggregation: LossAggMode): NativeFunctionSpec {
+  return { policyLoss: { program, metrics: program.metrics, aggregation } };
 }
 
 /**

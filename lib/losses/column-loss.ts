@@ -13,7 +13,13 @@ import {
   programOf,
   weighted,
 } from '../program/loss-program.js';
-import { type ColumnLossFn, type ColumnLossOptions, RewardLossFn, ValueLossFn } from './column-loss-fn.js';
+import {
+  type ColumnLossFn,
+  type ColumnLossOptions,
+  type ColumnLossPrograms,
+  RewardLossFn,
+  ValueLossFn,
+} from './column-loss-fn.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
 /** What is said about a loss, with its formula. */
@@ -37,22 +43,40 @@ type Options = Readonly<Record<string, AnyOption>>;
 export function valueLoss<const N extends string, const O extends Options, const M extends MetricSchema>(
   statement: ColumnLossStatement<N, O, M>,
 ): ClassOf<ValueLossFn<MetricValues<M>>, N, O> {
-  return columnLoss('values', ValueLossFn, statement) as never;
+  return columnLoss('values', statement) as never;
 }
 
 /** Makes a class of losses of reward models: `export class X extends rewardLoss({ … }) {}`. */
 export function rewardLoss<const N extends string, const O extends Options, const M extends MetricSchema>(
   statement: ColumnLossStatement<N, O, M>,
 ): ClassOf<RewardLossFn<MetricValues<M>>, N, O> {
-  return columnLoss('rewards', RewardLossFn, statement) as never;
+  return columnLoss('rewards', statement) as never;
 }
 
 type Arguments = ConstructorParameters<typeof ColumnLossFn>;
 type Build = (symbols: ProgramSymbols, graph: Graph) => AnyLossExpressions;
+type ColumnVariable = Exclude<Variable, `logprob${string}`>;
+
+/**
+ * Makes a subclass of ValueLossFn or RewardLossFn from a declaration.
+ * @param programs returns the compiled forms for the checked options.
+ */
+export function columnLossClass(
+  variable: ColumnVariable,
+  declaration: FunctionDeclaration,
+  programs: (options: Readonly<Record<string, unknown>>) => ColumnLossPrograms,
+) {
+  const Base: abstract new (...args: Arguments) => object =
+    variable === 'values' ? ValueLossFn : RewardLossFn;
+  return classOf<Arguments>(Base, declaration, (owner, given) => {
+    const backend = backendOf(given);
+    const options = readOptions(owner, declaration.options, given);
+    return [variable, backend, located(owner, () => programs(options))];
+  });
+}
 
 function columnLoss<N extends string, O, M extends MetricSchema>(
-  variable: Exclude<Variable, `logprob${string}`>,
-  Base: abstract new (...args: Arguments) => object,
+  variable: ColumnVariable,
   { formula, attended, groups, ...declaration }: ColumnLossStatement<N, O, M>,
 ): unknown {
   const declared = declaration as unknown as FunctionDeclaration;
@@ -60,14 +84,15 @@ function columnLoss<N extends string, O, M extends MetricSchema>(
     const graph = new Graph(undefined, variable);
     return programOf(nodesOf(declaration.name, graph, build(programSymbolsOf(graph), graph)));
   };
-  return classOf<Arguments>(Base, declared, (owner, given) => {
-    const backend = backendOf(given);
-    const options = readOptions(owner, declared.options, given) as CheckedOptions<O>;
-    const program = located(owner, () => programFrom((symbols) => formula(symbols, options)));
-    const over = attended && programFrom((symbols) => ({ metrics: attended(symbols) }));
+  return columnLossClass(variable, declared, (given) => {
+    const options = given as CheckedOptions<O>;
     const ofTokens = () =>
       programFrom((symbols, graph) => weighted(symbols, graph, formula(symbols, options)));
-    const weightedProgram = variable === 'values' ? ofTokens : undefined;
-    return [variable, backend, { program, weighted: weightedProgram, attended: over, groups }];
+    return {
+      program: programFrom((symbols) => formula(symbols, options)),
+      weighted: variable === 'values' ? ofTokens : undefined,
+      attended: attended && programFrom((symbols) => ({ metrics: attended(symbols) })),
+      groups,
+    };
   });
 }

@@ -149,7 +149,7 @@ export function underCorrection<K extends string>(
 
 /** Returns symbols for which only some of the unmasked tokens count. */
 export function keeping(symbols: ProgramSymbols, kept: Expression): ProgramSymbols {
-  const { select, rowSum, batchSum, batchRank, batchRankAt, max } = symbols;
+  const { select, rowSum, batchSum, batchRanked, batchRankAt, max } = symbols;
   const n = rowSum(kept);
   const sum = (x: Operand) => rowSum(select(kept, x, 0));
   // The counts are divisors, and no token may be kept.
@@ -165,7 +165,7 @@ export function keeping(symbols: ProgramSymbols, kept: Expression): ProgramSymbo
     rowMean: (x) => sum(x).div(max(n, 1)),
     batchSum: sumOfBatch,
     batchMean: (x) => sumOfBatch(x).div(tokens),
-    batchRank: (x, rank) => batchRank(ranked(x), rank),
+    batchRanked: (x, rank) => batchRanked(ranked(x), rank),
     batchRankAt: (x, rank) => batchRankAt(ranked(x), rank),
   };
 }

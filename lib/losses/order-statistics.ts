@@ -3,25 +3,17 @@
 import { number } from '../base/option.js';
 import type { CheckedOptions } from '../base/options.js';
 import type { ColumnName } from '../batch/columns.js';
-import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
+import { Expression, type ProgramSymbols } from '../program/expression.js';
+import type { Node } from '../program/node.js';
 
 /**
  * Returns a quantile of n values, with linear interpolation between the two nearest.
  * @param ranked returns the value with a rank, from 0 for the smallest.
  */
-export function quantile(
-  { floor, max }: ProgramSymbols,
-  ranked: (rank: Operand) => Expression,
-  n: Expression,
-  share: number,
-): Expression {
-  const rank = max(n.sub(1).mul(share), 0);
-  const low = ranked(rank);
-  return low.add(
-    ranked(rank.add(1))
-      .sub(low)
-      .mul(rank.sub(floor(rank))),
-  );
+export function quantile(ranked: (rank: Expression) => Expression, n: Expression, share: number): Expression {
+  const { graph } = n;
+  const ofRank = (rank: Node) => ranked(new Expression(graph, rank)).node;
+  return new Expression(graph, graph.quantile(ofRank, n.node, graph.constant(share)));
 }
 
 /**
@@ -30,12 +22,12 @@ export function quantile(
  * @param count the same for all rows; rounded down.
  */
 export function isAmongSmallest(
-  { floor, batchRank, batchRankAt, isUpTo }: ProgramSymbols,
+  { floor, batchRanked, batchRankAt, isUpTo }: ProgramSymbols,
   x: Expression,
   count: Expression,
 ): Expression {
   const rank = floor(count).sub(1);
-  const last = batchRank(x, rank);
+  const last = batchRanked(x, rank);
   return x.lt(last).or(x.eq(last).and(isUpTo(batchRankAt(x, rank))));
 }
 
@@ -61,6 +53,6 @@ export function isTopEntropy(
   { topEntropyQuantile }: CheckedOptions<typeof TOP_ENTROPY>,
 ): Expression | undefined {
   if (topEntropyQuantile === 1) return undefined;
-  const { H, tokens, batchRank } = symbols;
-  return H.ge(quantile(symbols, (rank) => batchRank(H, rank), tokens, 1 - topEntropyQuantile));
+  const { H, tokens, batchRanked } = symbols;
+  return H.ge(quantile((rank) => batchRanked(H, rank), tokens, 1 - topEntropyQuantile));
 }

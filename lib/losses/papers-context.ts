@@ -139,7 +139,7 @@ export class M2POClipLossFn extends policyLoss({
 // squares at a level leaves the sum of min(square, level); the range reaches up to the last square below the level at
 // which this sum reaches the budget.
 function rangeWithin(
-  { A, d, exp, max, select, sg, square, sqrt, batchSum, batchRank, batchUnderFill }: ProgramSymbols,
+  { A, d, exp, max, select, sg, square, sqrt, batchSum, batchRanked, batchUnderFill }: ProgramSymbols,
   options: { m2Budget: number; miniclipLow: number; miniclipHigh: number },
 ): Record<'low' | 'high' | 'm2' | 'after', Expression> {
   const tiny = 1e-12;
@@ -152,7 +152,7 @@ function rangeWithin(
   const n = batchSum(hasMoved);
   const m2 = batchSum(squares).div(max(n, 1));
   const below = batchUnderFill(squares, n.mul(options.m2Budget));
-  const last = select(below.gt(0), batchRank(squares, below.sub(1)), 0);
+  const last = select(below.gt(0), batchRanked(squares, below.sub(1)), 0);
   const isBelow = squares.le(last);
   const rest = batchSum(isBelow.not()).mul(last);
   const cut = batchSum(select(isBelow, squares, 0))
@@ -226,9 +226,9 @@ export class ASPOLossFn extends policyLoss({
   },
   numerics: SATURATING,
   formula: (symbols, options) => {
-    const { A, H, d, lp, n, exp, max, min, select, sg, constant, batchSum, rowRank } = symbols;
+    const { A, H, d, lp, n, exp, max, min, select, sg, constant, batchSum, rowRanked } = symbols;
     const ratio = exp(limitedLog(symbols, d));
-    const isLow = H.le(quantile(symbols, (rank) => rowRank(H, rank), n, options.entropyQuantile));
+    const isLow = H.le(quantile((rank) => rowRanked(H, rank), n, options.entropyQuantile));
     const low = select(isLow, 1 - options.lowEntropyClipRangeLow, 1 - options.highEntropyClipRangeLow);
     const high = select(isLow, 1 + options.lowEntropyClipRangeHigh, 1 + options.highEntropyClipRangeHigh);
     const isNegative = A.lt(0);
@@ -386,11 +386,11 @@ export class REALLossFn extends policyLoss({
 // Returns ln(1 + Σ e^x) over those rows of the group for which the condition holds. The largest exponent is subtracted
 // first, so that nothing overflows.
 function logOnePlusSum(
-  { groupSum, groupMax, select, exp, log, max }: ProgramSymbols,
+  { groupSum, groupMax, select, exp, log, max, sg }: ProgramSymbols,
   x: Expression,
   condition: Expression,
 ): Expression {
-  const largest = max(groupMax(select(condition, x, 0)), 0);
+  const largest = max(groupMax(select(condition, sg(x), 0)), 0);
   const sum = groupSum(select(condition, exp(x.sub(largest)), 0));
   return log(sum.add(exp(largest.neg()))).add(largest);
 }

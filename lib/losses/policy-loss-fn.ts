@@ -226,7 +226,7 @@ export abstract class PolicyLossFn<M = Metrics> {
       );
     };
     // Three rows that belong together are no pair. Such a loss reads the whole batch, which has no parts.
-    this.readsPairs = declaration.pairs === true && rowsOfPair !== 3;
+    this.readsPairs = (declaration.pairs === true || program?.readsPairs === true) && rowsOfPair !== 3;
     this.correction = correction;
     const readRows: readonly string[] = [
       ...(program?.rowColumns ?? []),

@@ -36,6 +36,8 @@ export interface CompiledLoss {
    * cannot be computed in parts. Metrics of the batch do not matter: they are left out of the results of parts.
    */
   readonly readsWholeBatch: boolean;
+  /** Whether the programs compare the rows of pairs, which must stay in the same part of a batch. */
+  readonly readsPairs: boolean;
   /** Whether the programs read the length of the rows, which includes masked tokens. */
   readonly readsRowLength: boolean;
   /** Whether the loss has a gradient with respect to the entropies. */
@@ -65,6 +67,7 @@ const MAX_VALUES = 256;
 const MAX_SCANNED = 16;
 const MAX_BATCH_SEGMENTS = 60;
 const MAX_GATHERED = 4;
+const MAX_COLUMNS = 9;
 
 /**
  * Compiles a loss and its metrics.
@@ -88,13 +91,14 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
   const withoutGrad = encode(withMetrics, metrics, allRows, precise);
   const withGrad = encode(allUses, metrics, allRows, precise);
   const { ofTokens } = graph.variables;
-  const read = reachable([...operandsOf(Object.values(allUses).flat()), ...(ofTokens ? [ofTokens] : [])]);
+  const computed = reachable(operandsOf(Object.values(allUses).flat()));
+  checkSize('columns', computed.filter(isColumn).length, MAX_COLUMNS);
+  const read = reachable([...computed, ...(ofTokens ? [ofTokens] : [])]);
+  const columns = COLUMNS.filter((_, i) => read.some((node) => isColumn(node) && node.value === i));
   return {
     withGrad: withGrad.program,
     withoutGrad: withoutGrad.program,
-    columns: COLUMNS.filter((_, i) =>
-      read.some(({ op, value }) => (op === 'column' || op === 'column_of_row') && value === i),
-    ),
+    columns,
     rowColumns: ROW_DATA.filter((name, i) =>
       read.some((node) => {
         if (name === 'group_ids') return readsGroups(node.op);
@@ -103,9 +107,14 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
       }),
     ),
     readsWholeBatch: withGrad.readsWholeBatch,
+    readsPairs: read.some(readsPairs),
     readsRowLength: read.includes(graph.batchInput('row_length')),
     dependsOnEntropy: allUses.tokens.some(({ op }) => op === 'grad_entropy'),
   };
+}
+
+function isColumn({ op }: Node): boolean {
+  return op === 'column' || op === 'column_of_row';
 }
 
 // What a program outputs for tokens, for rows and for the batch.

@@ -12,7 +12,6 @@ import {
   type Level,
   type Node,
   type Op,
-  type ReductionOp,
   reachable,
 } from './node.js';
 import { tangentOf } from './tangents.js';
@@ -65,8 +64,8 @@ class Differentiation {
     if (transposed) {
       const [x, ...others] = value.operands as [Node, ...Node[]];
       // A scan has a decay, and at_rank has two ranks, which change places.
-      const further = others.toReversed();
-      this.#spread(x, isScan(value.op) ? 'token' : 'row', this.#graph.apply(transposed, adjoint, ...further));
+      const ofOperand = this.#graph.apply(transposed, adjoint, ...others.toReversed());
+      this.#spread(x, isScan(value.op) ? 'token' : 'row', ofOperand, this.#attaining(value));
     } else if (isReduction(value)) {
       const level = isRowReduction(value.op) ? 'token' : 'row';
       this.#spread(value.operands[0]!, level, adjoint, this.#attaining(value));
@@ -131,20 +130,22 @@ function isReduction({ op }: Node): boolean {
   return isRowReduction(op) || isBatchReduction(op);
 }
 
-// The linear operations that turn the adjoints of a scan, of a sum over groups, or of a value of another row, into those of
-// its operand.
+// The linear operations that turn the adjoints of a scan, of a reduction over groups, or of a value of another row, into
+// those of its operand. Only one row of a group has that of a maximum.
 const TRANSPOSED: Partial<Record<Node['op'], Op>> = {
   prefix_sum: 'suffix_sum',
   suffix_sum: 'prefix_sum',
   turn_sum: 'turn_sum',
   group_sum: 'group_sum',
+  group_max: 'group_sum',
   pair_sum: 'pair_sum',
   at_rank: 'at_rank',
 };
 
-const POSITIONS: Partial<Record<Node['op'], ReductionOp>> = {
+const POSITIONS: Partial<Record<Node['op'], Op>> = {
   row_min: 'row_arg_min',
   row_max: 'row_arg_max',
   rows_min: 'rows_arg_min',
   rows_max: 'rows_arg_max',
+  group_max: 'group_arg_max',
 };

@@ -7,6 +7,7 @@ import type { Graph } from './graph.js';
 import { type BinaryOp, isBelow, type Level, type Node } from './node.js';
 import {
   describeArguments,
+  describeLevel,
   FUNCTIONS,
   type LanguageFunction,
   OWN_FUNCTIONS,
@@ -131,8 +132,8 @@ export type ColumnSymbols = {
 
 /**
  * The columns of a batch and the functions from which a loss is built. Log-probabilities and entropies are in nats. A
- * column that the loss uses must be in the batch. Gradients are taken with respect to `lp`; the other columns are
- * constants.
+ * column that the loss uses must be in the batch. Gradients are taken with respect to one column, such as `lp`; the others
+ * are constants.
  */
 export interface LossSymbols extends ColumnSymbols {
   /** The log-ratio: lp − old. */
@@ -141,6 +142,10 @@ export interface LossSymbols extends ColumnSymbols {
   readonly r: Expression;
   /** The number of unmasked tokens in the row. */
   readonly n: Expression;
+  /** The token's position among the unmasked tokens of its row: 0 for the first. */
+  readonly t: Expression;
+  /** The number of rows of the row's group. */
+  readonly groupSize: Expression;
 
   /** Returns a number as an expression, so that it can come first: `constant(1).sub(r)`. */
   readonly constant: (value: number) => Expression;
@@ -194,10 +199,35 @@ export interface LossSymbols extends ColumnSymbols {
   readonly batchMin: UnaryFunction;
   /** Returns the largest value of all unmasked tokens. The batch then cannot be computed in parts. */
   readonly batchMax: UnaryFunction;
+  /**
+   * Returns the sum of a value of the rows over the row's group. Rows without unmasked tokens take part only in losses of
+   * rows. The batch then cannot be computed in parts; this holds for the next three functions too.
+   */
+  readonly groupSum: UnaryFunction;
+  /** Returns the mean of a value of the rows over the row's group. */
+  readonly groupMean: UnaryFunction;
+  /** Returns the smallest value of the rows of the row's group. At a tie, the first row has the derivative. */
+  readonly groupMin: UnaryFunction;
+  /** Returns the largest value of the rows of the row's group. At a tie, the first row has the derivative. */
+  readonly groupMax: UnaryFunction;
+  /** Returns the value of the chosen row of the row's pair: the first of its two rows. */
+  readonly chosen: UnaryFunction;
+  /** Returns the value of the rejected row of the row's pair: the second of its two rows. */
+  readonly rejected: UnaryFunction;
+  /**
+   * Returns the quantile q, from 0 to 1, of the row's unmasked tokens, as a constant for the gradient. It interpolates
+   * linearly between the two nearest values. It is 0 for a row without unmasked tokens.
+   */
+  readonly rowQuantile: (x: Operand, q: Operand) => Expression;
+  /**
+   * Returns the rank of each token's value among the unmasked tokens of its row, from 0 for the smallest, as a constant for
+   * the gradient. Equal values rank in the order of their tokens, and NaN ranks last.
+   */
+  readonly rowRank: UnaryFunction;
 }
 
 // The inputs of a batch that only the losses of this package can read.
-type OwnInput = Exclude<RowColumnName, 'chosen'> | Exclude<ColumnName, InputWith<'symbol'>>;
+type OwnInput = Exclude<RowColumnName | ColumnName, 'chosen' | InputWith<'symbol'>>;
 
 /**
  * What the losses of this package are built from: the symbols of users' losses, and others that are not part of the
@@ -217,8 +247,6 @@ export interface ProgramSymbols extends LossSymbols, Readonly<Record<CamelCase<O
   readonly repeats: Expression;
   /** 0 in the first row of a pair, 1 in the second one, and 2 in the third row of three. */
   readonly placeInPair: Expression;
-  /** The position of the token among the unmasked tokens of its row, from 0. */
-  readonly t: Expression;
   /** The position of the row's first unmasked token, which counts masked tokens. */
   readonly firstPosition: Expression;
   /** Returns the sum of a value of the rows. The batch then cannot be computed in parts. */
@@ -229,19 +257,8 @@ export interface ProgramSymbols extends LossSymbols, Readonly<Record<CamelCase<O
   readonly rowsMin: UnaryFunction;
   /** Returns the largest value of the rows. The batch then cannot be computed in parts. */
   readonly rowsMax: UnaryFunction;
-  /** Returns the sum of a value of the rows over the row's group. The batch then cannot be computed in parts. */
-  readonly groupSum: UnaryFunction;
-  /**
-   * Returns the largest value of the rows of the row's group, as a constant for the gradient. The batch then cannot be
-   * computed in parts.
-   */
-  readonly groupMax: UnaryFunction;
   /** Returns the sum of the values of the two rows of the row's pair, each of which counts once. */
   readonly pairSum: UnaryFunction;
-  /** Returns the value of the chosen row of the row's pair. */
-  readonly chosen: UnaryFunction;
-  /** Returns the value of the rejected row of the row's pair. */
-  readonly rejected: UnaryFunction;
   /**
    * Returns a value of the row whose `other` has the rank that `own` has in this row. Equal values rank in the order of
    * their rows. The batch then cannot be computed in parts.
@@ -265,12 +282,12 @@ export interface ProgramSymbols extends LossSymbols, Readonly<Record<CamelCase<O
    * and those that do not exist become the nearest one that does. The result of this and of the functions below is
    * constant for the gradient.
    */
-  readonly rowRank: (x: Operand, rank: Operand) => Expression;
+  readonly rowRanked: (x: Operand, rank: Operand) => Expression;
   /**
    * The same among all unmasked tokens of the batch. In this function and those below, each row counts as often as its
    * repeats say, the second argument must be the same for all rows, and the batch cannot be computed in parts.
    */
-  readonly batchRank: (x: Operand, rank: Operand) => Expression;
+  readonly batchRanked: (x: Operand, rank: Operand) => Expression;
   /** Returns the place, for isUpTo(), of the token with a rank. Equal values rank in the order of their tokens. */
   readonly batchRankAt: (x: Operand, rank: Operand) => Expression;
   /** Returns how many of the smallest values at most have a mean less than the given one. */
@@ -326,7 +343,7 @@ function callOf(graph: Graph, name: string, fn: LanguageFunction, args: readonly
     });
   return fn.build(
     graph,
-    args.map((arg) => nodeOf(graph, name, arg)),
+    args.map((arg, i) => nodeOf(graph, name, arg, fn.levels?.[i])),
   );
 }
 
@@ -353,9 +370,5 @@ export function nodeOf(graph: Graph, at: string, operand: unknown, most: Level =
  */
 export function checkedLevel(at: string, node: Node, most: Level): Node {
   if (!isBelow(most, node.level)) return node;
-  throw new LossError('ERR_INVALID_OPTION', {
-    at,
-    expected: `one value per ${most}`,
-    received: `a value for each ${node.level}`,
-  });
+  throw new LossError('ERR_INVALID_OPTION', { at, ...describeLevel(node, most) });
 }

@@ -140,20 +140,11 @@ export class Graph implements NodeFactory {
     return this.#rowInput('place_in_pair');
   }
 
-  /** Returns the value of the chosen row of the row's pair. */
-  chosen(a: Node): Node {
-    return this.apply('pair_sum', this.select(this.#isAtPlace(0), a, this.constant(0)));
-  }
-
-  /** Returns the value of the rejected row of the row's pair. */
-  rejected(a: Node): Node {
-    return this.apply('pair_sum', this.select(this.#isAtPlace(1), a, this.constant(0)));
-  }
-
-  /** Returns the position of a token among the unmasked tokens of its row, from 0. */
-  position(): Node {
-    const one = this.constant(1);
-    return this.apply('sub', this.apply('prefix_sum', one, one), one);
+  /** Returns the value that the chosen or the rejected row of the row's pair has. */
+  ofPair(which: 'chosen' | 'rejected', a: Node): Node {
+    const place = this.constant(which === 'chosen' ? 0 : 1);
+    const isThere = this.apply('eq', this.placeInPair(), place);
+    return this.apply('pair_sum', this.select(isThere, a, this.constant(0)));
   }
 
   /** Returns 1 for the tokens up to a position in the row, which counts masked tokens, and 0 for those after it. */
@@ -236,8 +227,41 @@ export class Graph implements NodeFactory {
   }
 
   /** Returns the value of the row's tokens with a rank, from 0 for the smallest, as a constant for the gradient. */
-  rowRank(a: Node, rank: Node): Node {
+  rowRanked(a: Node, rank: Node): Node {
     return this.apply('row_rank', this.apply('row_gather', a), rank);
+  }
+
+  /** Returns a quantile of the row's tokens, as a constant for the gradient; 0 for a row without tokens. */
+  rowQuantile(a: Node, share: Node): Node {
+    const constant = this.stopGradient(a);
+    return this.quantile((rank) => this.rowRanked(constant, rank), this.rowTokens(), share);
+  }
+
+  /**
+   * Returns a quantile of n values, with linear interpolation between the two nearest.
+   * @param ranked returns the value with a rank, from 0 for the smallest.
+   */
+  quantile(ranked: (rank: Node) => Node, n: Node, share: Node): Node {
+    const last = this.binary('sub', n, this.constant(1));
+    const rank = this.binary('max', this.binary('mul', last, share), this.constant(0));
+    const low = ranked(rank);
+    const step = this.binary('sub', ranked(this.binary('add', rank, this.constant(1))), low);
+    const fraction = this.binary('sub', rank, this.apply('floor', rank));
+    return this.binary('add', low, this.binary('mul', step, fraction));
+  }
+
+  /**
+   * Returns the rank of each token's value in its row, as a constant for the gradient. It is 0 for the smallest value, and
+   * equal values rank in the order of their tokens.
+   */
+  tokenRanks(a: Node): Node {
+    return this.apply('token_rank', this.stopGradient(a));
+  }
+
+  /** Returns the position of each token among the unmasked tokens of its row, from 0 on. */
+  tokenPositions(): Node {
+    const one = this.constant(1);
+    return this.binary('sub', this.apply('prefix_sum', one, one), one);
   }
 
   /** Returns 1 for the tokens up to a place in the batch, which rows_rank_at gives, and 0 for those after it. */
@@ -250,17 +274,23 @@ export class Graph implements NodeFactory {
     return this.apply('draw', seed);
   }
 
-  /**
-   * Reduces the values of the rows of each group. The sum counts each row as often as it counts in the loss. The maximum is
-   * a constant for the derivative.
-   */
-  reduceGroups(op: 'sum' | 'max', a: Node): Node {
-    if (op === 'max') return this.apply('group_max', this.stopGradient(a));
-    return this.apply('group_sum', this.apply('mul', this.rowRepeats(), a));
+  /** Reduces the values of the rows of each group. Sums and means count each row as often as it counts in the loss. */
+  reduceGroups(op: 'sum' | 'mean' | 'min' | 'max', a: Node): Node {
+    switch (op) {
+      case 'sum':
+        return this.apply('group_sum', this.apply('mul', this.rowRepeats(), a));
+      case 'mean':
+        return this.binary('div', this.reduceGroups('sum', a), this.groupSize());
+      case 'min':
+        return this.unary('neg', this.reduceGroups('max', this.unary('neg', a)));
+      case 'max':
+        return this.apply('group_max', a);
+    }
   }
 
-  #isAtPlace(place: number): Node {
-    return this.apply('eq', this.placeInPair(), this.constant(place));
+  /** Returns the number of rows of the row's group. */
+  groupSize(): Node {
+    return this.reduceGroups('sum', this.constant(1));
   }
 
   apply(op: Op, ...operands: readonly Node[]): Node {
@@ -293,8 +323,9 @@ export class Graph implements NodeFactory {
     const { ofTokens, further, ofRows } = this.#variables;
     if (op === 'column') return [ofTokens, further].some((name) => name && name === COLUMNS[value]);
     if (op === 'row_column') return ofRows !== undefined && ROW_COLUMNS[value] === ofRows;
+    if (INACTIVE.has(op)) return false;
     if (isScan(op) || op === 'at_rank') return operands[0]!.isActive;
-    return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
+    return operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
   }
 
   #rowInput(name: (typeof ROW_INPUTS)[number]): Node {
@@ -344,7 +375,7 @@ function levelOf(op: Node['op'], operands: readonly Node[]): Level {
 const INACTIVE = new Set<string>([
   ...['stop', 'sign', 'floor', 'lt', 'le', 'eq', 'is_row', 'row_gather', 'row_rank', 'rank_of_row'],
   ...[...POSITION_OPS, ...BATCH_SELECTIONS],
-  ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max', 'group_max'],
+  ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max', 'group_arg_max', 'token_rank'],
 ]);
 
 function isCondition(op: Node['op'], operands: readonly Node[], value: number): boolean {

@@ -42,20 +42,27 @@ export const POSITION_OPS = ['is_at', 'is_up_to', 'draw'] as const;
 type PositionOp = (typeof POSITION_OPS)[number];
 export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCTIONS)[number];
 /**
+/**
  * The operations that compare a row with all rows: its rank among them, and a value of the row that has a given rank. The
  * last one has a derivative by the value.
  */
 export const COMPARISONS = ['rank_of_row', 'at_rank'] as const;
 /**
- * The reductions from the rows of a group, or of a pair, to a value that all of them have. The sums have derivatives.
- * Each row counts once.
+ * The reductions from the rows of a group, or of a pair, to a value that all of them have. Each row counts once.
+ * group_arg_max gives the index of the first row that has the maximum.
  */
-export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum', ...COMPARISONS] as const;
+export const GROUP_REDUCTIONS = [
+  'group_sum',
+  'group_max',
+  'group_arg_max',
+  'pair_sum',
+  ...COMPARISONS,
+] as const;
 /**
- * The scans: values of tokens that depend on other tokens of the row. Their derivative is that of the first operand. The
- * second operand, the decay, is a constant for the derivative.
+ * The scans: values of tokens that depend on other tokens of the row. The derivative of a sum is that of the first operand.
+ * The second operand, the decay, is a constant for the derivative. So are ranks.
  */
-export const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum'] as const;
+export const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum', 'token_rank'] as const;
 
 /** An operation with operands. The names are those of NativeEngine.programOps, and 'stop' for stopGradient(). */
 export type Op =
@@ -174,7 +181,7 @@ export function isGroupReduction(op: string): op is (typeof GROUP_REDUCTIONS)[nu
 
 /** Returns whether an operation reduces the rows of the groups that the batch gives. Pairs need no such groups. */
 export function readsGroups(op: string): boolean {
-  return op === 'group_sum' || op === 'group_max';
+  return op === 'group_sum' || op === 'group_max' || op === 'group_arg_max';
 }
 
 /** Returns whether a value depends on which rows are pairs. */

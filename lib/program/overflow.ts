@@ -9,7 +9,7 @@ const LARGEST_EXPONENT = 88;
 // The operations whose results are bounded, whatever their operands are.
 const BOUNDED = new Set<Op | Leaf>([
   ...(['lt', 'le', 'eq', 'sign', 'sigmoid', 'tanh', 'is_at', 'is_up_to', 'is_row', 'draw'] as const),
-  ...(['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max'] as const),
+  ...(['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max', 'group_arg_max', 'token_rank'] as const),
 ]);
 
 /** Returns whether a value can be infinite because an exponential overflowed. */

@@ -3,8 +3,8 @@
 import { type AnyNode, type Expression, type Program, parse } from 'acorn';
 import { brief, describeValue, LossError, type LossErrorDetails, unknownName } from '../base/errors.js';
 import type { Graph } from './graph.js';
-import type { BinaryOp, Node } from './node.js';
-import { describeArguments, FUNCTIONS, takesArguments, VALUES } from './symbols.js';
+import { type BinaryOp, isBelow, type Node } from './node.js';
+import { describeArguments, describeLevel, FUNCTIONS, takesArguments, VALUES } from './symbols.js';
 
 /** The length of the longest text that is read, in characters. */
 export const MAX_TEXT_LENGTH = 16_384;
@@ -227,10 +227,13 @@ class TextReader {
         expected: `${describeArguments(fn)} of ${name}`,
         received: String(args.length),
       });
-    return fn.build(
-      this.#graph,
-      args.map((arg) => this.#node(arg as Expression)),
-    );
+    const nodes = args.map((arg) => this.#node(arg as Expression));
+    for (const [i, node] of nodes.entries()) {
+      const most = fn.levels?.[i] ?? 'token';
+      if (isBelow(most, node.level))
+        throw this.#error(args[i]!.start, { at: `${this.#at}: ${name}`, ...describeLevel(node, most) });
+    }
+    return fn.build(this.#graph, nodes);
   }
 
   #unknown(what: string, name: string, position: number, known: readonly string[]): LossError {

@@ -2,10 +2,22 @@
 // The text of an expression and the TypeScript form use the same names.
 import { COLUMNS, type ColumnName, inputRow, ROW_COLUMNS, type RowColumnName } from '../batch/columns.js';
 import type { Graph, Over } from './graph.js';
-import type { BatchSelection, BinaryOp, Node, Op, UnaryOp } from './node.js';
+import type { BatchSelection, BinaryOp, Level, Node, Op, UnaryOp } from './node.js';
 
-function column(name: ColumnName): (graph: Graph) => Node {
+type Value = (graph: Graph) => Node;
+
+function column(name: ColumnName): Value {
   return (graph) => graph.column(name);
+}
+
+function rowColumn(name: RowColumnName): Value {
+  return (graph) => graph.rowColumn(name);
+}
+
+// Returns the names of an input in expressions; none if only the losses of this package can name it.
+function named(name: ColumnName | RowColumnName, value: Value): (readonly [string, Value])[] {
+  const { symbol } = inputRow(name);
+  return symbol === undefined ? [] : [[symbol, value] as const, [name, value] as const];
 }
 
 function logRatio(graph: Graph): Node {
@@ -13,14 +25,14 @@ function logRatio(graph: Graph): Node {
 }
 
 /** The values that an expression can name: functions that return a value's node in a graph. */
-export const VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
-  ...COLUMNS.flatMap((name) => {
-    const { symbol } = inputRow(name);
-    return symbol === undefined ? [] : [[symbol, column(name)] as const, [name, column(name)] as const];
-  }),
-  ['d', logRatio] as const,
-  ['r', (graph: Graph) => graph.unary('exp', logRatio(graph))] as const,
-  ['n', (graph: Graph) => graph.rowTokens()] as const,
+export const VALUES: ReadonlyMap<string, Value> = new Map<string, Value>([
+  ...COLUMNS.flatMap((name) => named(name, column(name))),
+  ...ROW_COLUMNS.flatMap((name) => named(name, rowColumn(name))),
+  ['d', logRatio],
+  ['r', (graph) => graph.unary('exp', logRatio(graph))],
+  ['n', (graph) => graph.rowTokens()],
+  ['t', (graph) => graph.tokenPositions()],
+  ['group_size', (graph) => graph.groupSize()],
 ]);
 
 // The language has a function chosen().
@@ -29,24 +41,28 @@ function symbolOfRow(name: RowColumnName): string {
 }
 
 /** The values that only the losses of this package can name. */
-export const OWN_VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
-  ...(['tokens', 'rows', 'row_length'] as const).map(
-    (name) => [name, (graph: Graph) => graph.batchInput(name)] as const,
-  ),
-  ...ROW_COLUMNS.map((name) => [symbolOfRow(name), (graph: Graph) => graph.rowColumn(name)] as const),
-  ...COLUMNS.filter((name) => inputRow(name).symbol === undefined).map(
-    (name) => [name, column(name)] as const,
-  ),
-  ['repeats', (graph: Graph) => graph.rowRepeats()] as const,
-  ['place_in_pair', (graph: Graph) => graph.placeInPair()] as const,
-  ['t', (graph: Graph) => graph.position()] as const,
-  ['first_position', (graph: Graph) => graph.firstPosition()] as const,
+export const OWN_VALUES: ReadonlyMap<string, Value> = new Map<string, Value>([
+  ...(['tokens', 'rows', 'row_length'] as const).map((name): [string, Value] => [
+    name,
+    (graph) => graph.batchInput(name),
+  ]),
+  ...ROW_COLUMNS.filter(isOwn).map((name): [string, Value] => [symbolOfRow(name), rowColumn(name)]),
+  ...COLUMNS.filter(isOwn).map((name): [string, Value] => [name, column(name)]),
+  ['repeats', (graph) => graph.rowRepeats()],
+  ['place_in_pair', (graph) => graph.placeInPair()],
+  ['first_position', (graph) => graph.firstPosition()],
 ]);
+
+function isOwn(name: ColumnName | RowColumnName): boolean {
+  return inputRow(name).symbol === undefined;
+}
 
 /** A function of the language. */
 export interface LanguageFunction {
   /** The names of the parameters, for error messages. */
   readonly parameters: readonly string[];
+  /** The highest levels of the arguments; 'token' for all of them if absent. */
+  readonly levels?: readonly Level[];
   /** Whether the function also takes more arguments than it has named parameters. */
   readonly variadic?: true;
   /** Returns the node of a call. */
@@ -102,7 +118,24 @@ export const FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<string, 
   ['sg', { parameters: ['x'], build: (graph, [x]) => graph.stopGradient(x!) }],
   ...REDUCTIONS.map((op) => [`row_${op}`, reduction('row', op)] as const),
   ...REDUCTIONS.map((op) => [`batch_${op}`, reduction('batch', op)] as const),
+  ...REDUCTIONS.map((op) => [`group_${op}`, ofRows((graph, x) => graph.reduceGroups(op, x))] as const),
+  ['chosen', ofRows((graph, x) => graph.ofPair('chosen', x))],
+  ['rejected', ofRows((graph, x) => graph.ofPair('rejected', x))],
+  [
+    'row_quantile',
+    {
+      parameters: ['x', 'q'],
+      levels: ['token', 'row'],
+      build: (graph, [x, q]) => graph.rowQuantile(x!, q!),
+    },
+  ],
+  ['row_rank', { parameters: ['x'], build: (graph, [x]) => graph.tokenRanks(x!) }],
 ]);
+
+// A function of a value that rows have.
+function ofRows(build: (graph: Graph, x: Node) => Node): LanguageFunction {
+  return { parameters: ['x'], levels: ['row'], build: (graph, [x]) => build(graph, x!) };
+}
 
 function selection(op: BatchSelection, by: string): LanguageFunction {
   return { parameters: ['x', by], build: (graph, [x, y]) => graph.selectOfBatch(op, x!, y!) };
@@ -111,11 +144,7 @@ function selection(op: BatchSelection, by: string): LanguageFunction {
 /** The functions that only the losses of this package can call. */
 export const OWN_FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<string, LanguageFunction>([
   ...REDUCTIONS.map((op) => [`rows_${op}`, reduction('rows', op)] as const),
-  ['group_sum', { parameters: ['x'], build: (graph, [x]) => graph.reduceGroups('sum', x!) }],
-  ['group_max', { parameters: ['x'], build: (graph, [x]) => graph.reduceGroups('max', x!) }],
   ['pair_sum', applied('pair_sum', 'x')],
-  ['chosen', { parameters: ['x'], build: (graph, [x]) => graph.chosen(x!) }],
-  ['rejected', { parameters: ['x'], build: (graph, [x]) => graph.rejected(x!) }],
   [
     'at_same_rank',
     {
@@ -131,8 +160,8 @@ export const OWN_FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<stri
   ['suffix_sum', applied('suffix_sum', 'x', 'decay')],
   ['turn_sum', applied('turn_sum', 'x')],
   ['floor', applied('floor', 'x')],
-  ['row_rank', { parameters: ['x', 'rank'], build: (graph, [x, rank]) => graph.rowRank(x!, rank!) }],
-  ['batch_rank', selection('rows_rank', 'rank')],
+  ['row_ranked', { parameters: ['x', 'rank'], build: (graph, [x, rank]) => graph.rowRanked(x!, rank!) }],
+  ['batch_ranked', selection('rows_rank', 'rank')],
   ['batch_rank_at', selection('rows_rank_at', 'rank')],
   ['batch_under_mean', selection('rows_under_mean', 'mean')],
   ['batch_under_fill', selection('rows_under_fill', 'sum')],
@@ -145,6 +174,18 @@ export function describeArguments({ parameters, variadic }: LanguageFunction): s
   const count = parameters.length;
   if (variadic) return `${count} or more arguments`;
   return count === 1 ? '1 argument' : `${count} arguments (${parameters.join(', ')})`;
+}
+
+/** Describes a value whose level is higher than it may be, for error messages. */
+export function describeLevel(
+  node: Node,
+  most: Level,
+): { expected: string; received: string; hint?: string } {
+  return {
+    expected: `one value per ${most}`,
+    received: `a value for each ${node.level}`,
+    ...(node.level === 'token' && most === 'row' && { hint: 'Reduce it first, with row_sum or row_mean' }),
+  };
 }
 
 /** Returns whether a function takes this number of arguments. */

@@ -135,7 +135,8 @@ void Evaluation::plan_program() {
                    stores ? work_.gathered.resize(program_.gathered * tokens) : nullptr,
                    tokens,
                    work_.scanned.resize(program_.scanned * scanned_stride),
-                   scanned_stride};
+                   scanned_stride,
+                   nullptr};
 }
 
 // Goes on to the next pass over the rows before the outputs: over segments that end with a batch segment, or

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cpu/program_tiles.h"
+#include "cpu/ranks.h"
 #include "cpu/row_sums.h"
 #include "cpu/scans.h"
 #include "program/groups.h"
@@ -111,7 +112,10 @@ class ProgramRows {
     reductions_.write_results(&values_);
     for_scans(segment, [&](const Instruction& x) {
       const double decay = x.operands > 1 ? values_.get(x.operand[1]) : 0.0;
-      scan(x.op, decay, reader.mask(0), reader.solid(), length, tiles_.scanned_of(x.out));
+      if (x.op == Op::k_token_rank)
+        cpu::replace_with_ranks(reader.mask(0), length, pass_.keys, tiles_.scanned_of(x.out));
+      else
+        scan(x.op, decay, reader.mask(0), reader.solid(), length, tiles_.scanned_of(x.out));
     });
   }
 

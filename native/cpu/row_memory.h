@@ -42,10 +42,14 @@ class RowMemory {
     if (!p.program) return;
     const int64_t gathered = p.program->has_batch_segment ? 0 : p.program->gathered;
     const int64_t scanned = p.program->has_several_passes ? 0 : p.program->scanned;
-    if (gathered + scanned == 0) return;
+    if (gathered + scanned == 0 && !p.program->has_ranks) return;
     int64_t longest = 0;
     for (int64_t row = chunk.first_row; row < chunk.last_row; ++row)
       longest = std::max(longest, pass->batch->layout.length(row));
+    if (p.program->has_ranks) {
+      keys_.reset(new uint64_t[longest]);
+      p.keys = keys_.get();
+    }
     const int64_t stride = longest + kScannedPadding;
     data_.reset(new float[(gathered + scanned) * stride]);
     if (gathered > 0) {
@@ -60,6 +64,7 @@ class RowMemory {
 
  private:
   std::unique_ptr<float[]> data_;
+  std::unique_ptr<uint64_t[]> keys_;
 };
 
 }  // namespace policy_loss::cpu

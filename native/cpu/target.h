@@ -48,6 +48,7 @@ struct ProgramPass {
   // begin at scanned_begin(). Otherwise, the rows of a chunk use the same memory one after another.
   float* scanned;
   int64_t scanned_stride;
+  uint64_t* keys;  // one per token of a row, to sort the row's values; null if the program has no ranks
 };
 
 // The values that one row_gather stores of the whole batch.

@@ -72,6 +72,7 @@ ProgramEvaluation::ProgramEvaluation(Context& context, const Request& request, c
                               (batch.tokens / kSumTokens + batch.view.layout.rows) *
                               static_cast<int64_t>(sizeof(Partial)));
   scanned_ = context.allocate(batch.tokens * host_.scanned * static_cast<int64_t>(sizeof(float)));
+  if (host_.has_ranks) sorted_ = context.allocate(2 * batch.tokens * static_cast<int64_t>(sizeof(unsigned)));
   if (host_.gathered == 0) return;
   gathered_ = context.allocate(host_.gathered * batch.tokens * static_cast<int64_t>(sizeof(float)));
   ties_ = context.allocate(batch.view.layout.rows * static_cast<int64_t>(sizeof(unsigned)));
@@ -132,6 +133,7 @@ void ProgramEvaluation::run(const Pass& pass, Result* host_result) const {
                     gathered_.as<float>(),
                     selection_.as<Selection>(),
                     ties_.as<unsigned>(),
+                    sorted_.as<unsigned>(),
                     tiles_.as<Partial>(),
                     count_tiles<kSumTokens>(pass)};
   const int outputs = host_.output_segment;

@@ -22,6 +22,7 @@ struct ProgramPass : Pass {
   float* gathered;               // [program.gathered][tokens]: the gathered values, by position
   Selection* selection;          // null if the program keeps no values
   unsigned* ties;                // [rows]; null if the program keeps no values
+  unsigned* sorted;              // [2][tokens]: positions of tokens by rank; null without ranks
   // [reductions of a segment][tile_count]: the results of the tiles of rows. Null if one warp computes a
   // row.
   Partial* tiles;
@@ -74,7 +75,7 @@ class ProgramEvaluation {
   program::ProgramView view_;
   const bool batch_metrics_;
   Buffer instructions_, segments_, constants_, uniforms_, row_values_, batch_values_;
-  Buffer scanned_, gathered_, selection_, ties_, tiles_;
+  Buffer scanned_, gathered_, selection_, ties_, sorted_, tiles_;
 };
 
 }  // namespace policy_loss::cuda

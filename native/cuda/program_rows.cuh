@@ -223,9 +223,13 @@ __device__ __forceinline__ void scan_row(const ProgramPass& pass, const Segment&
   for (int i = segment.first; i < segment.last; ++i) {
     const Instruction x = load_instruction(pass.program, i);
     if (!program::is_scan(x.op)) continue;
+    const ScannedRow scanned{scanned_of_row(pass, x.out, row), pass.batch.mask + layout.begin(row),
+                             layout.length(row)};
     const double decay = x.operands > 1 ? RowOperands{pass, row}(x.operand[1]) : 0.0;
-    scan(x.op, decay,
-         {scanned_of_row(pass, x.out, row), pass.batch.mask + layout.begin(row), layout.length(row)});
+    if (x.op == Op::k_token_rank)
+      rank_tokens(scanned, pass.sorted + layout.begin(row), pass.sorted + pass.tokens + layout.begin(row));
+    else
+      scan(x.op, decay, scanned);
   }
 }
 

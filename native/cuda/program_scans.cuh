@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/program_numbers.cuh"
+#include "program/select.h"
 
 namespace policy_loss::cuda {
 
@@ -110,6 +111,45 @@ __device__ __forceinline__ void sum_turns(const ScannedRow& row) {
     in_turn = all >> (kWarp - 1) != 0;
     return own;
   });
+}
+
+// Replaces the values with their ranks. The unmasked tokens are sorted by one bit of their keys after
+// another, from the lowest on, and equal bits keep the order. `from` and `to` have room for one position per
+// token.
+__device__ __forceinline__ void rank_tokens(const ScannedRow& row, unsigned* from, unsigned* to) {
+  constexpr int kBits = 32;
+  static_assert(kBits % 2 == 0, "the last round writes to the array from which the first one reads");
+  const unsigned lane = threadIdx.x % kWarp, lanes_before = (1u << lane) - 1u;
+  int64_t count = 0;
+  for (int64_t first = 0; first < row.length; first += kWarp) {
+    const bool is_live = row.is_live(first + lane);
+    const unsigned live = __ballot_sync(kAllLanes, is_live);
+    if (is_live) from[count + __popc(live & lanes_before)] = static_cast<unsigned>(first + lane);
+    count += __popc(live);
+  }
+  for (int bit = 0; bit < kBits; ++bit) {
+    __syncwarp();  // a lane reads positions that other lanes stored
+    const auto has_bit = [&](int64_t at) { return (key_of(row.values[from[at]]) >> bit & 1u) != 0; };
+    int64_t next_zero = 0, next_one = 0;
+    for (int64_t first = 0; first < count; first += kWarp)
+      next_one += __popc(__ballot_sync(kAllLanes, first + lane < count && !has_bit(first + lane)));
+    for (int64_t first = 0; first < count; first += kWarp) {
+      const bool exists = first + lane < count, is_one = exists && has_bit(first + lane);
+      const unsigned ones = __ballot_sync(kAllLanes, is_one);
+      const unsigned zeros = __ballot_sync(kAllLanes, exists && !is_one);
+      const int64_t at =
+          is_one ? next_one + __popc(ones & lanes_before) : next_zero + __popc(zeros & lanes_before);
+      if (exists) to[at] = from[first + lane];
+      next_one += __popc(ones);
+      next_zero += __popc(zeros);
+    }
+    unsigned* const sorted = to;
+    to = from;
+    from = sorted;
+  }
+  __syncwarp();
+  for (int64_t rank = lane; rank < count; rank += kWarp) row.values[from[rank]] = static_cast<float>(rank);
+  __syncwarp();
 }
 
 __device__ __forceinline__ void scan(Op op, double decay, const ScannedRow& row) {

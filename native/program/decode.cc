@@ -274,6 +274,7 @@ Program::Program(const Encoded& encoded) {
     segments_.back().last = static_cast<int>(instructions_.size());
     if (is_row_reduction(x.op)) ++segments_.back().reductions;
     if (is_scan(x.op)) ++segments_.back().scans;
+    sizes_.has_ranks |= x.op == Op::k_token_rank;
   }
   checker.end();
   find_compiled();

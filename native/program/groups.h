@@ -35,15 +35,18 @@ struct RowGroups {
 template <class TakesPart, class Get, class Set>
 PL_FN void reduce_group(program::Op op, const RowGroups& groups, int64_t last, TakesPart takes_part, Get get,
                         Set set) {
-  const bool is_sum = op != program::Op::k_group_max;
-  bool found = false;
+  const bool is_position = op == program::Op::k_group_arg_max;
+  const bool is_sum = !is_position && op != program::Op::k_group_max;
+  int64_t found = -1;  // the last row that was added, or the first one with the largest number
   double result = 0;
   groups.visit(last, [&](int64_t row) {
     if (!takes_part(row)) return;
     const double x = get(row);
-    result = !found ? x : is_sum ? result + x : maximum(result, x);
-    found = true;
+    if (found >= 0 && !is_sum && !(result == result && (x > result || x != x))) return;
+    result = is_sum && found >= 0 ? result + x : x;
+    found = row;
   });
+  if (is_position) result = static_cast<double>(found);
   groups.visit(last, [&](int64_t row) {
     if (takes_part(row)) set(row, result);
   });

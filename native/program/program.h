@@ -30,6 +30,7 @@
 //   sum of a token is its window's sum plus decay^8 times the running sum eight tokens before. Each power is
 //   the square of the one before. suffix_sum does the same from the row's last token on.
 // - The sum over a turn has 32 partial results, as a reduction over a row has.
+// - Ranks are whole numbers. −0 counts as 0, and NaN as larger than any other number.
 //
 // A reduction over groups gives all rows of a group the same row value, which can be read after the next
 // batch segment. It adds up in the order of the rows, in float64.
@@ -64,7 +65,7 @@ namespace policy_loss::program {
   X(is_up_to, 1)                                                                                       \
   /* A random number from 0 to 1, which depends on the seed in the operand, on the row and on the token's position. In token segments. */ \
   X(draw, 1)                                                                                           \
-  /* 1 in the row whose index the operand, a batch value, gives; else 0. In row segments. */           \
+  /* 1 in the row whose index the operand gives; else 0. In row segments. */                           \
   X(is_row, 1)                                                                                         \
   /* The value with the rank in the second operand, from 0 for the smallest, of those that row_gather stored. In row segments. */ \
   X(row_rank, 2)                                                                                       \
@@ -81,6 +82,7 @@ namespace policy_loss::program {
   X(prefix_sum, 2) /* x plus decay times the result of the token before */                             \
   X(suffix_sum, 2) /* x plus decay times the result of the token after */                              \
   X(turn_sum, 1)    /* the sum of x over the turn that holds the token */  \
+  X(token_rank, 1)  /* how many unmasked tokens of the row have a smaller x, or the same x and come before */ \
   /* Reductions over all rows. In row segments; they write a batch value. */                           \
   X(rows_sum, 1) X(rows_min, 1) X(rows_max, 1) X(rows_arg_min, 1) X(rows_arg_max, 1)                   \
   /* Selections over all rows. In row segments; they write a batch value. The first operand is the row value of row_gather; */ \
@@ -89,8 +91,8 @@ namespace policy_loss::program {
   /* which all values must be cut for their sum to fall to the operand. */                             \
   X(rows_rank, 2) X(rows_rank_at, 2) X(rows_under_mean, 2) X(rows_under_fill, 2)                       \
   /* Reductions over the rows of a group (kNextInGroup), or of a pair (kNextInPair, or rows 2i and 2i + 1). */ \
-  /* In row segments; they write a row value. */                                                       \
-  X(group_sum, 1) X(group_max, 1) X(pair_sum, 1)                                                       \
+  /* In row segments; they write a row value. arg_max: the index of the first row with the largest operand. */ \
+  X(group_sum, 1) X(group_max, 1) X(group_arg_max, 1) X(pair_sum, 1)                                   \
   /* Compare all rows with each other. In row segments; they write a row value. The row's rank, from 0 for */ \
   /* the smallest operand; equal operands rank in the order of their rows. The first operand in the row */ \
   /* whose third operand is the second operand of this row, or 0 if there is none; both are ranks. */   \
@@ -145,7 +147,7 @@ PL_FN constexpr bool is_of_position(Op op) {
   return op >= Op::k_is_at && op <= Op::k_draw;
 }
 PL_FN constexpr bool is_scan(Op op) {
-  return op >= Op::k_prefix_sum && op <= Op::k_turn_sum;
+  return op >= Op::k_prefix_sum && op <= Op::k_token_rank;
 }
 PL_FN constexpr bool is_group_reduction(Op op) {
   return op >= Op::k_group_sum && op <= Op::k_at_rank;
@@ -264,6 +266,7 @@ struct ProgramView {
   int gathered = 0;             // one more than the largest row value of row_gather
   bool has_grad = false;        // whether it outputs gradients with respect to logprob
   bool has_other_grad = false;  // whether it outputs gradients with respect to other columns
+  bool has_ranks = false;       // whether it computes ranks of tokens
   bool all_rows = false;        // whether rows without unmasked tokens take part
   unsigned columns = 0;         // the columns that it reads
   unsigned row_columns = 0;     // the row columns that it reads

@@ -18,7 +18,7 @@ const TOKEN_KINDS: Record<number, string> = {
   [SCANNED]: 'scanned',
 };
 const OUTPUTS = ['loss', 'metric', 'grad'];
-const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum'];
+const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum', 'token_rank'];
 // The output that compiled segments lack. No loss has it with default options.
 const NOT_COMPILED = 'grad_entropy';
 

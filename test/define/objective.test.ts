@@ -69,7 +69,11 @@ describe('losses from expressions in objectives', () => {
           if (times.includes(0)) seen.dropped++;
           if (times.some((count) => count > 1)) seen.repeated++;
 
-          POLICY_LOSS_FN.register(NAME, defineLoss(NAME, { options, loss: textOf(loss) }), { replace: true });
+          POLICY_LOSS_FN.register(
+            NAME,
+            defineLoss(NAME, { options, variable: 'logprob', loss: textOf(loss) }),
+            { replace: true },
+          );
           const objective = objectiveOf('ppo', {
             ...config,
             policy_loss_fn: NAME,

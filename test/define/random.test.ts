@@ -11,14 +11,16 @@ const SEED = Number(process.env.FC_SEED ?? 2025);
 const RUNS = Number(process.env.FC_RUNS ?? 200);
 
 describe('random expressions agree with the reference', () => {
-  for (const level of ['token', 'row', 'batch'] as const)
+  for (const level of ['token', 'row', 'batch', 'pairs'] as const)
     for (const mode of LOSS_AGG_MODES)
       it(`${level} expressions, ${mode}`, () => {
         const expression = EXPRESSIONS[level];
         let compared = 0;
         fc.assert(
           fc.property(expression, expression, batchSpec, (loss, metric, spec) => {
-            const batch = makeBatch(spec);
+            const batch = makeBatch(
+              level === 'pairs' ? { ...spec, rows: spec.rows + (spec.rows % 2) } : spec,
+            );
             const { fn, formula, args } = userLoss(loss, mode, { metric });
             const judged = judge(formula, args, batch);
             if (!judged) return;

@@ -49,7 +49,7 @@ describe('reference of expressions', () => {
             const columns = Object.entries(COLUMNS).map(([name, column]) => [name, batch[column]![at]!]);
             const token = Object.fromEntries(columns) as { lp: number; old: number };
             const d = token.lp - token.old;
-            const expected = inJavaScript(text, { ...token, ...OPTIONS, d, r: Math.exp(d), n: 4 });
+            const expected = inJavaScript(text, { ...token, ...OPTIONS, d, r: Math.exp(d), n: 4, t: i % 4 });
             const bound = 1e-9 * Math.max(1, Math.abs(expected));
             assert.ok(
               Object.is(values[i], expected) || Math.abs(values[i]! - expected) <= bound,
@@ -62,7 +62,7 @@ describe('reference of expressions', () => {
     );
   });
 
-  for (const level of ['token', 'row', 'batch'] as const)
+  for (const level of ['token', 'row', 'batch', 'pairs'] as const)
     it(`has gradients that are slopes: ${level} expressions`, () => {
       let compared = 0;
       fc.assert(

@@ -57,6 +57,8 @@ describe('losses in TypeScript and as texts', () => {
       fc.property(EXPRESSIONS.batch, EXPRESSIONS.batch, batchSpec, (loss, metric, spec) => {
         const Loss = defineLoss('built', {
           options,
+          variable: 'logprob',
+          lossAggMode: 'token-mean',
           metrics: { metric: { unit: 'a number', value: (symbols) => built(metric, symbols, OPTIONS) } },
           loss: (symbols, given) => built(loss, symbols, given as unknown as Record<string, number>),
         });

@@ -8,6 +8,7 @@ import {
   ALGORITHM_TYPE,
   devices,
   type LossResult,
+  lossFromExpression,
   type Metrics,
   POLICY_LOSS_FN,
   type PolicyLossFn,
@@ -23,7 +24,7 @@ import { asyncOf, syncOf, userLoss } from '../support/user-loss.js';
 
 const DEVICE = 'cuda:0';
 const SEED = Number(process.env.FC_SEED ?? 2025);
-const LEVELS = ['token', 'row', 'batch'] as const;
+const LEVELS = ['token', 'row', 'batch', 'pairs'] as const;
 
 type Laid = ReturnType<typeof packedBatch>;
 
@@ -41,7 +42,7 @@ describe(`random expressions on ${DEVICE}`, () => {
     it(`agree with the reference: ${level} expressions`, () =>
       fc.assert(
         fc.asyncProperty(EXPRESSIONS[level], EXPRESSIONS[level], batchSpec, async (loss, metric, spec) => {
-          const batch = makeBatch(spec);
+          const batch = makeBatch(level === 'pairs' ? { ...spec, rows: spec.rows + (spec.rows % 2) } : spec);
           const { fn, formula, args } = userLoss(loss, 'seq-mean-token-mean', { metric });
           const judged = judge(formula, args, batch);
           if (!judged) return;
@@ -88,10 +89,13 @@ const SumLoss = policyLoss({
   numerics: { range: 'any', outside: 'none' },
   reads: ['logprob', 'old_logprob', 'action_mask'],
   metrics: { mean: { unit: 'x' }, sum: { unit: 'x', when: 'in one call' } },
-  formula: ({ lp, old, rowSum, rowMean, rowMin, rowMax, rowsSum, exp }) => {
+  formula: ({ lp, old, t, rowSum, rowMean, rowMin, rowMax, rowRank, rowQuantile, rowsSum, exp }) => {
     const sum = rowSum(exp(old.mul(8)));
+    const ofTokens = rowRank(old)
+      .add(t)
+      .mul(lp.le(rowQuantile(old, 0.3)));
     return {
-      loss: lp.mul(sum).add(rowMax(lp.sub(old)).mul(rowMin(old))),
+      loss: lp.mul(sum.add(ofTokens)).add(rowMax(lp.sub(old)).mul(rowMin(old))),
       metrics: { mean: { row: rowMean(lp.sub(old)) }, sum: { batch: rowsSum(sum.sub(1)) } },
     };
   },
@@ -117,6 +121,31 @@ describe(`reductions over long rows on ${DEVICE}`, () => {
       assert.equal(found.metrics.sum, metrics.sum);
       assertNumber(found.loss, loss, 'loss');
       assertNumber(found.metrics.mean, metrics.mean!, 'mean');
+    });
+});
+
+describe(`losses of rows, values and rewards on ${DEVICE}`, () => {
+  const batch = makeBatch(EDGE_LENGTHS);
+  const { groupIds, ...laid } = packedBatch(batch);
+  const TEXTS = [
+    '-logsigmoid(0.1*(chosen(row_sum(lp - ref)) - rejected(row_sum(lp - ref))))',
+    '0.5*max(square(value - returns), square(clip(value, old_value - 0.2, old_value + 0.2) - returns))',
+    '-logsigmoid(chosen(reward) - rejected(reward) - margin)',
+  ];
+  for (const text of TEXTS)
+    it(`${text} has the same results as on the CPU`, async () => {
+      const fn = lossFromExpression(text);
+      using resident = await upload(laid, DEVICE);
+      const gradOf = (result: object) =>
+        Object.entries(result).find(([key]) => key.startsWith('grad'))![1] as Float32Array;
+      const expected = fn.computeSync(laid, { grad: true });
+      for (const found of [
+        await fn.compute(laid, { grad: true, device: DEVICE }),
+        await fn.compute(resident, { grad: true }),
+      ]) {
+        assertNumber(found.loss, expected.loss, 'loss');
+        assertArray(gradOf(found), gradOf(expected), 'gradient');
+      }
     });
 });
 

@@ -34,7 +34,7 @@ const MOST_COLUMNS = 9;
 const ADVANTAGES = 3;
 /** The kind of operands that are numbers per row. */
 const ROW_COLUMN = 7;
-const GROUP_OPS = ['group_sum', 'group_max'].map((name) => native.programOps.indexOf(name));
+const GROUP_OPS = ['group_sum', 'group_max', 'group_arg_max'].map((name) => native.programOps.indexOf(name));
 const DTYPES = ['float32', 'float16', 'bfloat16'];
 
 interface Shape {

@@ -5,7 +5,7 @@
 import fc from 'fast-check';
 import type { NativeFunctionSpec, NativeProgramLossSpec } from '../../binding.js';
 import { takeNow } from '../../lib/base/steps.js';
-import { COLUMNS } from '../../lib/batch/columns.js';
+import { COLUMNS, ROW_DATA } from '../../lib/batch/columns.js';
 import { BatchReader } from '../../lib/batch/reader.js';
 import { Evaluator } from '../../lib/call/evaluator.js';
 import { type Batch, KeyMapper, LossError, lossFromExpression } from '../../lib/index.js';
@@ -20,6 +20,14 @@ const LOSSES = [
   'exp(row_mean(d))*A + pow(r, beta)',
   'row_max(r)*batch_min(d) + (A > 0 ? tanh(lp) : log1p(H))',
   'lp*batch_sum(r*row_min(lp*batch_mean(lp)))',
+  'A*lp*(row_rank(r) < t) + group_max(row_sum(d))*row_quantile(lp, 0.3)',
+  'logsigmoid(chosen(row_sum(lp)) - rejected(row_mean(lp)))',
+];
+
+/** Losses that are differentiated by other columns than logprob. */
+const OTHER_LOSSES = [
+  'square(value - returns)*row_rank(value)',
+  'logsigmoid(chosen(reward) - group_min(reward))',
 ];
 
 type Spec = NonNullable<NativeFunctionSpec['policyLoss']> & { program: unknown };
@@ -63,7 +71,7 @@ export const tampering: fc.Arbitrary<Tampering> = fc.record({
   cut: fc.oneof({ arbitrary: fc.constant(0), weight: 5 }, fc.nat({ max: 40 })),
 });
 
-const READER = new BatchReader(KeyMapper.get('verl'), { inputs: [...COLUMNS, 'action_mask'] });
+const READER = new BatchReader(KeyMapper.get('verl'), { inputs: [...COLUMNS, ...ROW_DATA, 'action_mask'] });
 
 /**
  * Runs a program twice. Succeeds if native code refuses it with a TypeError.
@@ -99,6 +107,12 @@ export function* ofLosses(batch: () => Anything, tokens: number): Generator<Targ
     valid: () => [LOSSES[0], { options: OPTIONS, metrics: { first: LOSSES[1], second: 'r' } }],
     call: (given) => (lossFromExpression as Anything)(...given).compute(batch(), { grad: true }),
   };
+  for (const text of OTHER_LOSSES)
+    yield {
+      name: `the loss ${text}`,
+      valid: () => [text, {}],
+      call: (given) => (lossFromExpression as Anything)(...given).compute(batch(), { grad: true }),
+    };
   for (const text of LOSSES) {
     const { policyLoss } = lossFromExpression(text, {
       options: OPTIONS,
@@ -122,6 +136,10 @@ const TOKENS = [
     'd',
     'r',
     'n',
+    't',
+    'value',
+    'reward',
+    'group_size',
     'low',
     'x',
     '__proto__',
@@ -163,6 +181,10 @@ const TOKENS = [
     'row_sum(',
     'row_max(',
     'batch_mean(',
+    'group_mean(',
+    'chosen(',
+    'row_quantile(',
+    'row_rank(',
     'pow(',
     '[',
     ']',
@@ -192,6 +214,7 @@ const TOKENS = [
 /** Draws texts: right ones, with a part removed, repeated or replaced, and random sequences of tokens. */
 export const anyText: fc.Arbitrary<string> = fc.oneof(
   EXPRESSIONS.batch.map((expression) => textOf(expression)),
+  EXPRESSIONS.pairs.map((expression) => textOf(expression)),
   fc
     .tuple(
       EXPRESSIONS.batch.map((expression) => textOf(expression)),

@@ -132,9 +132,9 @@ class Writer {
   void write_scan() {
     if (scanned_ == program::kMaxScanned) return;
     ++reductions_;
-    const Op op = static_cast<Op>(static_cast<int>(Op::k_prefix_sum) + in_.below(3));
+    const Op op = static_cast<Op>(static_cast<int>(Op::k_prefix_sum) + in_.below(4));
     std::vector<int> operands{operand()};
-    if (op != Op::k_turn_sum) operands.push_back(operand_of_row());
+    if (program::kOpOperands[static_cast<int>(op)] > 1) operands.push_back(operand_of_row());
     append(op, scanned_++, operands);
   }
 

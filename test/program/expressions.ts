@@ -14,13 +14,11 @@ import { type Row, scanned, sizesOf } from './interpreter.js';
 
 type Reduction = 'sum' | 'mean' | 'min' | 'max';
 type Scan = (typeof SCANS)[number];
-// Comparisons of all rows are tested with the losses that use them.
-const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'] as const;
-type GroupReduction = (typeof GROUP_REDUCTIONS)[number];
+type OfRows = Reduction | 'pair' | 'chosen' | 'rejected';
 export type Expression =
   | { readonly kind: 'constant'; readonly value: number }
   | { readonly kind: 'column'; readonly name: ColumnName }
-  | { readonly kind: 'tokens' | 'repeats' | 'place' }
+  | { readonly kind: 'tokens' | 'repeats' | 'place' | 'position' | 'group size' }
   | { readonly kind: 'size'; readonly name: BatchInput }
   | { readonly kind: 'number'; readonly name: RowColumnName }
   | { readonly kind: 'unary'; readonly op: UnaryOp; readonly of: readonly [Expression] }
@@ -28,7 +26,8 @@ export type Expression =
   | { readonly kind: 'select' | 'clip'; readonly of: readonly [Expression, Expression, Expression] }
   | { readonly kind: 'stop'; readonly of: readonly [Expression] }
   | { readonly kind: 'scan'; readonly op: Scan; readonly decay: number; readonly of: readonly [Expression] }
-  | { readonly kind: 'group'; readonly op: GroupReduction; readonly of: readonly [Expression] }
+  | { readonly kind: 'group'; readonly op: OfRows; readonly of: readonly [Expression] }
+  | { readonly kind: 'quantile'; readonly share: number; readonly of: readonly [Expression] }
   | {
       readonly kind: 'reduce';
       readonly over: Over;
@@ -82,15 +81,21 @@ export function build(graph: Graph, x: Expression): Node {
     case 'reduce':
       return graph.reduce(x.over, x.op, a!);
     case 'scan':
+      if (x.op === 'token_rank') return graph.tokenRanks(a!);
       return graph.apply(x.op, a!, ...(x.op === 'turn_sum' ? [] : [graph.constant(x.decay)]));
     case 'group':
-      return x.op === 'pair_sum' ? graph.apply(x.op, a!) : graph.reduceGroups(GROUP_OPS[x.op], a!);
+      if (x.op === 'chosen' || x.op === 'rejected') return graph.ofPair(x.op, a!);
+      return x.op === 'pair' ? graph.apply('pair_sum', a!) : graph.reduceGroups(x.op, a!);
+    case 'quantile':
+      return graph.rowQuantile(a!, graph.constant(x.share));
     case 'place':
       return graph.placeInPair();
+    case 'position':
+      return graph.tokenPositions();
+    case 'group size':
+      return graph.groupSize();
   }
 }
-
-const GROUP_OPS = { group_sum: 'sum', group_max: 'max' } as const;
 
 const isTrue = (x: number) => x !== 0 && !Number.isNaN(x);
 const UNARY: Record<UnaryOp, (x: number) => number> = {
@@ -191,6 +196,15 @@ export class Evaluation {
         return this.#rows.map(({ mask }) => mask.filter(Boolean).map((_, __, all) => all.length));
       case 'repeats':
         return this.#perRow(({ repeats }) => repeats);
+      case 'position':
+        return this.#rows.map(({ mask }) => mask.filter(Boolean).map((_, i) => i));
+      case 'group size':
+        return this.#reduceGroups(
+          'sum',
+          perToken(() => 1),
+        );
+      case 'quantile':
+        return this.#constant(operands[0]!.map((row) => fill(row, quantile(row.map(Math.fround), x.share))));
       case 'place':
         return this.#rows.map(({ mask }, b) => mask.filter(Boolean).map(() => this.#numbers[b]! % 2));
       case 'size':
@@ -229,34 +243,47 @@ export class Evaluation {
           return Math.min(Math.max(a, low), high);
         });
       case 'stop':
-        this.stopped.push(operands[0]!);
-        return this.#frozen?.[this.stopped.length - 1] ?? operands[0]!;
+        return this.#constant(operands[0]!);
       case 'reduce':
         return this.#reduce(x.over, x.op, operands[0]!);
       case 'scan':
         return this.#rows.map(({ mask }, b) => {
           const left = [...operands[0]![b]!];
           const values = mask.map((isUnmasked) => (isUnmasked ? left.shift()! : 0));
-          return scanned(x.op, values, mask, x.decay).filter((_, t) => mask[t]);
+          const results = scanned(x.op, values, mask, x.decay).filter((_, t) => mask[t]);
+          if (x.op === 'token_rank') this.#compareAll(operands[0]![b]!);
+          return results;
         });
       case 'group':
         return this.#reduceGroups(x.op, operands[0]!);
     }
   }
 
-  // The maximum is a constant for the derivative.
-  #reduceGroups(op: GroupReduction, values: Values): Values {
-    const groupOf = (b: number) => (op === 'pair_sum' ? this.#numbers[b]! >> 1 : this.#rows[b]!.group);
-    const results = values.map((row, b) => {
-      const members = values.flatMap(([x], other) =>
-        x !== undefined && groupOf(other) === groupOf(b) ? [{ x, repeats: this.#rows[other]!.repeats }] : [],
+  #reduceGroups(op: OfRows, values: Values): Values {
+    const isOfPairs = op === 'pair' || op === 'chosen' || op === 'rejected';
+    const groupOf = (b: number) => (isOfPairs ? this.#numbers[b]! >> 1 : this.#rows[b]!.group);
+    const counts = (b: number) =>
+      !isOfPairs || op === 'pair' || this.#numbers[b]! % 2 === Number(op === 'rejected');
+    return values.map((row, b) => {
+      const members = values.flatMap((_, other) =>
+        groupOf(other) === groupOf(b) && counts(other) ? [other] : [],
       );
-      if (op === 'group_max') return fill(row, Math.max(...members.map(({ x }) => x)));
-      return fill(row, sum(members.map(({ x, repeats }) => (op === 'pair_sum' ? x : repeats * x))));
+      const numbers = members.map((other) => values[other]![0]!);
+      if (isOfPairs) return fill(row, sum(numbers));
+      const repeats = members.map((other) => this.#rows[other]!.repeats);
+      return fill(row, this.#reduced(op, numbers, repeats));
     });
-    if (op !== 'group_max') return results;
-    this.stopped.push(results);
-    return this.#frozen?.[this.stopped.length - 1] ?? results;
+  }
+
+  // Returns values that are constant for the derivative.
+  #constant(values: Values): Values {
+    this.stopped.push(values);
+    return this.#frozen?.[this.stopped.length - 1] ?? values;
+  }
+
+  // Records the order of values on which the result depends.
+  #compareAll(values: readonly number[]): void {
+    for (const [i, a] of values.entries()) for (const b of values.slice(i + 1)) this.#compare(a, b);
   }
 
   #perRow(compute: (row: Row) => number): Values {
@@ -304,6 +331,13 @@ export class Evaluation {
 const sum = (values: readonly number[]) => values.reduce((total, x) => total + x, 0);
 const fill = (row: readonly number[], value: number) => row.map(() => value);
 
+function quantile(values: readonly number[], share: number): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const rank = share * (sorted.length - 1);
+  const [low, high] = [sorted[Math.floor(rank)]!, sorted[Math.ceil(rank)]!];
+  return low + (high - low) * (rank - Math.floor(rank));
+}
+
 const ratio = unary('exp', binary('sub', column('logprob'), column('old_logprob')));
 const leaf = fc.oneof(
   { arbitrary: fc.constant(column('logprob')), weight: 4 },
@@ -316,6 +350,8 @@ const leaf = fc.oneof(
   { arbitrary: fc.constant<Expression>({ kind: 'tokens' }), weight: 1 },
   { arbitrary: fc.constant<Expression>({ kind: 'repeats' }), weight: 1 },
   { arbitrary: fc.constant<Expression>({ kind: 'place' }), weight: 1 },
+  { arbitrary: fc.constant<Expression>({ kind: 'position' }), weight: 1 },
+  { arbitrary: fc.constant<Expression>({ kind: 'group size' }), weight: 1 },
   {
     arbitrary: fc
       .constantFrom<BatchInput>('tokens', 'rows', 'row_length')
@@ -400,8 +436,14 @@ export const expressions = fc.letrec<{ node: Expression }>((tie) => {
         weight: 2,
       },
       fc
-        .tuple(fc.constantFrom(...GROUP_REDUCTIONS), ofRow(node))
+        .tuple(
+          fc.constantFrom<OfRows>('sum', 'mean', 'min', 'max', 'pair', 'chosen', 'rejected'),
+          ofRow(node),
+        )
         .map(([op, a]): Expression => ({ kind: 'group', op, of: [a] })),
+      fc
+        .tuple(fc.constantFrom(0, 0.3, 0.5, 1), node)
+        .map(([share, a]): Expression => ({ kind: 'quantile', share, of: [a] })),
     ),
   };
 }).node;

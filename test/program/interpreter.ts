@@ -222,7 +222,9 @@ class Interpreter {
         const groups = this.#counted.map((b) => (op === 'pair_sum' ? b >> 1 : this.#rows[b]!.group));
         this.#counted.forEach((b, i) => {
           const numbers = values.flatMap(([x], j) => (groups[j] === groups[i] ? [x!] : []));
-          reductions.push(() => this.#writeRow(b, out, reduced(op.slice(-3), numbers, [])));
+          const members = this.#counted.filter((_, j) => groups[j] === groups[i]);
+          const value = reduced(op.replace(/^(group|pair)_/, ''), numbers, members);
+          reductions.push(() => this.#writeRow(b, out, value));
         });
         continue;
       }
@@ -383,11 +385,11 @@ function isReduction(op: string): boolean {
 }
 
 function isScan(op: string): boolean {
-  return /^(prefix|suffix|turn)_sum$/.test(op);
+  return /^((prefix|suffix|turn)_sum|token_rank)$/.test(op);
 }
 
 function isOfGroups(op: string): boolean {
-  return /^(group|pair)_(sum|max)$/.test(op);
+  return /^(group|pair)_(sum|max|arg_max)$/.test(op);
 }
 
 // Returns one number per position of a row: the given values at their positions, and 0 elsewhere.
@@ -395,7 +397,7 @@ function spread(values: readonly number[], positions: readonly number[], length:
   return Array.from({ length }, (_, t) => values[positions.indexOf(t)] ?? 0);
 }
 
-/** Computes a scan over all positions of a row. The values of masked tokens are 0. */
+/** Computes a scan over all positions of a row. The values of masked tokens are 0, and they have no ranks. */
 export function scanned(
   op: string,
   values: readonly number[],
@@ -407,6 +409,11 @@ export function scanned(
   if (op === 'prefix_sum') {
     let sum = 0;
     return values.map((x) => (sum = x + decay * sum));
+  }
+  if (op === 'token_rank') {
+    const order = values.flatMap((_, t) => (mask[t] ? [t] : []));
+    order.sort((a, b) => inOrder(Math.fround(values[a]!), Math.fround(values[b]!)) || a - b);
+    return values.map((_, t) => order.indexOf(t));
   }
   return values.map((_, t) => {
     const begin = mask.lastIndexOf(false, t) + 1;

@@ -179,22 +179,22 @@ const rank = fc.oneof(fc.integer({ min: -2, max: 60 }), fc.double({ min: 0, max:
 
 describe('selections of programs', () => {
   it('find the value with a rank in the batch, and the place of its token', () => {
-    agree(special, rank, ({ A, batchRank, batchRankAt }, by) => ({
-      value: { node: batchRank(A, by), per: 'batch' },
+    agree(special, rank, ({ A, batchRanked, batchRankAt }, by) => ({
+      value: { node: batchRanked(A, by), per: 'batch' },
       place: { node: batchRankAt(A, by), per: 'batch' },
     }));
   });
 
   it('take a rank that depends on the counts of the batch', () => {
-    agree(special, fc.double({ min: 0, max: 1, noNaN: true }), ({ A, tokens, batchRank }, share) => ({
-      value: { node: batchRank(A, tokens.mul(share)), per: 'batch' },
+    agree(special, fc.double({ min: 0, max: 1, noNaN: true }), ({ A, tokens, batchRanked }, share) => ({
+      value: { node: batchRanked(A, tokens.mul(share)), per: 'batch' },
     }));
   });
 
   it('find the value with a rank in each row', () => {
-    agree(finite, rank, ({ A, n, floor, rowRank }, by) => ({
-      value: { node: floor(rowRank(A, by).mul(8)), per: 'row' },
-      middle: { node: floor(rowRank(A, n.div(2)).mul(8)), per: 'row' },
+    agree(finite, rank, ({ A, n, floor, rowRanked }, by) => ({
+      value: { node: floor(rowRanked(A, by).mul(8)), per: 'row' },
+      middle: { node: floor(rowRanked(A, n.div(2)).mul(8)), per: 'row' },
     }));
   });
 
@@ -221,12 +221,12 @@ describe('selections of programs', () => {
     agreeOnManyTokens(
       DISTRIBUTIONS,
       fc.oneof(fc.nat(12000), fc.nat(20)),
-      ({ A, tokens, batchRank, batchRankAt, batchMax, rowMax }, by) => ({
-        value: { node: batchRank(A, by), per: 'batch' },
+      ({ A, tokens, batchRanked, batchRankAt, batchMax, rowMax }, by) => ({
+        value: { node: batchRanked(A, by), per: 'batch' },
         place: { node: batchRankAt(A, by), per: 'batch' },
         // A rank that is known only after the pass over the values, and ranks far from it.
         last: { node: batchRankAt(A, tokens.sub(batchMax(A.mul(0)).add(1))), per: 'batch' },
-        middle: { node: batchRank(A, tokens.div(2)), per: 'batch' },
+        middle: { node: batchRanked(A, tokens.div(2)), per: 'batch' },
         // The same number for all tokens of a row.
         uniform: { node: batchRankAt(rowMax(A), by), per: 'batch' },
       }),
@@ -237,16 +237,16 @@ describe('selections of programs', () => {
     agreeOnManyTokens(
       DISTRIBUTIONS,
       fc.oneof(fc.nat(1500), fc.nat(20)),
-      ({ A, n, batchMax, rowRank }, by) => {
+      ({ A, n, batchMax, rowRanked }, by) => {
         // The number of limits below the value, which is exact. It differs for NaN and −∞.
         const code = (x: Expression) =>
           [-100, -0.25, 0, 0.125, 0.5, 2, 1000].reduce((sum, limit) => sum.add(x.gt(limit)), x.le(-1e30));
         return {
-          value: { node: code(rowRank(A, by)), per: 'row' },
-          next: { node: code(rowRank(A, by + 1)), per: 'row' },
-          middle: { node: code(rowRank(A, n.div(2))), per: 'row' },
+          value: { node: code(rowRanked(A, by)), per: 'row' },
+          next: { node: code(rowRanked(A, by + 1)), per: 'row' },
+          middle: { node: code(rowRanked(A, n.div(2))), per: 'row' },
           // The rank is known only after the pass that keeps the values.
-          later: { node: code(rowRank(A, batchMax(n).div(3))), per: 'row' },
+          later: { node: code(rowRanked(A, batchMax(n).div(3))), per: 'row' },
         };
       },
     );
@@ -262,11 +262,11 @@ describe('selections of programs', () => {
       const short = { values: row!.values.slice(0, 600), mask: row!.mask.slice(0, 600), repeats: 1 };
       for (let first = 0; first < 600; first += perCall) {
         const later = Array.from({ length: perCall }, (_, i) => first + i);
-        const { actual, expected } = compute([short], ({ A, rowRank }) =>
+        const { actual, expected } = compute([short], ({ A, rowRanked }) =>
           Object.fromEntries(
             [first - (first % perSearch), ...later].map((rank, i) => [
               `${i}: rank ${rank}`,
-              { node: rowRank(A, rank), per: 'row' },
+              { node: rowRanked(A, rank), per: 'row' },
             ]),
           ),
         );
@@ -306,23 +306,23 @@ describe('selections of programs', () => {
       (uniform, row, token) => ((1500 * row + token) % 1024 < 64 ? 0 : Math.floor(uniform() * 64) / 8),
     ];
     const by = fc.integer({ min: 0, max: 400 }).map((x) => x / 8);
-    agreeOnManyTokens(values, by, ({ A, batchSum, batchRank, batchUnderFill }, by) => {
+    agreeOnManyTokens(values, by, ({ A, batchSum, batchRanked, batchUnderFill }, by) => {
       const under = batchUnderFill(A, batchSum(A.gt(1)).mul(by));
       return {
         under: { node: under, per: 'batch' },
-        last: { node: batchRank(A, under.sub(1)), per: 'batch' },
+        last: { node: batchRanked(A, under.sub(1)), per: 'batch' },
       };
     });
-    agreeOnManyTokens(values, by, ({ A, batchSum, batchRank, batchRankAt }, by) => {
+    agreeOnManyTokens(values, by, ({ A, batchSum, batchRanked, batchRankAt }, by) => {
       const rank = batchSum(A.le(by));
       return {
-        value: { node: batchRank(A, rank), per: 'batch' },
+        value: { node: batchRanked(A, rank), per: 'batch' },
         place: { node: batchRankAt(A, rank), per: 'batch' },
       };
     });
     // The sum and the rank are infinite or NaN.
-    agreeOnManyTokens(DISTRIBUTIONS, by, ({ A, batchSum, batchRank }, by) => ({
-      value: { node: batchRank(A, batchSum(A.div(0)).add(by)), per: 'batch' },
+    agreeOnManyTokens(DISTRIBUTIONS, by, ({ A, batchSum, batchRanked }, by) => ({
+      value: { node: batchRanked(A, batchSum(A.div(0)).add(by)), per: 'batch' },
     }));
   });
 
@@ -333,8 +333,8 @@ describe('selections of programs', () => {
   });
 
   it('draw the same numbers in every engine', () => {
-    agree(finite, fc.integer({ min: 0, max: 2 ** 40 }), ({ draw, batchRank, batchMax }, seed) => ({
-      middle: { node: batchRank(draw(seed), 5), per: 'batch' },
+    agree(finite, fc.integer({ min: 0, max: 2 ** 40 }), ({ draw, batchRanked, batchMax }, seed) => ({
+      middle: { node: batchRanked(draw(seed), 5), per: 'batch' },
       largest: { node: batchMax(draw(seed)), per: 'batch' },
     }));
   });
@@ -345,10 +345,10 @@ describe('selections of programs', () => {
       mask: Array<boolean>(7).fill(true),
       repeats: 1,
     }));
-    const { actual } = compute(rows, ({ draw, rowRank, batchMean, square, constant }) => ({
+    const { actual } = compute(rows, ({ draw, rowRanked, batchMean, square, constant }) => ({
       mean: { node: batchMean(draw(3)), per: 'batch' },
       square: { node: batchMean(square(draw(3))), per: 'batch' },
-      least: { node: rowRank(draw(3), 0), per: 'row' },
+      least: { node: rowRanked(draw(3), 0), per: 'row' },
       product: { node: batchMean(draw(3).mul(draw(4))), per: 'batch' },
       one: { node: constant(1), per: 'batch' },
     }));

@@ -151,10 +151,29 @@ describe('sums over groups of rows', () => {
   });
 
   it('computes them in pairs, which alternate or have equal ids', () => {
-    const ofPair = ({ lp, rowSum, pairSum, placeInPair }: ProgramSymbols) =>
+    const sums = ({ lp, rowSum, pairSum, placeInPair }: ProgramSymbols) =>
       pairSum(rowSum(lp)).add(placeInPair.mul(100));
-    assert.deepEqual(ofRows(ofPair, pairs), [3, 103, 20, 120]);
-    assert.deepEqual(ofRows(ofPair, { ...pairs, pairIds: ['a', 'b', 'b', 'a'] }), [17, 6, 106, 117]);
+    assert.deepEqual(ofRows(sums, pairs), [3, 103, 20, 120]);
+    assert.deepEqual(ofRows(sums, { ...pairs, pairIds: ['a', 'b', 'b', 'a'] }), [17, 6, 106, 117]);
+    const each = ({ lp, rowSum, chosen, rejected }: ProgramSymbols) =>
+      chosen(rowSum(lp))
+        .mul(100)
+        .add(rejected(rowSum(lp)));
+    assert.deepEqual(ofRows(each, pairs), [102, 102, 416, 416]);
+  });
+
+  it('gives the first row with an extreme the derivatives of its group', () => {
+    const equal = { ...rows, logprob: [4, 2, 4, 8, 3], groupIds: ['b', 'a', 'b', 'a', 'b'] };
+    const gradOf = (build: (symbols: ProgramSymbols) => ReturnType<ProgramSymbols['constant']>) =>
+      Array.from(lossOf((symbols) => ({ rowLoss: build(symbols) })).computeSync(equal, { grad: true }).grad!);
+    assert.deepEqual(
+      gradOf(({ lp, rowSum, groupMax }) => groupMax(rowSum(lp)).mul(rowSum(lp))),
+      [11 + 4, 2 * 2, 4, 0, 4],
+    );
+    assert.deepEqual(
+      gradOf(({ lp, rowSum, groupMin }) => groupMin(rowSum(lp)).mul(rowSum(lp))),
+      [3, 2 * 2, 3, 0, 11 + 3],
+    );
   });
 
   it('gives each row the derivative of the losses of its group', () => {
@@ -173,7 +192,7 @@ describe('sums over groups of rows', () => {
     );
     assert.throws(() => loss.computeSync(rows, { part: true }), isLossError('ERR_INVALID_OPTION', /part/));
     const ofPairs = lossOf(({ lp, rowSum, pairSum }) => ({ rowLoss: pairSum(rowSum(lp)) }));
-    assert.equal(ofPairs.readsWholeBatch, false);
+    assert.deepEqual([ofPairs.readsWholeBatch, ofPairs.readsPairs], [false, true]);
     assert.equal(ofPairs.computeSync(pairs).loss, 3 + 3 + 20 + 20);
     assert.throws(
       () => ofPairs.computeSync(lacking),
@@ -237,7 +256,7 @@ describe('programs with sums along a row and over groups', () => {
   });
 
   it('read a sum over groups only after a batch segment', () => {
-    for (const op of ['group_sum', 'group_max', 'pair_sum']) {
+    for (const op of ['group_sum', 'group_max', 'group_arg_max', 'pair_sum']) {
       const reduce: Instruction = [op, 0, CONSTANT];
       const output: Instruction = ['loss', 0, CONSTANT, ROW_VALUE];
       create(['row'], reduce, ['batch'], ['tokens'], output);

@@ -22,12 +22,14 @@ describe('the symbols of defineLoss', () => {
   for (const name of VALUES.keys())
     it(name, () => same(name, (symbols) => symbols[toCamelCase(name) as 'lp']));
 
-  for (const [name, { parameters, variadic }] of FUNCTIONS)
+  for (const [name, { parameters, levels, variadic }] of FUNCTIONS)
     it(`${name}()`, () => {
-      const args = ['lp', 'A', 'H'].slice(0, variadic ? 3 : parameters.length) as ('lp' | 'A' | 'H')[];
+      const columns = ['lp', 'A', 'H'].slice(0, variadic ? 3 : parameters.length) as ('lp' | 'A' | 'H')[];
+      const isOfRows = columns.map((_, i) => levels?.[i] === 'row');
+      const args = columns.map((column, i) => (isOfRows[i] ? `row_sum(${column})` : column));
       same(`${name}(${args.join(', ')})`, (symbols) => {
         const call = symbols[toCamelCase(name) as 'max'] as (...args: Expression[]) => Expression;
-        return call(...args.map((arg) => symbols[arg]));
+        return call(...columns.map((x, i) => (isOfRows[i] ? symbols.rowSum(symbols[x]) : symbols[x])));
       });
     });
 

@@ -26,6 +26,18 @@ export const COLUMNS: Readonly<Record<string, Column>> = {
   A: 'advantages',
   entropy: 'entropy',
   H: 'entropy',
+  values: 'values',
+  value: 'values',
+  old_values: 'oldValues',
+  old_value: 'oldValues',
+  returns: 'returns',
+};
+
+/** The numbers of rows, by each of their names in expressions. */
+export const ROW_NUMBERS: Readonly<Record<string, 'rewards' | 'margin'>> = {
+  rewards: 'rewards',
+  reward: 'rewards',
+  margin: 'margin',
 };
 
 const difference = (x: Tokens) => x.logprob.sub(x.oldLogprob);
@@ -35,7 +47,30 @@ const DERIVED: Readonly<Record<string, (x: Tokens) => Variable>> = {
   d: difference,
   r: (x) => difference(x).exp(),
   n: (x) => x.tape.leaf(x.counts).gather(x.rowOf),
+  t: (x) => x.tape.leaf(x.rowOf.map((row, i) => i - x.rowOf.indexOf(row))),
+  group_size: (x) => {
+    const { groupOf, groups, ofTokens } = grouped(x);
+    return x.tape.leaf(countBy(groupOf, groups)).gather(ofTokens);
+  },
 };
+
+/** The tokens that come first in their rows, in the order of the rows that have tokens. */
+const firstTokens = (x: Tokens) => x.rowOf.flatMap((row, i) => (row === x.rowOf[i - 1] ? [] : [i]));
+
+const countBy = (groupOf: readonly number[], groups: number) =>
+  Array.from({ length: groups }, (_, group) => groupOf.filter((other) => other === group).length);
+
+/** The group of each row that has tokens, the number of groups, and the group of each token. */
+function grouped(x: Tokens) {
+  const ids = x.rows.map((row) => x.batch.groupIds![row]!);
+  const all = [...new Set(ids)];
+  const groupOfRow = ids.map((id) => all.indexOf(id));
+  return {
+    groupOf: firstTokens(x).map((i) => groupOfRow[x.rowOf[i]!]!),
+    groups: all.length,
+    ofTokens: x.rowOf.map((row) => groupOfRow[row]!),
+  };
+}
 
 type Operation = (operands: Variable[], x: Tokens) => Variable;
 
@@ -81,6 +116,59 @@ const extremeOfBatch = (sign: 1 | -1) =>
     ),
   );
 
+const groupReduction =
+  (f: (ofRows: Variable, groupOf: number[], groups: number) => Variable): Operation =>
+  ([a], x) => {
+    const { groupOf, groups, ofTokens } = grouped(x);
+    return f(a!.gather(firstTokens(x)), groupOf, groups).gather(ofTokens);
+  };
+const extremeOfGroup = (sign: 1 | -1) =>
+  groupReduction((a, groupOf, groups) => a.extremeBy(groupOf, groups, sign));
+
+/** Returns the value of the row that has this place in its pair. */
+const ofPair =
+  (place: number): Operation =>
+  ([a], x) => {
+    const tokens = firstTokens(x).filter((i) => x.rows[x.rowOf[i]!]! % 2 === place);
+    const pairOf = (i: number) => x.rows[x.rowOf[i]!]! >> 1;
+    const pairs = Math.ceil(x.batch.rows / 2);
+    return a!
+      .gather(tokens)
+      .sumBy(tokens.map(pairOf), pairs)
+      .gather(x.rowOf.map((_, i) => pairOf(i)));
+  };
+
+/** Computes constants for each row from the values of its tokens, one for each token. */
+const ofRowsTokens =
+  (f: (values: number[], by: number | undefined) => number[]): Operation =>
+  ([a, by], x) => {
+    const rows = firstTokens(x).map((first) => {
+      const tokens = x.rowOf.flatMap((row, i) => (row === x.rowOf[first] ? [i] : []));
+      return f(
+        tokens.map((i) => a!.value[i]!),
+        by?.value[first],
+      );
+    });
+    return x.tape.leaf(rows.flat()).detach();
+  };
+
+const rowQuantile = ofRowsTokens((values, q = 0) => {
+  const sorted = values.toSorted((a, b) => a - b);
+  const last = sorted.length - 1;
+  const rank = Math.min(Math.max(q * last, 0), last);
+  const [low, high] = [sorted[Math.floor(rank)]!, sorted[Math.ceil(rank)]!];
+  return values.map(() => low + (high - low) * (rank - Math.floor(rank)));
+});
+
+const rowRank: Operation = (operands, x) => {
+  const ranks = ofRowsTokens((values) => {
+    const order = values.map((_, i) => i).sort((a, b) => values[a]! - values[b]! || a - b);
+    return values.map((_, i) => order.indexOf(i));
+  })(operands, x);
+  x.tape.choose(ranks.length, (i) => ranks.value[i]!);
+  return ranks;
+};
+
 const OPERATIONS: Readonly<Record<string, Operation>> = {
   '+': binary((a, b) => a.add(b)),
   '-': ([a, b]) => (b ? a!.sub(b) : a!.neg()),
@@ -121,6 +209,16 @@ const OPERATIONS: Readonly<Record<string, Operation>> = {
   batch_mean: batchReduction((a) => a.sum().div(Math.max(a.length, 1))),
   batch_min: extremeOfBatch(-1),
   batch_max: extremeOfBatch(1),
+  group_sum: groupReduction((a, groupOf, groups) => a.sumBy(groupOf, groups)),
+  group_mean: groupReduction((a, groupOf, groups) =>
+    a.sumBy(groupOf, groups).div(a.tape.leaf(countBy(groupOf, groups).map((n) => Math.max(n, 1)))),
+  ),
+  group_min: extremeOfGroup(-1),
+  group_max: extremeOfGroup(1),
+  chosen: ofPair(0),
+  rejected: ofPair(1),
+  row_quantile: rowQuantile,
+  row_rank: rowRank,
 };
 
 /** Computes the value of an expression for each unmasked token. `args` holds the values of the options. */
@@ -135,6 +233,8 @@ export function tokenValues(expression: Expression, x: Tokens, args: Args): Vari
   }
   const column = COLUMNS[expression];
   if (column) return x.column(column);
+  const numbers = ROW_NUMBERS[expression];
+  if (numbers) return x.spread(x.tape.leaf(x.rows.map((row) => x.batch[numbers]![row]!)).mul(1));
   return DERIVED[expression]?.(x) ?? constant(args[expression] as number, x);
 }
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { Tape } from '../reference/autograd.js';
 import type { Formula } from '../reference/batch.js';
-import { COLUMNS, type Expression } from '../reference/expression.js';
+import { COLUMNS, type Expression, ROW_NUMBERS } from '../reference/expression.js';
 import { type Args, evaluator, type ReferenceBatch, type ReferenceResult } from '../reference/index.js';
 import { generator } from './random.js';
 import type { Computed } from './subject.js';
@@ -16,66 +16,103 @@ const ARITHMETIC = ['+', '+', '-', '*', '*'];
 const COMPARISONS = ['<', '<=', '>', '>=', '==', '!='];
 const ROW_REDUCTIONS = ['row_sum', 'row_mean', 'row_min', 'row_max'];
 const BATCH_REDUCTIONS = ['batch_sum', 'batch_mean', 'batch_min', 'batch_max'];
+const GROUP_REDUCTIONS = ['group_sum', 'group_mean', 'group_min', 'group_max'];
+const OF_PAIRS = ['chosen', 'rejected'];
+
+/** A program can read nine columns. Two expressions with so many each, and logprob, are within that limit. */
+const MOST_COLUMNS = 4;
+
+function columnsOf(expression: Expression): readonly string[] {
+  if (typeof expression === 'number') return [];
+  if (typeof expression !== 'string') return expression.flatMap(columnsOf);
+  return expression === 'd' || expression === 'r' ? ['logprob', 'oldLogprob'] : [COLUMNS[expression] ?? ''];
+}
 
 /**
  * Generates expressions. Arguments of exp, log and the like are drawn from ranges in which they neither overflow nor
  * are undefined.
- * @param reductions the reductions that may occur, including nested ones.
+ * @param reductions the reductions of tokens that may occur, including nested ones. If there are any, ranks and quantiles
+ * of rows may occur too.
+ * @param ofRows the functions of values of rows that may occur.
  */
-function expressions(reductions: readonly string[]): fc.Arbitrary<Expression> {
-  const { any } = fc.letrec<{ any: Expression; leaf: Expression; positive: Expression; bounded: Expression }>(
-    (tie) => {
-      const [any, positive, bounded] = [tie('any'), tie('positive'), tie('bounded')];
-      const of = (operations: readonly string[], ...operands: fc.Arbitrary<Expression>[]) =>
-        fc.tuple(fc.constantFrom(...operations), ...operands);
-      const several = fc.array(any, { minLength: 2, maxLength: 4 });
-      return {
-        leaf: fc.oneof(
-          { arbitrary: fc.constantFrom('lp', 'd', 'r'), weight: 4 },
-          { arbitrary: fc.constantFrom('n', ...Object.keys(COLUMNS)), weight: 2 },
-          fc.constantFrom(...Object.keys(OPTIONS), ...CONSTANTS),
-        ),
-        positive: fc.oneof(
-          { maxDepth: 4 },
-          fc.constantFrom<Expression>('r', 0.1, 2, ['+', 'H', 0.25]),
-          any.map((x) => ['+', ['abs', x], 0.5]),
-          bounded.map((x) => ['exp', x]),
-          any.map((x) => ['max', x, 0.2]),
-        ),
-        bounded: fc.oneof(
-          { maxDepth: 4 },
-          fc.constantFrom<Expression>('d', -1, 0.5, 1),
-          any.map((x) => ['clip', x, -2, 2]),
-          any.map((x) => ['tanh', x]),
-        ),
-        any: fc.oneof(
-          { maxDepth: 4 },
-          tie('leaf'),
-          { arbitrary: of(ARITHMETIC, any, any), weight: 4 },
-          of(['/'], any, positive),
-          of(['**', 'pow'], positive, bounded),
-          of(['**', 'pow'], any, fc.integer({ min: 0, max: 4 })),
-          of(['exp', 'expm1'], bounded),
-          of(['log', 'log1p', 'sqrt'], positive),
-          of(['-', 'abs', 'sign', 'tanh', 'sigmoid', 'logsigmoid', 'square', 'sg'], any),
-          several.chain((operands) => of(['min', 'max']).map(([name]) => [name, ...operands])),
-          of(['clip'], any, any, any),
-          of([...COMPARISONS, '&&', '||'], any, any),
-          of(['!'], any),
-          of(['?:'], any, any, any),
-          ...(reductions.length > 0 ? [{ arbitrary: of(reductions, any), weight: 6 }] : []),
-        ),
-      };
-    },
-  );
-  return any;
+function expressions(
+  reductions: readonly string[],
+  ofRows: readonly string[] = [],
+): fc.Arbitrary<Expression> {
+  type Kinds = Record<'any' | 'leaf' | 'positive' | 'bounded' | 'row', Expression>;
+  const { any } = fc.letrec<Kinds>((tie) => {
+    const [any, positive, bounded, row] = [tie('any'), tie('positive'), tie('bounded'), tie('row')];
+    const of = (operations: readonly string[], ...operands: fc.Arbitrary<Expression>[]) =>
+      fc.tuple(fc.constantFrom(...operations), ...operands);
+    const several = fc.array(any, { minLength: 2, maxLength: 4 });
+    const shares = fc.constantFrom<Expression>(0, 0.3, 0.5, 1, ['sigmoid', 'reward']);
+    const reduced: fc.Arbitrary<Expression>[] =
+      reductions.length > 0
+        ? [
+            ...new Array(4).fill(of(reductions, any)),
+            of(['row_rank'], any),
+            of(['row_quantile'], any, shares),
+            row,
+          ]
+        : [];
+    const combined: fc.Arbitrary<Expression>[] = ofRows.length > 0 ? [of(ofRows, row)] : [];
+    return {
+      leaf: fc.oneof(
+        { arbitrary: fc.constantFrom('lp', 'd', 'r'), weight: 4 },
+        { arbitrary: fc.constantFrom('n', 't', ...Object.keys(COLUMNS)), weight: 2 },
+        fc.constantFrom(...Object.keys(OPTIONS), ...CONSTANTS),
+      ),
+      row: fc.oneof(
+        { maxDepth: 3 },
+        fc.constantFrom(...Object.keys(ROW_NUMBERS), ...(ofRows.length > 0 ? ['n', 'group_size'] : ['n'])),
+        { arbitrary: of(ROW_REDUCTIONS, any), weight: 3 },
+        of(ARITHMETIC, row, row),
+        ...combined,
+      ),
+      positive: fc.oneof(
+        { maxDepth: 4 },
+        fc.constantFrom<Expression>('r', 0.1, 2, ['+', 'H', 0.25]),
+        any.map((x) => ['+', ['abs', x], 0.5]),
+        bounded.map((x) => ['exp', x]),
+        any.map((x) => ['max', x, 0.2]),
+      ),
+      bounded: fc.oneof(
+        { maxDepth: 4 },
+        fc.constantFrom<Expression>('d', -1, 0.5, 1),
+        any.map((x) => ['clip', x, -2, 2]),
+        any.map((x) => ['tanh', x]),
+      ),
+      any: fc.oneof(
+        { maxDepth: 4 },
+        tie('leaf'),
+        { arbitrary: of(ARITHMETIC, any, any), weight: 4 },
+        of(['/'], any, positive),
+        of(['**', 'pow'], positive, bounded),
+        of(['**', 'pow'], any, fc.integer({ min: 0, max: 4 })),
+        of(['exp', 'expm1'], bounded),
+        of(['log', 'log1p', 'sqrt'], positive),
+        of(['-', 'abs', 'sign', 'tanh', 'sigmoid', 'logsigmoid', 'square', 'sg'], any),
+        several.chain((operands) => of(['min', 'max']).map(([name]) => [name, ...operands])),
+        of(['clip'], any, any, any),
+        of([...COMPARISONS, '&&', '||'], any, any),
+        of(['!'], any),
+        of(['?:'], any, any, any),
+        ...reduced,
+        ...combined,
+        ...combined,
+      ),
+    };
+  });
+  return any.filter((each) => new Set(columnsOf(each)).size <= MOST_COLUMNS + 1);
 }
 
 /** Generators of expressions, by the reductions that they contain. */
 export const EXPRESSIONS = {
   token: expressions([]),
   row: expressions(ROW_REDUCTIONS),
-  batch: expressions([...ROW_REDUCTIONS, ...BATCH_REDUCTIONS]),
+  batch: expressions([...ROW_REDUCTIONS, ...BATCH_REDUCTIONS], GROUP_REDUCTIONS),
+  /** Expressions for an even number of rows. */
+  pairs: expressions(ROW_REDUCTIONS, OF_PAIRS),
 };
 
 /** The reference's result, and how far the rounding errors of float32 could move each of its numbers. */

@@ -57,8 +57,8 @@ const SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_
 // The first row values are those of row_gather.
 const MAX_GATHERED = 4;
 const REDUCTIONS = ['sum', 'sum', 'min', 'max', 'arg_min', 'arg_max'];
-const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum'];
-const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'];
+const SCANS = ['prefix_sum', 'suffix_sum', 'turn_sum', 'token_rank'];
+const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'group_arg_max', 'pair_sum'];
 /** The indices of 0, 1 and 0.5 in CONSTANTS. */
 const DECAYS = [2, 3, 5];
 
@@ -289,7 +289,8 @@ class Draw {
     const op = this.#pick(SCANS);
     const out = this.#scanned.length + this.#pendingScanned.length;
     const decay = operand('constant', this.#pick(DECAYS));
-    this.#emit(op, out, [this.#token(), ...(op === 'turn_sum' ? [] : [decay])]);
+    const hasDecay = op === 'prefix_sum' || op === 'suffix_sum';
+    this.#emit(op, out, [this.#token(), ...(hasDecay ? [decay] : [])]);
     this.#pendingScanned.push(out);
   }
 

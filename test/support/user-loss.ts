@@ -37,8 +37,8 @@ export function userLoss(
   const text = textOf(loss);
   return {
     text,
-    readsWholeBatch: [text, ...Object.values(texts)].some((each) => each.includes('batch_')),
-    fn: lossFromExpression(text, { options: OPTIONS, lossAggMode, metrics: texts }),
+    readsWholeBatch: [text, ...Object.values(texts)].some((each) => /batch_|group_/.test(each)),
+    fn: lossFromExpression(text, { options: OPTIONS, variable: 'logprob', lossAggMode, metrics: texts }),
     formula: expressionFormula(loss, metrics),
     args: { ...OPTIONS, loss_agg_mode: lossAggMode },
   };

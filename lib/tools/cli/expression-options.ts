@@ -13,11 +13,13 @@ import { correctionOptions, setOption } from './settings.js';
 
 /** The part of a command's help that describes the language of expressions. */
 export const EXPRESSION_HELP = [
-  'An expression gives the loss of one token. It may use the columns and values',
-  `${[...VALUES.keys()].join(', ')}, where d is lp - old, r is exp(d), and n is the number of unmasked tokens in the`,
-  'row. --set gives other names their numbers. The operators are those of JavaScript: + - * / ** ! < <= > >= == !=',
+  'An expression gives the loss of one token, or of one row. It may use the columns and values',
+  `${[...VALUES.keys()].join(', ')}, where d is lp - old, r is exp(d), n is the number of unmasked tokens in the`,
+  "row, t is the token's position among them, and group_size is the number of rows in the row's group.",
+  '--set gives other names their numbers. The operators are those of JavaScript: + - * / ** ! < <= > >= == !=',
   `&& || and c ? a : b. The functions are ${[...FUNCTIONS.keys()].join(', ')}.`,
-  'sg(x) is x as a constant for the gradient. The gradients are with respect to lp and to H, the entropy.',
+  'sg(x) is x as a constant for the gradient. chosen(x) and rejected(x) are the values of the two rows of a pair.',
+  'The gradients are with respect to lp and to H, the entropy. Without these, they are with respect to value or reward.',
 ].join(' ');
 
 /** Returns the options that every expression accepts. */

@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { ADVANTAGE_FN, lossFromExpression } from '../../../lib/index.js';
+import { ADVANTAGE_FN, type ExpressionOptions, lossFromExpression } from '../../../lib/index.js';
 import {
   batchOf,
   EXAMPLE,
@@ -22,7 +22,7 @@ import {
 const CLIPPED = 'max(-A*r, -A*clip(r, 1-low, 1+high))';
 const SET = ['--set', 'low=0.2', '--set', 'high=0.28'];
 
-type Options = NonNullable<Parameters<typeof lossFromExpression>[1]>;
+type Options = ExpressionOptions<string>;
 
 /** Computes an expression on the example rollouts with the library, with GRPO's advantages. */
 async function computed(text: string, options: Options = {}) {
