@@ -189,6 +189,7 @@ export const INPUTS = {
     per: 'either',
     expected: 'a value per token',
     help: "the critic's estimate of the value at each token when the returns were computed",
+    file: 'old_values',
     loss: 11,
   },
   returns: {
@@ -196,6 +197,7 @@ export const INPUTS = {
     per: 'either',
     expected: 'a return per token',
     help: 'the return at each token, which the critic is to estimate',
+    file: 'returns',
     loss: 12,
   },
   sum_pi_squared: {
@@ -251,6 +253,7 @@ export const INPUTS = {
     expected: 'a mask per row or pair',
     help: '0 leaves out a row, or a pair of rows. If it is absent, all rows count. Read by losses that say so',
     absent: 1,
+    file: 'sample_mask',
     row: 4,
   },
   margin: {
@@ -259,6 +262,7 @@ export const INPUTS = {
     expected: 'a margin per pair',
     help: 'by how much the reward of the chosen row of each pair should exceed that of the rejected row. If it is absent, all margins are 0',
     absent: 0,
+    file: 'margin',
     row: 5,
   },
   loss_mask_sum: {
@@ -266,6 +270,7 @@ export const INPUTS = {
     per: 'row',
     expected: 'a number of tokens per row',
     help: "the number of unmasked tokens of each row's whole episode. Read by rlinf/value",
+    file: 'loss_mask_sum',
     row: 6,
   },
   group_ids: {
@@ -291,6 +296,7 @@ export const INPUTS = {
     expected: 'an id per row, equal within a rollout',
     help: 'an id for each row. Rows with the same id are the samples of one rollout. If it is absent, each row is a rollout of its own. Read by slime/value and miles/value',
     absent: 'own',
+    file: 'rollout_id',
     takesPlaceOf: 'group_ids',
   },
   attention_mask: {
@@ -339,6 +345,10 @@ export type SymbolOf<N extends InputWith<'symbol'>> = Inputs[N]['symbol'];
 export type VerlName<N extends InputWith<'verl'>> = Inputs[N]['verl'];
 /** The name of a column of rollout files that becomes an input. */
 export type FileName = Inputs[InputWith<'file'>]['file'];
+/** The name of a column of rollout files that has ids. */
+export type FileIdName = {
+  [N in InputWith<'file'>]: Inputs[N]['type'] extends 'ids' ? Inputs[N]['file'] : never;
+}[InputWith<'file'>];
 
 /** The name of a float column that losses read. */
 export type ColumnName = InputWith<'loss'>;

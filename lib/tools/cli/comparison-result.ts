@@ -8,8 +8,8 @@ export interface Comparison {
   /** The result of each loss and algorithm (subject), in the order of the command line. */
   subjects: ComparedSubject[];
   /**
-   * cosines[i][j] is the cosine of the angle between the gradients ∂loss/∂logprob of the subjects i and j. It is null
-   * if one of the gradients is 0.
+   * cosines[i][j] is the cosine of the angle between the gradients of the subjects i and j. It is null if one of the
+   * gradients is 0.
    */
   cosines: (number | null)[][];
   rows: number;

@@ -2,7 +2,7 @@
 // bad rows, and printing the result.
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { cudaIndex } from '../../device/device.js';
-import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../../index.js';
+import { ALGORITHM_TYPE, KeyMapper, LOSS_FN, type LossError } from '../../index.js';
 import type { EvaluationSettings, NonFiniteRow } from '../parts/index.js';
 import { COLUMNS, describePlace, expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
 import { addDownloadOptions } from './download-options.js';
@@ -71,7 +71,7 @@ const NAMES_HELP =
   "If columns have other names, use --column for one column or --backend for a framework's names.";
 
 const SUBJECT_OPTIONS = () => [
-  new Option('--loss <name>', `a policy loss: ${POLICY_LOSS_FN.names().join(', ')}`),
+  new Option('--loss <name>', `a loss: ${LOSS_FN.names().join(', ')}`),
   new Option(
     '--loss-expr <text>',
     "a policy loss as an expression, such as 'max(-A*r, -A*clip(r, 1-low, 1+high))', or 'NAME: EXPRESSION'",

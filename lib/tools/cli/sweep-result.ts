@@ -6,7 +6,7 @@ import type { TitledSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss sweep`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Sweep {
-  /** The name of the policy loss or algorithm. */
+  /** The name of the loss or algorithm. */
   name: string;
   /** The options that have several values (the axes of the grid), and the list of values of each. */
   axes: Record<string, unknown[]>;

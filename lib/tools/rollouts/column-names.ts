@@ -28,14 +28,22 @@ export function adviceOnNear(
   return `Did you mean ${near.name}? Then add --column ${column}=${near.name}`;
 }
 
-// Columns of log-probabilities that can stand in for those of the current policy, which most trainers do not save.
-const STAND_INS = ['old_logprobs', 'old_log_probs', 'rollout_logprobs', 'rollout_log_probs'];
+// Columns that can stand in for another one: for the log-probabilities of the current policy, which most trainers do not
+// save, and for the values from before an update, which are the current ones until then.
+const STAND_INS: Partial<Record<RolloutColumn, { purpose: string; names: readonly string[] }>> = {
+  logprobs: {
+    purpose: 'at a ratio of 1, as a trainer does first',
+    names: ['old_logprobs', 'old_log_probs', 'rollout_logprobs', 'rollout_log_probs'],
+  },
+  old_values: { purpose: 'as a trainer does at its first update', names: ['values'] },
+};
 
 /** Returns advice on a missing column for which another column of the file can stand in. */
 export function adviceOnStandIn(column: RolloutColumn, names: readonly string[]): string | undefined {
-  const standIn = column === 'logprobs' ? STAND_INS.find((other) => names.includes(other)) : undefined;
+  const { purpose, names: others } = STAND_INS[column] ?? { names: [] };
+  const standIn = others.find((other) => names.includes(other));
   if (standIn === undefined) return undefined;
-  return `To evaluate at a ratio of 1, as a trainer does first, let ${standIn} stand in: --column logprobs=${standIn}`;
+  return `To evaluate ${purpose}, let ${standIn} stand in: --column ${column}=${standIn}`;
 }
 
 /** Returns a name without what only spelling decides: case, and what stands between words. */
