@@ -90,6 +90,8 @@ function metricNames(subjects: readonly ComparedSubject[]): string[] {
   const having = new Map<string, number>();
   for (const { metrics } of subjects)
     for (const name of Object.keys(metrics)) having.set(name, (having.get(name) ?? 0) + 1);
+  // A metric with this name is the loss itself.
+  having.delete('loss');
   return [...having].sort(([, a], [, b]) => b - a).map(([name]) => name);
 }
 

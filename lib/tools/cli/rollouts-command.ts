@@ -66,7 +66,9 @@ const FILES = [
 const COLUMNS_HELP = `Columns: ${Object.keys(COLUMNS).join(', ')}.`;
 const LOSS_COLUMNS_HELP = `\
 A loss or algorithm reads only those that it needs. If the files have no advantages, an algorithm computes its own; a
-loss uses GRPO's, computed from reward and task_id.`;
+loss uses GRPO's, computed from reward and task_id. A loss over pairs takes rows in turns (chosen, rejected, …), rows
+with equal pair_id in any order, or rows that hold both responses in columns such as chosen_logprobs and
+rejected_logprobs. A loss of values needs no logprobs, and a loss of rewards needs only reward.`;
 const NAMES_HELP =
   "If columns have other names, use --column for one column or --backend for a framework's names.";
 
@@ -88,7 +90,8 @@ const SUBJECT_OPTIONS = () => [
 // the rows that are being read, and for garbage that is not collected yet.
 const BATCH_TOKENS = 2 ** 19;
 
-const STRICT = 'treat a key that occurs twice in a JSON object as an error instead of a warning';
+const STRICT =
+  'treat what only causes a warning as an error: a key that occurs twice in a JSON object, or pairs of rows with different prompts';
 
 const FILE_OPTIONS = (strict = STRICT) => [
   new Option(

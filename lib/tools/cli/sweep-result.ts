@@ -73,7 +73,9 @@ export function printableSweep(
 ): Printable {
   const sweep = sweepOf(result, skipped);
   const names = Object.keys(sweep.axes);
-  const metrics = [...new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)))];
+  const all = new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)));
+  // A metric with this name is the loss itself.
+  const metrics = [...all].filter((name) => name !== 'loss');
   const lines = (metrics: readonly string[]) =>
     sweep.points.map((point): Value[] => [
       ...names.map((name) => asValue(point.options[name])),

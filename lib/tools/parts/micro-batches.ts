@@ -102,7 +102,9 @@ export async function compareMicroBatches(
   const losses: number[] = [];
   for (const { first, end } of parts)
     losses.push(await compute(first, end, grad.subarray(places[first], places[end])));
-  const weighings = Object.entries(WEIGHINGS).map(([name, { trainers, sizeOf }]) => {
+  const hasTokens = subject.variable !== 'rewards';
+  const ways = Object.entries(WEIGHINGS).filter(([name]) => hasTokens || name !== 'by tokens');
+  const weighings = ways.map(([name, { trainers, sizeOf }]) => {
     const total = parts.reduce((sum, part) => sum + sizeOf(part), 0);
     const weights = parts.map((part) => (total === 0 ? 0 : sizeOf(part) / total));
     const weightOf = (at: number, i: number) => grad[at]! * weights[i]!;

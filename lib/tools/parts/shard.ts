@@ -157,7 +157,7 @@ function readingOptions(
     ...read,
     columns: [...(read.columns ?? []), ...subjects.flatMap(({ columns }) => columns)],
     maxTokens: batchTokens,
-    evenRows: subjects.some(({ pairs }) => pairs),
+    pairs: subjects.some(({ pairs }) => pairs),
     logprobs: logprobsOf(subjects),
     ...(showsProgress && {
       onProgress: ({ bytes, totalBytes, rows, tokens }) =>

@@ -53,6 +53,18 @@ function wordOf(name: string): string {
 
 const ALL = Object.keys(COLUMNS) as RolloutColumn[];
 
+/** The two responses of a pair. */
+export const SIDES = ['chosen', 'rejected'] as const;
+export type Side = (typeof SIDES)[number];
+
+/** The column with the ids of pairs, which both rows of a pair have. */
+export const PAIR_ID = 'pair_id';
+
+// Flags that only the chosen row of a pair has.
+const CHOSEN_FLAGS = ['chosen', 'label'];
+
+const RENAMABLE = [...ALL, PAIR_ID, ...SIDES.flatMap((side) => ALL.map((name) => `${side}_${name}`))];
+
 /** The columns to read, and the names that they may have in files. */
 export class ColumnNames {
   /** The columns to read. The first two are logprobs and action_mask. */
@@ -63,14 +75,16 @@ export class ColumnNames {
   readonly keep: readonly string[];
   // The columns by the names that they may have in files, including the columns to keep, which may be no RolloutColumn.
   readonly #byName = new Map<string, RolloutColumn | undefined>();
-  readonly #renamed = new Map<RolloutColumn, string>();
+  readonly #renamed = new Map<string, string>();
   readonly #mapper: KeyMapper | undefined;
 
   /**
-   * @param rename the names that the user gave to columns. Each key is a column's name or its batch key.
+   * @param rename the names that the user gave to columns. Each key is a column's name or its batch key, pair_id, or a
+   * column's name after chosen_ or rejected_.
    * @param backend a training framework whose names for columns are accepted too.
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend, `ERR_INVALID_OPTION` if `rename` has an unknown
    * column, or two names for one column.
+   * @param pairs whether to read what brings the rows of a pair together: ids, flags and prompts.
    */
   constructor(
     columns: readonly RolloutColumn[] = ALL,
@@ -78,13 +92,14 @@ export class ColumnNames {
     backend?: string,
     keep: readonly string[] = [],
     needLogprobs = true,
+    pairs = false,
   ) {
     this.columns = [...new Set<RolloutColumn>(['logprobs', 'action_mask', ...columns])];
     this.keep = keep;
     this.needLogprobs = needLogprobs;
     this.#mapper = backend === undefined ? undefined : KeyMapper.get(backend);
     for (const [name, theirs] of Object.entries(rename)) {
-      const column = ALL.find((known) => known === name) ?? columnOfKey(toCamelCase(name));
+      const column = RENAMABLE.find((known) => known === name) ?? columnOfKey(toCamelCase(name));
       if (!column) throw unknownName('ERR_INVALID_OPTION', 'column', name, ALL);
       if (this.#renamed.has(column))
         throw new LossError('ERR_INVALID_OPTION', {
@@ -94,9 +109,12 @@ export class ColumnNames {
         });
       this.#renamed.set(column, theirs);
     }
-    for (const name of keep) this.#byName.set(name, undefined);
+    const others = pairs ? [this.pairId, ...this.chosenFlags, ...this.promptNames] : [];
+    const ofSides = SIDES.flatMap((side) => keep.flatMap((name) => this.keptOfSide(side, name)));
+    for (const name of [...keep, ...ofSides, ...others]) this.#byName.set(name, undefined);
     for (const column of [...this.columns].reverse())
-      for (const name of this.of(column)) this.#byName.set(name, column);
+      for (const name of [...SIDES.flatMap((side) => this.ofSide(side, column)), ...this.of(column)])
+        this.#byName.set(name, column);
   }
 
   /** Returns whether the user gave the column a name. Such a column is required in every row. */
@@ -109,6 +127,34 @@ export class ColumnNames {
     const renamed = this.#renamed.get(column);
     if (renamed !== undefined) return [renamed];
     return this.#mapper ? [column, this.#mapper.fromTrinity(toSnakeCase(COLUMNS[column].key))] : [column];
+  }
+
+  /** Returns the names that a column of one response may have in a row that holds a pair. Error messages show the first one. */
+  ofSide(side: Side, column: RolloutColumn): readonly [string, ...string[]] {
+    const renamed = this.#renamed.get(`${side}_${column}`);
+    if (renamed !== undefined) return [renamed];
+    const [name, ...others] = this.of(column).map((name) => `${side}_${name}`);
+    return [name!, ...others, ...(column.startsWith('ref_') ? [column.replace('ref_', `ref_${side}_`)] : [])];
+  }
+
+  /** Returns the names that a column to keep may have for one response in a row that holds a pair. */
+  keptOfSide(side: Side, name: string): readonly string[] {
+    return [`${side}_${name}`, ...(name === 'response' ? [side] : [])];
+  }
+
+  /** The name of the column with the ids of pairs. */
+  get pairId(): string {
+    return this.#renamed.get(PAIR_ID) ?? PAIR_ID;
+  }
+
+  /** The names of flags that only the chosen row of a pair has. A flag that is read as a column has another meaning. */
+  get chosenFlags(): readonly string[] {
+    return CHOSEN_FLAGS.filter((name) => !(this.columns as readonly string[]).includes(name));
+  }
+
+  /** The names of columns that are equal in both rows of a pair. */
+  get promptNames(): readonly string[] {
+    return [...this.of('task_id'), 'prompt'];
   }
 
   /** Returns the names that a column may have in a file of tensors. These include its batch key, in snake_case too. */

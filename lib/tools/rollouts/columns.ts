@@ -8,7 +8,13 @@ import {
   type LossErrorDetails,
 } from '../../base/errors.js';
 import { toCamelCase } from '../../base/options.js';
-import { type FileIdName, type FileName, INPUT_NAMES, type InputName, inputRow } from '../../batch/columns.js';
+import {
+  type FileIdName,
+  type FileName,
+  INPUT_NAMES,
+  type InputName,
+  inputRow,
+} from '../../batch/columns.js';
 import { isList, numberOrText } from './values.js';
 
 /** A column of a rollout file that becomes an input of batches. A file may have other columns too. */
@@ -225,7 +231,8 @@ interface Id {
   number: number | undefined;
 }
 
-function idOf(value: unknown, makeError: MakeError): number | string {
+/** Returns an id of what a row belongs to. */
+export function idOf(value: unknown, makeError: MakeError): number | string {
   if (typeof value === 'string') {
     if (value.length > MAX_ID_CHARACTERS)
       throw makeError('ERR_INVALID_INPUT', {

@@ -139,7 +139,10 @@ export class StatisticsCollector {
 }
 
 function addValues(statistics: DataStatistics, { batch }: RolloutPart): void {
-  const { values, returns, actionMask } = batch as { values: Float32Array; returns: Float32Array } & typeof batch;
+  const { values, returns, actionMask } = batch as {
+    values: Float32Array;
+    returns: Float32Array;
+  } & typeof batch;
   statistics.values ??= noValues();
   const { sums, ...sketches } = statistics.values;
   for (let t = 0; t < values.length; t++) {
@@ -159,7 +162,9 @@ function addValues(statistics: DataStatistics, { batch }: RolloutPart): void {
 
 /** Returns the sum of the log-probabilities of each row's unmasked tokens, relative to the reference policy if asked for. */
 function rowSums({ batch, rows }: RolloutPart, { isRelative }: { isRelative: boolean }): Float64Array {
-  const { cuSeqlens, actionMask, logprob, refLogprob } = batch as typeof batch & { refLogprob?: Float32Array };
+  const { cuSeqlens, actionMask, logprob, refLogprob } = batch as typeof batch & {
+    refLogprob?: Float32Array;
+  };
   const sums = new Float64Array(rows);
   for (let row = 0; row < rows; row++)
     for (let t = cuSeqlens[row]!; t < cuSeqlens[row + 1]!; t++)

@@ -12,7 +12,13 @@ import { mergeStatistics, statisticsFrom } from './statistics-data.js';
 
 export { RowMeasurer } from '../../doctor/index.js';
 export { noStatistics, type ReportPartResult, StatisticsCollector } from './collect.js';
-export type { DataStatistics, MeasuredSubject, ReportInfo, ReportResult, ReportSubject } from './statistics.js';
+export type {
+  DataStatistics,
+  MeasuredSubject,
+  ReportInfo,
+  ReportResult,
+  ReportSubject,
+} from './statistics.js';
 export { mergeStatistics, statisticsFrom, statisticsToJson } from './statistics-data.js';
 
 /**

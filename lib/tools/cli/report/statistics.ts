@@ -1,7 +1,8 @@
 // The types of a report's contents: the losses and algorithms that it covers (its subjects), their results, and the
 // statistics of the rollouts.
-import type { Curve } from './curves.js';
+
 import type { ExactSum } from '../../../base/exact-sum.js';
+import type { Curve } from './curves.js';
 import type { Extremes } from './extremes.js';
 import type { Sketch } from './sketch.js';
 
