@@ -110,7 +110,7 @@ describe("a report's statistics as JSON", () => {
   async function statistics(): Promise<Record<string, unknown>> {
     const names = ['ppo', 'gspo'];
     const parts = await exampleParts();
-    const collector = new StatisticsCollector(names.length);
+    const collector = new StatisticsCollector(names.map(() => ({ variable: 'logprob' })));
     for (const part of parts) collector.add(part, computed(names, part));
     return JSON.parse(JSON.stringify(statisticsToJson(collector.statistics)));
   }
