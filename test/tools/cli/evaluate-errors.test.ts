@@ -18,7 +18,7 @@ describe('policy-loss evaluate', () => {
       fails(
         2,
         [EXAMPLE, '--loss', 'grspo'],
-        /^error: Did you mean 'gspo'\? unknown policy loss: got 'grspo'\n$/,
+        /^error: Did you mean 'gspo'\? unknown loss: got 'grspo'\n$/,
       ));
     it('no loss, algorithm or configuration', () =>
       fails(

@@ -112,7 +112,7 @@ describe('policy-loss', () => {
     const { stderr } = await run('evaluate', EXAMPLE, '--loss', 'xxxxxxxxxxxxxxx');
     assert.match(
       stderr,
-      /^error: unknown policy loss: expected one of ppo, gspo, .* and \d+ more, got 'x+'\n$/,
+      /^error: unknown loss: expected one of ppo, gspo, .* and \d+ more, got 'x+'\n$/,
     );
     assert.ok(stderr.length < 250);
   });
