@@ -90,7 +90,7 @@ describe('policy-loss with losses of values and of rewards', () => {
   after(() => files.remove());
 
   describe('evaluate', () => {
-    for (const name of LOSS_FN.names().filter((each) => each.endsWith('/value') && each !== 'rlinf/value'))
+    for (const name of LOSS_FN.names().filter((each) => each.endsWith('/value')))
       it(`${name}: prints the library's result to the bit`, async () => {
         const { expected } = await ofValues(name);
         assert.deepEqual(await runJson('evaluate', values, '--loss', name), expected);
