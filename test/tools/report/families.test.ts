@@ -66,6 +66,13 @@ describe('a report', () => {
     assert.equal(statistics.logRatios, undefined);
     assert.ok(!/<h[23][^>]*>[^<]*ratio/i.test(page));
     assert.deepEqual(sections(page), ['metrics', 'distributions', 'rollouts', 'findings']);
+    // The reference's sums: −4, −2, −2 and −6.
+    const { refLogprob: _, ...others } = columns;
+    const sums = { ...others, refLogps: Float64Array.of(-4, -2, -2, -6) };
+    const { statistics: ofSums } = pageOf(relative, [
+      partWith([2, 1, 3, 3], sums, [1, 1, 1, 1, 1, 0, 1, 1, 1]),
+    ]);
+    assert.deepEqual([ofSums.subjects[0]!.margins!.min, ofSums.subjects[0]!.margins!.max], [-2, 0]);
     // Without the reference: −3 against −1, and −4 against −4.
     const { page: plain, statistics: absolute } = pageOf(
       { ...madeSubject('a'), margins: { beta: 1, isRelative: false } },

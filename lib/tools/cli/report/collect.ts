@@ -160,16 +160,20 @@ function addValues(statistics: DataStatistics, { batch }: RolloutPart): void {
   }
 }
 
-/** Returns the sum of the log-probabilities of each row's unmasked tokens, relative to the reference policy if asked for. */
+/**
+ * Returns the sum of the log-probabilities of each row's unmasked tokens, relative to the reference policy if asked for. Its
+ * sums may stand for its log-probabilities.
+ */
 function rowSums({ batch, rows }: RolloutPart, { isRelative }: { isRelative: boolean }): Float64Array {
-  const { cuSeqlens, actionMask, logprob, refLogprob } = batch as typeof batch & {
-    refLogprob?: Float32Array;
-  };
-  const sums = new Float64Array(rows);
-  for (let row = 0; row < rows; row++)
+  const { cuSeqlens, actionMask, logprob, ...others } = batch;
+  const refLogprob = isRelative ? (others.refLogprob as Float32Array | undefined) : undefined;
+  const refSums = isRelative && !refLogprob ? (others.refLogps as Float64Array | undefined) : undefined;
+  return Float64Array.from({ length: rows }, (_, row) => {
+    let sum = -(refSums?.[row] ?? 0);
     for (let t = cuSeqlens[row]!; t < cuSeqlens[row + 1]!; t++)
-      if (actionMask[t] !== 0) sums[row]! += logprob[t]! - (isRelative ? refLogprob![t]! : 0);
-  return sums;
+      if (actionMask[t] !== 0) sum += logprob[t]! - (refLogprob?.[t] ?? 0);
+    return sum;
+  });
 }
 
 function addMargins(sketch: Sketch, ofRows: Float64Array, beta: number): void {
