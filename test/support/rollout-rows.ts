@@ -57,7 +57,8 @@ export function drawRows(seed: number, count: number): Columns[] {
 export function metricsOfParts({ subject, metrics }: { subject: Subject; metrics: object }): string[] {
   const { lossFn } = subject;
   const { policyLoss } = 'spec' in lossFn ? lossFn.spec : lossFn;
-  const ofBatch = policyLoss && 'program' in policyLoss ? policyLoss.metrics.filter(({ per }) => per === 'batch') : [];
+  const ofBatch =
+    policyLoss && 'program' in policyLoss ? policyLoss.metrics.filter(({ per }) => per === 'batch') : [];
   const { declaration } = lossFn.constructor as { declaration?: FunctionDeclaration };
   const isOfCall = (name: string) => declaration?.metrics[name]?.when?.endsWith('in one call') === true;
   return Object.keys(metrics).filter(
