@@ -198,6 +198,7 @@ export const INPUTS = {
     per: 'either',
     expected: 'a value per token',
     help: "the critic's estimate of the value at each token when the returns were computed",
+    file: 'old_values',
     symbol: 'old_value',
     loss: 11,
   },
@@ -206,6 +207,7 @@ export const INPUTS = {
     per: 'either',
     expected: 'a return per token',
     help: 'the return at each token, which the critic is to estimate',
+    file: 'returns',
     symbol: 'returns',
     loss: 12,
   },
@@ -262,6 +264,7 @@ export const INPUTS = {
     expected: 'a mask per row or pair',
     help: '0 leaves out a row, or a pair of rows. If it is absent, all rows count. Read by losses that say so',
     absent: 1,
+    file: 'sample_mask',
     row: 4,
   },
   margin: {
@@ -271,6 +274,7 @@ export const INPUTS = {
     help: 'by how much the reward of the chosen row of each pair should exceed that of the rejected row. If it is absent, all margins are 0',
     symbol: 'margin',
     absent: 0,
+    file: 'margin',
     row: 5,
   },
   loss_mask_sum: {
@@ -278,6 +282,7 @@ export const INPUTS = {
     per: 'row',
     expected: 'a number of tokens per row',
     help: "the number of unmasked tokens of each row's whole episode. Read by rlinf/value",
+    file: 'loss_mask_sum',
     row: 6,
   },
   label: {
@@ -285,6 +290,8 @@ export const INPUTS = {
     per: 'row',
     expected: 'a flag per row',
     help: 'true for each row that is desirable. Read by the preference losses of single rows, such as trl/kto',
+    file: 'label',
+    symbol: 'label',
     row: 7,
   },
   ref_logps: {
@@ -292,6 +299,7 @@ export const INPUTS = {
     per: 'row',
     expected: 'a log-probability per row',
     help: "each row's log-probability under the reference policy: the sum over its tokens, with their weights in the loss. Preference losses that say so read it in place of ref_logprob",
+    file: 'ref_logps',
     row: 8,
     standsFor: 'ref_logprob',
   },
@@ -300,6 +308,7 @@ export const INPUTS = {
     per: 'row',
     expected: 'a probability per row',
     help: 'the probability that the prompt of each row is one of a desirable row. Read by trl/bco',
+    file: 'prob_desirable',
     row: 9,
   },
   chosen: {
@@ -347,6 +356,7 @@ export const INPUTS = {
     expected: 'an id per row, equal within a rollout',
     help: 'an id for each row. Rows with the same id are the samples of one rollout. If it is absent, each row is a rollout of its own. Read by slime/value and miles/value',
     absent: 'own',
+    file: 'rollout_id',
     takesPlaceOf: 'group_ids',
   },
   dataset_ids: {
@@ -464,6 +474,10 @@ export type SymbolOf<N extends InputWith<'symbol'>> = Inputs[N]['symbol'];
 export type VerlName<N extends InputWith<'verl'>> = Inputs[N]['verl'];
 /** The name of a column of rollout files that becomes an input. */
 export type FileName = Inputs[InputWith<'file'>]['file'];
+/** The name of a column of rollout files that has ids. */
+export type FileIdName = {
+  [N in InputWith<'file'>]: Inputs[N]['type'] extends 'ids' ? Inputs[N]['file'] : never;
+}[InputWith<'file'>];
 
 /** The name of a float column that losses read. */
 export type ColumnName = InputWith<'loss'>;

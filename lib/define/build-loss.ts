@@ -12,7 +12,7 @@ import {
   programSymbolsOf,
   symbolsOf,
 } from '../program/expression.js';
-import { Graph } from '../program/graph.js';
+import { Graph, type Variable } from '../program/graph.js';
 import { geometricMean, type NamedNodes } from '../program/loss-program.js';
 import { isBelow, isRowReduction, type Node, reachable } from '../program/node.js';
 import { parseExpression } from '../program/parse.js';
@@ -44,9 +44,7 @@ export interface DefinedExpressions<S extends OptionSchema> {
 }
 
 /** The columns by which a loss may be differentiated. If a loss does not say, it is the first on which its gradient depends. */
-export const VARIABLES = ['logprob', 'values', 'rewards'] as const;
-/** A column by which a loss may be differentiated. */
-export type Variable = (typeof VARIABLES)[number];
+export const VARIABLES = ['logprob', 'values', 'rewards'] as const satisfies readonly Variable[];
 
 /** Returns the column by which a loss is differentiated. */
 export function variableOf<S extends OptionSchema>(

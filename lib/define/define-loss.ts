@@ -19,13 +19,13 @@ import { policyLossClass } from '../losses/policy-loss.js';
 import type { AggregatedLossOptions, PolicyLossDeclaration, PolicyLossFn } from '../losses/policy-loss-fn.js';
 import { METRIC_PER, type MetricPer } from '../program/compile.js';
 import { frozen } from '../program/freeze.js';
+import type { Variable } from '../program/graph.js';
 import { type LossProgram, programOf, stopsGradient } from '../program/loss-program.js';
 import {
   buildLoss,
   type DefinedExpressions,
   type ExpressionOf,
   VARIABLES,
-  type Variable,
   variableOf,
 } from './build-loss.js';
 

@@ -78,7 +78,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
    */
   constructor(
-    variable: Exclude<Variable, `logprob${string}`>,
+    variable: Exclude<Variable, 'logprob'>,
     backend: string,
     { program, weighted, attended, groups, aggregation = 'token-sum' }: ColumnLossPrograms,
   ) {

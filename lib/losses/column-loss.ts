@@ -55,7 +55,7 @@ export function rewardLoss<const N extends string, const O extends Options, cons
 
 type Arguments = ConstructorParameters<typeof ColumnLossFn>;
 type Build = (symbols: ProgramSymbols, graph: Graph) => AnyLossExpressions;
-type ColumnVariable = Exclude<Variable, `logprob${string}`>;
+type ColumnVariable = Exclude<Variable, 'logprob'>;
 
 /**
  * Makes a subclass of ValueLossFn or RewardLossFn from a declaration.

@@ -15,7 +15,7 @@ import type { ColumnName, LossInput } from '../batch/columns.js';
 import type { FormColumns } from '../call/forms.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import { frozen } from '../program/freeze.js';
-import { Graph, type Variable } from '../program/graph.js';
+import { Graph } from '../program/graph.js';
 import {
   type AnyLossExpressions,
   type LossExpressions,
@@ -97,7 +97,7 @@ export function policyLoss<
 interface Formula {
   readonly formula: (symbols: ProgramSymbols, options: any, has: Has) => AnyLossExpressions;
   readonly needs: ((options: any) => readonly LossInput[]) | undefined;
-  readonly variable: Variable | undefined;
+  readonly variable: 'logprob_and_other' | undefined;
   readonly further: ((options: any) => FurtherVariant) | undefined;
 }
 

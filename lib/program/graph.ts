@@ -67,7 +67,7 @@ const VARIABLES = {
   { readonly ofTokens?: ColumnName; readonly further?: ColumnName; readonly ofRows?: RowColumnName }
 >;
 /** What a loss is differentiated by. */
-export type Variable = keyof typeof VARIABLES;
+export type Variable = Exclude<keyof typeof VARIABLES, 'logprob_and_other'>;
 
 /** Creates the nodes of one loss, in simplified form. Nodes of different graphs must not be mixed. */
 export class Graph implements NodeFactory {
@@ -79,7 +79,7 @@ export class Graph implements NodeFactory {
     readonly ofRows?: RowColumnName;
   };
 
-  constructor(form: BatchForm = ANY_BATCH, variable: Variable = 'logprob') {
+  constructor(form: BatchForm = ANY_BATCH, variable: keyof typeof VARIABLES = 'logprob') {
     this.#form = form;
     this.#variables = VARIABLES[variable];
   }

@@ -1,5 +1,6 @@
 /** Draws rows for rollout files, and losses and metrics for evaluations in parts. */
-import { POLICY_LOSS_FN } from '../../lib/index.js';
+import type { FunctionDeclaration } from '../../lib/base/declaration.js';
+import { LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
 import { lossSubject, type Subject } from '../../lib/tools/parts/index.js';
 import { requiredArgs } from './draw.js';
 import { modesOf } from './functions.js';
@@ -32,6 +33,8 @@ export function drawRows(seed: number, count: number): Columns[] {
       entropy: list(tokens, 0, 3),
       old_entropy: list(tokens, 0, 3),
       values: list(tokens, -1, 1),
+      old_values: logprobs.map((x) => Math.sin(7 * x)),
+      returns: logprobs.map((x) => Math.cos(5 * x)),
       action_mask: logprobs.map(() => mask * Number(integer(0, 4) > 0)),
       reward: integer(0, 6) / 2,
       reward_baseline: uniform(0, 2),
@@ -42,26 +45,37 @@ export function drawRows(seed: number, count: number): Columns[] {
       run_id: integer(0, 3),
       expert: integer(0, 3) === 0,
       step: 5,
+      margin: (row % 4) / 10,
+      sample_mask: row % 6 < 4,
+      loss_mask_sum: tokens + 1,
+      rollout_id: `rollout ${row >> 1}`,
     };
   });
 }
 
 /** Returns the metrics of a subject that are there when the rows are computed in parts. */
 export function metricsOfParts({ subject, metrics }: { subject: Subject; metrics: object }): string[] {
-  const { policyLoss } = subject.policyLossFn;
-  const ofBatch = 'program' in policyLoss ? policyLoss.metrics.filter(({ per }) => per === 'batch') : [];
-  return Object.keys(metrics).filter((name) => !ofBatch.some((metric) => metric.name === name));
+  const { lossFn } = subject;
+  const { policyLoss } = 'spec' in lossFn ? lossFn.spec : lossFn;
+  const ofBatch =
+    policyLoss && 'program' in policyLoss ? policyLoss.metrics.filter(({ per }) => per === 'batch') : [];
+  const { declaration } = lossFn.constructor as { declaration?: FunctionDeclaration };
+  const isOfCall = (name: string) => declaration?.metrics[name]?.when?.endsWith('in one call') === true;
+  return Object.keys(metrics).filter(
+    (name) => !isOfCall(name) && !ofBatch.some((metric) => metric.name === name),
+  );
 }
 
 /** Returns all losses that can be computed in parts, in all their aggregations. */
 export function lossesInParts(): Subject[] {
-  return POLICY_LOSS_FN.names().flatMap((name) => {
-    const { declaration, defaultArgs } = POLICY_LOSS_FN.get(name);
+  return LOSS_FN.names().flatMap((name) => {
+    const { declaration, defaultArgs } = LOSS_FN.get(name);
     const args = requiredArgs(declaration);
-    const modes = 'loss_agg_mode' in defaultArgs() ? modesOf('policy', name, args) : [];
+    const family = VALUE_LOSS_FN.names().includes(name) ? 'value' : 'policy';
+    const modes = 'loss_agg_mode' in defaultArgs() ? modesOf(family, name, args) : [];
     return [
       lossSubject(name, args),
       ...modes.map((mode) => lossSubject(name, { ...args, loss_agg_mode: mode })),
-    ].filter(({ policyLossFn }) => !policyLossFn.readsWholeBatch);
+    ].filter(({ lossFn }) => !lossFn.readsWholeBatch);
   });
 }

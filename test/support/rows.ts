@@ -3,14 +3,13 @@ import type { PackedRows } from '../../lib/tools/rollouts/index.js';
 import type { ReferenceBatch } from '../reference/index.js';
 import { packedBatch } from './subject.js';
 
-/** Returns a batch as it is read from files: packed, with typed arrays only, and without columns that no file has. */
-export function packedRows({ rolloutIds, attentionMask, ...batch }: ReferenceBatch): PackedRows {
-  const { groupIds, step, ...rest } = packedBatch(batch);
-  return {
-    ...rest,
-    groupIds: Int32Array.from(groupIds as number[]),
-    step: Float64Array.from(step as number[]),
-  } as unknown as PackedRows;
+/** Returns a batch as it is read from files: packed, and with typed arrays only. */
+export function packedRows(batch: ReferenceBatch): PackedRows {
+  const columns = Object.entries(packedBatch(batch)).map(([key, values]) => {
+    if (!Array.isArray(values)) return [key, values];
+    return [key, key.endsWith('Ids') ? Int32Array.from(values) : Float64Array.from(values)];
+  });
+  return Object.fromEntries(columns);
 }
 
 /** Returns some consecutive rows of a batch, in all of its columns. */

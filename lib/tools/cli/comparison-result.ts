@@ -8,8 +8,8 @@ export interface Comparison {
   /** The result of each loss and algorithm (subject), in the order of the command line. */
   subjects: ComparedSubject[];
   /**
-   * cosines[i][j] is the cosine of the angle between the gradients ∂loss/∂logprob of the subjects i and j. It is null
-   * if one of the gradients is 0.
+   * cosines[i][j] is the cosine of the angle between the gradients of the subjects i and j. It is null if one of the
+   * gradients is 0.
    */
   cosines: (number | null)[][];
   rows: number;
@@ -90,6 +90,8 @@ function metricNames(subjects: readonly ComparedSubject[]): string[] {
   const having = new Map<string, number>();
   for (const { metrics } of subjects)
     for (const name of Object.keys(metrics)) having.set(name, (having.get(name) ?? 0) + 1);
+  // A metric with this name is the loss itself.
+  having.delete('loss');
   return [...having].sort(([, a], [, b]) => b - a).map(([name]) => name);
 }
 

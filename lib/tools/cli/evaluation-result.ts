@@ -11,15 +11,20 @@ import type { TitledSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss evaluate`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Evaluation {
-  /** The name of the policy loss or algorithm. */
+  /** The name of the loss or algorithm. */
   name: string;
   loss: number;
   metrics: Partial<Metrics>;
   rows: number;
   /** The number of unmasked tokens in all rows. */
   tokens: number;
-  /** The Euclidean norm of ∂loss/∂logprob over all tokens. */
+  /**
+   * The Euclidean norm of the gradient: of ∂loss/∂logprob or ∂loss/∂values over all tokens, or of ∂loss/∂rewards over all
+   * rows.
+   */
   gradNorm: number;
+  /** The column by which the gradient is; absent for log-probabilities. */
+  variable?: 'values' | 'rewards';
   /**
    * The Euclidean norm of ∂loss/∂entropy over all tokens. Absent if the loss does not depend on entropies, or if the files
    * have none.
@@ -30,7 +35,7 @@ export interface Evaluation {
    * the loss reads no advantages.
    */
   advantages?: string;
-  /** The functions of the algorithm and their coefficients; absent for a policy loss. */
+  /** The functions of the algorithm and their coefficients; absent for a loss. */
   algorithm?: AlgorithmFunctions;
   /** What computing in micro-batches changes; absent without --micro-batches. */
   microBatches?: MicroBatchComparison;
@@ -78,6 +83,7 @@ function evaluationOf(
     rows,
     tokens,
     gradNorm,
+    ...(subject.variable !== 'logprob' && { variable: subject.variable }),
     ...(gradEntropyNorm !== undefined && { gradEntropyNorm }),
     ...(advantages !== undefined && { advantages }),
     ...(subject.functions && { algorithm: subject.functions }),
@@ -88,11 +94,11 @@ function evaluationOf(
 
 function describe(evaluation: Evaluation, quiet: boolean): string {
   const { name, loss, metrics, rows, tokens, gradNorm, gradEntropyNorm, advantages, algorithm } = evaluation;
-  const { batches, skipped } = evaluation;
+  const { variable, batches, skipped } = evaluation;
   const lines = twoColumns([
     ...(algorithm ? describeFunctions(name, algorithm, advantages) : [['function', name] as const]),
     ...Object.entries({ loss, ...metrics }),
-    ['gradient norm', gradNorm],
+    [variable === undefined ? 'gradient norm' : `gradient norm (${variable})`, gradNorm],
     ...(gradEntropyNorm === undefined ? [] : [['entropy gradient norm', gradEntropyNorm] as const]),
     ['rows', String(rows)],
     ['tokens', String(tokens)],

@@ -6,7 +6,7 @@ import type { LossAggMode } from '../../base/options.js';
 import { expressionLoss } from '../../define/loss-from-expression.js';
 import { type LossCorrectionOptions, LossError } from '../../index.js';
 import { FUNCTIONS, VALUES } from '../../program/symbols.js';
-import { policyLossSubject, type Subject } from '../parts/index.js';
+import { type Subject, subjectOfLoss } from '../parts/index.js';
 import { flagOf } from './flags.js';
 import { schemaOptions } from './function-options.js';
 import { correctionOptions, setOption } from './settings.js';
@@ -50,7 +50,7 @@ export function expressionSubject(typed: string, values: Readonly<Record<string,
   } = values as { set?: Record<string, number>; lossAggMode?: LossAggMode } & LossCorrectionOptions;
   checkNames(text, set);
   try {
-    return policyLossSubject(
+    return subjectOfLoss(
       name,
       expressionLoss('--loss-expr', text, { ...further, name: name || undefined, options: set, lossAggMode }),
     );

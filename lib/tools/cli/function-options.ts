@@ -1,4 +1,4 @@
-// The command-line flags of functions, such as `--clip-range-low 0.1` for the option clipRangeLow of a policy loss. The
+// The command-line flags of functions, such as `--clip-range-low 0.1` for the option clipRangeLow of a loss. The
 // flags and their help texts are made from the declarations of the functions.
 import { InvalidArgumentError, Option } from 'commander';
 import {
@@ -9,7 +9,7 @@ import {
   toSnakeCase,
   validValues,
 } from '../../base/options.js';
-import { ADVANTAGE_FN, LossError, POLICY_LOSS_FN, type RegisteredClass } from '../../index.js';
+import { ADVANTAGE_FN, LOSS_FN, LossError, PolicyLossFn, type RegisteredClass } from '../../index.js';
 import { flagOf } from './flags.js';
 import { correctionOptions } from './settings.js';
 
@@ -20,13 +20,15 @@ import { correctionOptions } from './settings.js';
 const ADVANTAGE_PREFIX = 'advantage-';
 
 /**
- * Returns the flags of a policy loss.
+ * Returns the flags of a loss. A policy loss also has those of corrections.
  * @param taken the command's own flags. Options of the loss that would have the same flags are left out.
- * @throws LossError `ERR_UNKNOWN_NAME` for an unknown policy loss.
+ * @throws LossError `ERR_UNKNOWN_NAME` for an unknown loss.
  */
 export function lossOptions(loss: string, taken: ReadonlySet<string>): Option[] {
-  const own = optionsOf(POLICY_LOSS_FN.get(loss), '', `Options of ${loss}:`);
-  return [...own, ...correctionOptions()].filter((option) => !taken.has(option.long!));
+  const cls = LOSS_FN.get(loss);
+  const own = optionsOf(cls, '', `Options of ${loss}:`);
+  const shared = cls.prototype instanceof PolicyLossFn ? correctionOptions() : [];
+  return [...own, ...shared].filter((option) => !taken.has(option.long!));
 }
 
 /**

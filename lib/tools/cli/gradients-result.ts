@@ -4,14 +4,14 @@ import type { TitledSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss gradients`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface WrittenGradients {
-  /** The name of the policy loss or algorithm. */
+  /** The name of the loss or algorithm. */
   name: string;
   /** The written file; absent with --queue. */
   file?: string;
   /** With --queue, the written files: one for each shard that has rows, in the order of the rows. */
   files?: string[];
   loss: number;
-  /** The Euclidean norm of ∂loss/∂logprob over all tokens. */
+  /** The Euclidean norm of the gradient. */
   gradNorm: number;
   rows: number;
   /** The number of unmasked tokens in all rows. */

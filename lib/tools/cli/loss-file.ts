@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Option } from 'commander';
-import { LossError, POLICY_LOSS_FN, PolicyLossFn, type RegisteredClass } from '../../index.js';
+import { LOSS_FN, LossError, PolicyLossFn, type RegisteredClass } from '../../index.js';
 import { describeFailure, errorAt, MISSING_FILE } from '../rollouts/source.js';
 import { optionValues } from './flags.js';
 
@@ -59,7 +59,7 @@ function isLossClass(value: unknown): value is LossClass {
 function register(file: string, loss: LossClass): void {
   const { name } = loss.declaration;
   try {
-    POLICY_LOSS_FN.register(name, loss);
+    LOSS_FN.register(name, loss);
   } catch (error) {
     const details = {
       at: `${FLAG} ${file}`,

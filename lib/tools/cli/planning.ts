@@ -1,10 +1,12 @@
 // Plans the computation of losses and algorithms, and makes them again from a plan.
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { LossError } from '../../index.js';
+import { LossError, PolicyLossFn } from '../../index.js';
 import { sha256Of } from '../parts/digest.js';
 import {
   checkColumns,
+  checkComparable,
   cutIntoShards,
+  logprobsOf,
   makePlan,
   type Plan,
   type PlannedConfiguration,
@@ -103,6 +105,7 @@ export function planSubjects(
   options: WholePlanningOptions,
 ): Promise<Plan> {
   const subjects = planned.map(({ subject }) => subject);
+  if (options.compares) checkComparable(subjects);
   const { shardSize = options.forReport ? SHARD_BYTES_FOR_REPORT : SHARD_BYTES } = options;
   return planFor(run, subjects, shardSize, configurationOf(planned.map(plannedFunction), options));
 }
@@ -151,6 +154,7 @@ async function planFor(
     ...read,
     columns: [...(read.columns ?? []), ...subjects.flatMap(({ columns }) => columns)],
     maxTokens: 1,
+    logprobs: logprobsOf(subjects),
     onBadRow: () => {},
   };
   progress.begin('checking');
@@ -195,8 +199,9 @@ export function plannedFunction({
 }
 
 /** Returns the SHA-256 of a user-defined loss's program; undefined for a loss that is built in. */
-function programOf({ policyLossFn: { policyLoss } }: Subject): string | undefined {
-  if (!('program' in policyLoss)) return undefined;
+function programOf({ lossFn }: Subject): string | undefined {
+  const { policyLoss } = lossFn instanceof PolicyLossFn ? lossFn : lossFn.spec;
+  if (!policyLoss || !('program' in policyLoss)) return undefined;
   return sha256Of(JSON.stringify(policyLoss));
 }
 
@@ -219,7 +224,7 @@ export async function plannedSubjects(
         throw new LossError('ERR_INVALID_INPUT', {
           at: file,
           key: 'functions',
-          expected: 'a policy loss, an algorithm, or a configuration with its text',
+          expected: 'a loss, an algorithm, or a configuration with its text',
           received: `'${choice}'`,
         });
       const subject = await makeSubject({ ...typed, config }, command);

@@ -2,7 +2,7 @@
 import { access, constants } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { Option } from 'commander';
-import { type Batch, LossError } from '../../index.js';
+import { type Batch, LossError, PolicyLossFn } from '../../index.js';
 import type {
   Collector,
   FilesEvaluation,
@@ -10,13 +10,14 @@ import type {
   PartWatcher,
   Plan,
   PlannedConfiguration,
+  Subject,
   SubjectEvaluation,
 } from '../parts/index.js';
 import { replaceWhole } from '../parts/whole-file.js';
 import { describeFailure } from '../rollouts/source.js';
 import { version } from './about.js';
 import { catalogue, differencesOf } from './catalogue.js';
-import type { ReportBuilder, ReportInfo, ReportResult } from './report/index.js';
+import type { MeasuredSubject, ReportBuilder, ReportInfo, ReportResult } from './report/index.js';
 import type { WantedColumns } from './rollouts-command.js';
 import type { TitledSubject } from './typed-subjects.js';
 
@@ -70,16 +71,16 @@ export const REPORT_COLUMNS: WantedColumns = {
 /**
  * Returns a function that makes a collector of what a report needs about the rows of a shard; undefined if the plan is
  * not for a report.
- * @param subjects the number of losses and algorithms.
+ * @param subjects the losses and algorithms.
  */
 export async function collectorFor(
   { forReport }: PlannedConfiguration,
-  subjects: number,
+  subjects: readonly Subject[],
 ): Promise<(() => Collector) | undefined> {
   if (!forReport) return undefined;
   const { RowMeasurer, StatisticsCollector, statisticsToJson } = await import('./report/index.js');
   return () => {
-    const collector = new StatisticsCollector(subjects);
+    const collector = new StatisticsCollector(subjects.map(measuredOf));
     const measurer = new RowMeasurer();
     return {
       watch(part, results) {
@@ -136,6 +137,7 @@ function infoOf(subjects: readonly TitledSubject[], files: readonly string[]): R
     subjects: subjects.map((subject) => ({
       name: subject.name,
       title: subject.title,
+      ...measuredOf(subject),
       ...describe(subject),
       curve: (advantage, ratios) => curve(subject, advantage, ratios),
     })),
@@ -146,6 +148,17 @@ function resultOf({ loss, metrics, gradNorm }: SubjectEvaluation): ReportResult 
   return { loss, metrics: metrics as Record<string, number>, gradNorm };
 }
 
+/** Returns what the statistics of a loss or algorithm depend on. */
+function measuredOf({ lossFn, variable, pairs }: Subject): MeasuredSubject {
+  if (!pairs) return { variable };
+  if (!(lossFn instanceof PolicyLossFn)) return { variable, margins: { beta: 1, isRelative: false } };
+  const { beta } = lossFn.nativeOptions;
+  const isRelative = lossFn.reads.columns.includes('ref_logprob');
+  return { variable, margins: { beta: typeof beta === 'number' ? beta : 1, isRelative } };
+}
+
+const LOSS_KINDS: ReadonlySet<string> = new Set(['loss', 'value', 'reward']);
+
 /** Returns the framework of a loss of this package or of an algorithm, and what differs from functions of similar names. */
 function describe({ name, functions }: TitledSubject): {
   framework?: string;
@@ -153,7 +166,7 @@ function describe({ name, functions }: TitledSubject): {
 } {
   if (functions) return { framework: 'Trinity-RFT' };
   const entry = catalogue().find(
-    (each) => each.kind === 'loss' && [each.name, ...(each.aliases ?? [])].includes(name),
+    (each) => LOSS_KINDS.has(each.kind) && [each.name, ...(each.aliases ?? [])].includes(name),
   );
   return entry ? { framework: entry.framework, differences: differencesOf(entry.unlike) } : {};
 }
@@ -191,8 +204,8 @@ async function writable(file: string, writing: Promise<void>): Promise<void> {
  * Computes a policy loss and its gradient with respect to logprob for a batch with a single token, once for each of the
  * given ratios. The token's old log-probability is 0. Returns undefined if the loss is not a function of the ratio.
  */
-function curve({ policyLossFn: fn, readsRatio }: TitledSubject, advantage: 1 | -1, ratios: Float64Array) {
-  if (!readsRatio) return undefined;
+function curve({ lossFn: fn, readsRatio }: TitledSubject, advantage: 1 | -1, ratios: Float64Array) {
+  if (!readsRatio || !(fn instanceof PolicyLossFn)) return undefined;
   const loss = new Float64Array(ratios.length);
   const grad = new Float64Array(ratios.length);
   ratios.forEach((ratio, i) => {

@@ -2,7 +2,7 @@
 // bad rows, and printing the result.
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { cudaIndex } from '../../device/device.js';
-import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../../index.js';
+import { ALGORITHM_TYPE, KeyMapper, LOSS_FN, type LossError } from '../../index.js';
 import type { EvaluationSettings, NonFiniteRow } from '../parts/index.js';
 import { COLUMNS, describePlace, expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
 import { addDownloadOptions } from './download-options.js';
@@ -66,12 +66,14 @@ const FILES = [
 const COLUMNS_HELP = `Columns: ${Object.keys(COLUMNS).join(', ')}.`;
 const LOSS_COLUMNS_HELP = `\
 A loss or algorithm reads only those that it needs. If the files have no advantages, an algorithm computes its own; a
-loss uses GRPO's, computed from reward and task_id.`;
+loss uses GRPO's, computed from reward and task_id. A loss over pairs takes rows in turns (chosen, rejected, …), rows
+with equal pair_id in any order, or rows that hold both responses in columns such as chosen_logprobs and
+rejected_logprobs. A loss of values needs no logprobs, and a loss of rewards needs only reward.`;
 const NAMES_HELP =
   "If columns have other names, use --column for one column or --backend for a framework's names.";
 
 const SUBJECT_OPTIONS = () => [
-  new Option('--loss <name>', `a policy loss: ${POLICY_LOSS_FN.names().join(', ')}`),
+  new Option('--loss <name>', `a loss: ${LOSS_FN.names().join(', ')}`),
   new Option(
     '--loss-expr <text>',
     "a policy loss as an expression, such as 'max(-A*r, -A*clip(r, 1-low, 1+high))', or 'NAME: EXPRESSION'",
@@ -88,7 +90,8 @@ const SUBJECT_OPTIONS = () => [
 // the rows that are being read, and for garbage that is not collected yet.
 const BATCH_TOKENS = 2 ** 19;
 
-const STRICT = 'treat a key that occurs twice in a JSON object as an error instead of a warning';
+const STRICT =
+  'treat what only causes a warning as an error: a key that occurs twice in a JSON object, or pairs of rows with different prompts';
 
 const FILE_OPTIONS = (strict = STRICT) => [
   new Option(

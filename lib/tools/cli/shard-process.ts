@@ -27,7 +27,7 @@ const tasks = new ShardTasks({
   parts: process.env[PARTS_VARIABLE]!,
   program: version,
   subjectsOf: (file, plan) => plannedSubjects(file, plan, program),
-  collectorOf: ({ configuration }) => collectorFor(configuration, configuration.functions.length),
+  collectorOf: ({ configuration }, subjects) => collectorFor(configuration, subjects),
   settingsOf({ configuration }) {
     const { skipBadRows, batchTokens, device } = configuration;
     cudaIndex(device);

@@ -6,7 +6,7 @@ import type { TitledSubject } from './typed-subjects.js';
 
 /** The result of `policy-loss sweep`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Sweep {
-  /** The name of the policy loss or algorithm. */
+  /** The name of the loss or algorithm. */
   name: string;
   /** The options that have several values (the axes of the grid), and the list of values of each. */
   axes: Record<string, unknown[]>;
@@ -73,7 +73,9 @@ export function printableSweep(
 ): Printable {
   const sweep = sweepOf(result, skipped);
   const names = Object.keys(sweep.axes);
-  const metrics = [...new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)))];
+  const all = new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)));
+  // A metric with this name is the loss itself.
+  const metrics = [...all].filter((name) => name !== 'loss');
   const lines = (metrics: readonly string[]) =>
     sweep.points.map((point): Value[] => [
       ...names.map((name) => asValue(point.options[name])),

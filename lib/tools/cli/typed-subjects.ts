@@ -5,7 +5,7 @@ import { FRAMEWORK_NAMES } from '../../algorithm/configurations/frameworks.js';
 import { MAX_CONFIG_CHARACTERS } from '../../algorithm/configurations/text.js';
 import { unknownName } from '../../base/errors.js';
 import { toSnakeCase } from '../../base/options.js';
-import { ALGORITHM_TYPE, type ConfigFramework, fromConfig, LossError, POLICY_LOSS_FN } from '../../index.js';
+import { ALGORITHM_TYPE, type ConfigFramework, fromConfig, LOSS_FN, LossError } from '../../index.js';
 import { lossSubject, objectiveSubject, type Subject } from '../parts/index.js';
 import { describeFailure, errorAt } from '../rollouts/source.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
@@ -119,7 +119,7 @@ function everyFlag(): string[] {
   const none = new Set<string>();
   const options = [
     ...expressionOptions(),
-    ...POLICY_LOSS_FN.names().flatMap((name) => lossOptions(name, none)),
+    ...LOSS_FN.names().flatMap((name) => lossOptions(name, none)),
     ...ALGORITHM_TYPE.names().flatMap((name) => algorithmOptions(name, [], none)),
     frameworkOption(),
   ];

@@ -17,7 +17,7 @@ export interface ShardTasksOptions {
   /** Returns how a plan's rows are read and computed. */
   settingsOf: (plan: Plan) => EvaluationSettings;
   /** Returns what collects more about the rows of each shard, if the plan wants that. */
-  collectorOf?: (plan: Plan) => Promise<(() => Collector) | undefined>;
+  collectorOf?: (plan: Plan, subjects: readonly Subject[]) => Promise<(() => Collector) | undefined>;
 }
 
 // A plan and the counts of all its rows take memory, so only those of the latest runs are kept.
@@ -76,7 +76,7 @@ export class ShardTasks {
     const plan = await storedPlan(parts, run, program);
     checkNoCode(plan.configuration);
     const subjects = await subjectsOf(planFile(parts, run), plan);
-    const collect = await collectorOf?.(plan);
+    const collect = await collectorOf?.(plan, subjects);
     const planRun = new PlanRun(plan, runFolder(parts, run), subjects, settingsOf(plan), collect);
     const opened = { plan, planRun };
     this.#runs.set(run, opened);

@@ -16,7 +16,7 @@ export interface DiffOptions {
   /** Values are equal if they differ by at most this; 0 by default. */
   tolerance?: number;
   /** How to read the files. */
-  read?: Omit<StreamOptions, 'columns' | 'keep' | 'evenRows'>;
+  read?: Omit<StreamOptions, 'columns' | 'keep' | 'pairs'>;
 }
 
 /** Some rows that only one dump has. */

@@ -3,7 +3,7 @@ import { expandFiles, type RolloutPart, type StreamOptions, streamRollouts } fro
 import { type Diagnosis, Examination } from './examination.js';
 
 /** Options of {@link diagnose}: how to read the files. */
-export type DiagnoseOptions = Omit<StreamOptions, 'keep' | 'evenRows'>;
+export type DiagnoseOptions = Omit<StreamOptions, 'keep' | 'pairs'>;
 
 /** The capacity of a part in tokens, unless the options set another. It keeps the memory below about 300 MB. */
 const MAX_TOKENS = 2 ** 19;

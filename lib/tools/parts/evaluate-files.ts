@@ -1,4 +1,4 @@
-// Evaluates policy losses and algorithms on the rows of files, in one process: as a plan with a single shard.
+// Evaluates losses and algorithms on the rows of files, in one process: as a plan with a single shard.
 import type { EvaluationSettings, ShardResult } from './evaluation.js';
 import { cosinesOf } from './gradient-products.js';
 import type { PartWatcher } from './part-computer.js';
@@ -18,14 +18,14 @@ export interface FilesEvaluation<S extends Subject = Subject> {
   /** The number of bad rows that were skipped. */
   skipped: number;
   /**
-   * cosines[i][j] is the cosine of the angle between the gradients ∂loss/∂logprob of the subjects i and j. It is null if
+   * cosines[i][j] is the cosine of the angle between the gradients of the subjects i and j. It is null if
    * one of the gradients is 0. Absent unless the gradients are compared.
    */
   cosines?: (number | null)[][];
 }
 
 /**
- * Evaluates subjects (policy losses and algorithms) on the rows of files. The rows are read in parts of limited size. If
+ * Evaluates subjects (losses and algorithms) on the rows of files. The rows are read in parts of limited size. If
  * all rows fit into one part, they are computed as one batch. Otherwise the files are read twice: to count all rows and
  * prepare their advantages, and to compute part by part. All subjects are computed on a part before the next part is
  * read.

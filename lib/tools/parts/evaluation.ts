@@ -11,7 +11,7 @@ export interface EvaluationSettings {
    * How to read rows: the columns' names, the columns to read in addition to those that the subjects need, the largest
    * row, and what to do with bad and with doubtful rows.
    */
-  read: Omit<StreamOptions, 'maxTokens' | 'evenRows' | 'onProgress'>;
+  read: Omit<StreamOptions, 'maxTokens' | 'pairs' | 'onProgress'>;
   /** The capacity of a part, in tokens; see StreamOptions.maxTokens. */
   batchTokens: number;
   /** The device on which to compute; 'cpu' by default. */

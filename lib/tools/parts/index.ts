@@ -1,4 +1,4 @@
-// Evaluates policy losses and algorithms on files of any size, which are read and computed part by part.
+// Evaluates losses and algorithms on files of any size, which are read and computed part by part.
 
 export { evaluateFiles, type FilesEvaluation, mergeResults } from './evaluate-files.js';
 export type { EvaluationProgress, EvaluationSettings, OnNonFinite } from './evaluation.js';
@@ -26,12 +26,14 @@ export {
   writePlan,
 } from './plan.js';
 export { gradientsFiles, mergePlan, PlanRun, type ShardRun } from './run-plan.js';
-export type { Collector } from './shard.js';
+export { type Collector, logprobsOf } from './shard.js';
 export {
   type AlgorithmFunctions,
+  checkComparable,
+  gradientOffsets,
   lossSubject,
   objectiveSubject,
-  policyLossSubject,
   type Subject,
+  subjectOfLoss,
 } from './subject.js';
 export type { SubjectEvaluation } from './subject-result.js';

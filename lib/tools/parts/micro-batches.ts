@@ -1,7 +1,7 @@
 // Shows what it changes that a trainer computes a batch in micro-batches: each trainer weighs them in its own way.
 import { LossError } from '../../index.js';
 import { type PackedRows, type RolloutPart, rowsFrom } from '../rollouts/index.js';
-import type { Subject } from './subject.js';
+import { gradientOffsets, type Subject } from './subject.js';
 
 /** A way to add up the losses of micro-batches, and what it gives. */
 export interface Weighing {
@@ -86,7 +86,8 @@ export async function compareMicroBatches(
     const part = rowsFrom(batch as PackedRows, first, end);
     return (await subject.compute(part, own, { grad, ...(device !== undefined && { device }) })).loss;
   };
-  const size = batch.actionMask.length;
+  const places = gradientOffsets(subject, batch);
+  const size = places.at(-1)!;
   const whole = new Float32Array(size);
   const wholeLoss = await compute(0, rows, whole);
   const starts = Array.from({ length: count + 1 }, (_, i) =>
@@ -100,19 +101,21 @@ export async function compareMicroBatches(
   const grad = new Float32Array(size);
   const losses: number[] = [];
   for (const { first, end } of parts)
-    losses.push(await compute(first, end, grad.subarray(offsets[first], offsets[end])));
-  const weighings = Object.entries(WEIGHINGS).map(([name, { trainers, sizeOf }]) => {
+    losses.push(await compute(first, end, grad.subarray(places[first], places[end])));
+  const hasTokens = subject.variable !== 'rewards';
+  const ways = Object.entries(WEIGHINGS).filter(([name]) => hasTokens || name !== 'by tokens');
+  const weighings = ways.map(([name, { trainers, sizeOf }]) => {
     const total = parts.reduce((sum, part) => sum + sizeOf(part), 0);
     const weights = parts.map((part) => (total === 0 ? 0 : sizeOf(part) / total));
-    const weightOf = (token: number, i: number) => grad[token]! * weights[i]!;
+    const weightOf = (at: number, i: number) => grad[at]! * weights[i]!;
     return {
       name: name as WeighingName,
       trainers,
       loss: losses.reduce((sum, loss, i) => sum + weights[i]! * loss, 0),
-      ...compareGradients(whole, parts, offsets, weightOf),
+      ...compareGradients(whole, parts, places, weightOf),
     };
   });
-  const same = compareGradients(whole, parts, offsets, (token) => whole[token]!);
+  const same = compareGradients(whole, parts, places, (at) => whole[at]!);
   return {
     rows: parts.map(({ first, end }) => end - first),
     tokens: parts.map(({ tokens }) => tokens),
@@ -120,17 +123,17 @@ export async function compareMicroBatches(
   };
 }
 
-// Compares a gradient with that of the whole batch. `gradient` gives its value at a token of a micro-batch.
+// Compares a gradient with that of the whole batch. `gradient` gives one of its values, which is of a micro-batch.
 function compareGradients(
   whole: Float32Array,
   parts: readonly Part[],
   offsets: Int32Array,
-  gradient: (token: number, part: number) => number,
+  gradient: (at: number, part: number) => number,
 ): Pick<Weighing, 'gradNorm' | 'gradDifference' | 'angle'> {
   let [own, theirs, product, difference] = [0, 0, 0, 0];
   parts.forEach(({ first, end }, i) => {
-    for (let token = offsets[first]!; token < offsets[end]!; token++) {
-      const [a, b] = [gradient(token, i), whole[token]!];
+    for (let at = offsets[first]!; at < offsets[end]!; at++) {
+      const [a, b] = [gradient(at, i), whole[at]!];
       own += a * a;
       theirs += b * b;
       product += a * b;

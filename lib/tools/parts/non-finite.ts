@@ -27,6 +27,7 @@ export async function firstNonFiniteRow(
   options: SubjectOptions,
 ): Promise<NonFiniteRow | undefined> {
   const { batch, rows, places } = part;
+  if (subject.variable === 'rewards') return firstNonFiniteReward(part, subject);
   const { cuSeqlens: starts, actionMask } = batch;
   const grad = new Float32Array(options.grad.length);
   const areFinite = async (from: number, to: number) => {
@@ -47,6 +48,15 @@ export async function firstNonFiniteRow(
   return { place: places[from]!, ...(value && { value }) };
 }
 
+// A mask does not take rows out of a loss of rewards.
+function firstNonFiniteReward(part: RolloutPart, subject: Subject): NonFiniteRow | undefined {
+  for (const [row, place] of part.places.entries()) {
+    const value = firstNonFiniteValue(part, subject, row);
+    if (value) return { place, value };
+  }
+  return undefined;
+}
+
 function isFiniteResult({ loss, grad, gradEntropy }: SubjectResult): boolean {
   return (
     Number.isFinite(loss) && [grad, gradEntropy].every((values) => values?.every(Number.isFinite) ?? true)
@@ -55,11 +65,11 @@ function isFiniteResult({ loss, grad, gradEntropy }: SubjectResult): boolean {
 
 function firstNonFiniteValue(
   { batch }: RolloutPart,
-  { columns }: Subject,
+  { columns, variable }: Subject,
   row: number,
 ): NonFiniteRow['value'] | undefined {
   const [start, end] = [batch.cuSeqlens[row]!, batch.cuSeqlens[row + 1]!];
-  for (const column of ['logprobs', ...columns] as const) {
+  for (const column of variable === 'logprob' ? (['logprobs', ...columns] as const) : columns) {
     const { key, per } = COLUMNS[column];
     const values = batch[key] as Float32Array | undefined;
     if (values && per === 'row') {

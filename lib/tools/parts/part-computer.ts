@@ -1,4 +1,4 @@
-// Computes all subjects (policy losses and algorithms to evaluate) on the parts of the rows, one part after another.
+// Computes all subjects (losses and algorithms to evaluate) on the parts of the rows, one part after another.
 import type { ComputedAdvantages } from '../../call/computed-advantages.js';
 import type { Batch } from '../../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
@@ -7,13 +7,22 @@ import type { EvaluationSettings, OnNonFinite, ShardResult } from './evaluation.
 import { PairProducts } from './gradient-products.js';
 import { firstNonFiniteRow } from './non-finite.js';
 import { termsOfFiles } from './row-errors.js';
-import { entropyGradientOf, type Subject, type SubjectOptions, type SubjectResult } from './subject.js';
+import {
+  entropyGradientOf,
+  gradientOffsets,
+  type Subject,
+  type SubjectOptions,
+  type SubjectResult,
+} from './subject.js';
 import { SubjectTotal } from './subject-result.js';
 import type { Whole } from './whole.js';
 
 /** A subject's results for one part. Its arrays are valid only until the next part is computed. */
 export interface PartResult {
+  /** The gradient; see Subject.variable. */
   grad: Float32Array;
+  /** Where the gradient of each row begins, followed by its length. */
+  offsets: Int32Array;
   gradEntropy?: Float32Array;
   /** One advantage per token; absent if the subject does not read advantages. */
   advantages?: Float32Array;
@@ -73,14 +82,14 @@ export class PartComputer {
       const result = await termsOfFiles(this.#files, subject, part, () =>
         subject.compute(batch, advantages, options),
       );
-      total.add(result, batch.cuSeqlens, options.normalizer, advantages !== undefined);
+      total.add(result, gradientOffsets(subject, batch), options.normalizer, advantages !== undefined);
       if (!total.isFinite) await this.#explain(subject, result.loss, part, advantages, options);
       if (this.#needsAll) results.push(partResult(part, prepared, result));
       onShare((i + 1) / this.#totals.length);
     }
     this.#products?.add(
       results.map(({ grad }) => grad),
-      batch.cuSeqlens,
+      results[0]!.offsets,
     );
     await this.#watch?.(part, results);
   }
@@ -110,7 +119,7 @@ export class PartComputer {
     const normalizer = whole.normalizer(subject);
     const options: SubjectOptions = {
       ...this.#device,
-      grad: this.#array(slot, part.batch.logprob.length),
+      grad: this.#array(slot, gradientOffsets(subject, part.batch).at(-1)!),
       ...(normalizer && { normalizer, part: true }),
     };
     const advantages = await termsOfFiles(this.#files, subject, part, () =>
@@ -137,6 +146,7 @@ function partResult(
   const advantages = computed ? perToken(batch, computed) : batch.advantages;
   return {
     grad: options.grad,
+    offsets: gradientOffsets(subject, batch),
     ...(gradEntropy && { gradEntropy }),
     ...(subject.readsAdvantages && advantages !== undefined && { advantages: advantages as Float32Array }),
   };

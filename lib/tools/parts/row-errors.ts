@@ -1,6 +1,7 @@
 // Translates errors about batches, which name keys and positions, into errors about files, which name columns and rows.
 import { LossError } from '../../index.js';
-import { adviceOnNear } from '../rollouts/column-names.js';
+import { adviceOnNear, adviceOnStandIn } from '../rollouts/column-names.js';
+import { isPerRow } from '../rollouts/columns.js';
 import { columnOfKey, describePlace, type RolloutColumn, type RolloutPart } from '../rollouts/index.js';
 import type { Subject } from './subject.js';
 
@@ -44,16 +45,13 @@ function inTermsOfFiles(
   if (LAYOUT.has(key)) return error.with({ at: nameOf(files), key: undefined });
   const column = columnOfKey(key);
   if (column === undefined || !isGiven || index === undefined) return error;
-  const { row, token } = PER_ROW.has(key) ? { row: index, token: undefined } : tokenAt(part, index);
+  const { row, token } = isPerRow(column) ? { row: index, token: undefined } : tokenAt(part, index);
   const place = part.places[row];
   return place ? error.with({ at: describePlace(place), key: column, index: token }) : error;
 }
 
 /** The batch keys that say how long the rows are. No column holds them, so an error about them names only the files. */
 const LAYOUT: ReadonlySet<string> = new Set(['shape', 'cuSeqlens']);
-
-/** The batch keys with one number per row. An error about one of them has a row's index, not a token's index. */
-const PER_ROW: ReadonlySet<string> = new Set(['rewards', 'rewardBaselines']);
 
 function tokenAt({ batch: { cuSeqlens } }: RolloutPart, index: number): { row: number; token: number } {
   const row = cuSeqlens.findIndex((start) => start > index) - 1;
@@ -69,9 +67,10 @@ function missingColumn(
 ): LossError {
   const substitutes = subject.substitutes(column);
   const reason = column === 'advantages' ? subject.advantageObstacle : undefined;
-  const hint = [column, ...(COMPUTED.has(column) ? INPUTS : [])]
-    .map((each) => adviceOnNear(each, each, fileColumns))
-    .find((advice) => advice !== undefined);
+  const hint =
+    [column, ...(COMPUTED.has(column) ? INPUTS : [])]
+      .map((each) => adviceOnNear(each, each, fileColumns))
+      .find((advice) => advice !== undefined) ?? adviceOnStandIn(column, fileColumns);
   return error.with({
     at: subject.name,
     key: column,

@@ -95,8 +95,8 @@ export class PlanRun {
     const writer = writeGradients(file, { ids, layout: padded ? 'padded' : 'packed', dtype });
     try {
       const result = await this.#resultOf(sources, shard, async (part, results) => {
-        const [{ grad, gradEntropy }] = results as [PartResult];
-        await writer.add(part, grad, gradEntropy);
+        const [{ grad, gradEntropy, offsets }] = results as [PartResult];
+        await writer.add({ ...part, batch: { cuSeqlens: offsets } }, grad, gradEntropy);
         await collector?.watch(part, results);
       });
       await checkAgain();

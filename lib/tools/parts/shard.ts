@@ -157,12 +157,18 @@ function readingOptions(
     ...read,
     columns: [...(read.columns ?? []), ...subjects.flatMap(({ columns }) => columns)],
     maxTokens: batchTokens,
-    evenRows: subjects.some(({ pairs }) => pairs),
+    pairs: subjects.some(({ pairs }) => pairs),
+    logprobs: logprobsOf(subjects),
     ...(showsProgress && {
       onProgress: ({ bytes, totalBytes, rows, tokens }) =>
         progress.advance(totalBytes > 0 ? bytes / totalBytes : 0, rows, tokens),
     }),
   };
+}
+
+/** Returns whether the files must have log-probabilities of the current policy. */
+export function logprobsOf(subjects: readonly Subject[]): 'required' | 'optional' {
+  return subjects.some(({ variable }) => variable === 'logprob') ? 'required' : 'optional';
 }
 
 /** Returns the names of the files of a shard, each once. */

@@ -1,4 +1,4 @@
-// The results of one subject (a policy loss or an algorithm): collected part by part, and merged over all shards.
+// The results of one subject (a loss or an algorithm): collected part by part, and merged over all shards.
 import { LossError, type Metrics, type Normalizer } from '../../index.js';
 import { DotProduct, type ProductSum, totalOf } from './gradient-products.js';
 import { joinRowValues, metricsOver, type RowValues } from './row-metrics.js';
@@ -16,7 +16,7 @@ export interface ShardSubject {
   /** The metrics of the advantages over all rows of all shards, and numbers of each row for further ones. */
   advantageMetrics: Metrics;
   rowValues: RowValues;
-  /** The sum of the squared gradients ∂loss/∂logprob. */
+  /** The sum of the squares of the gradient by the subject's variable. */
   squares: ProductSum;
   /** The same for ∂loss/∂entropy. Absent if the loss does not depend on entropies, or without entropies. */
   entropySquares?: ProductSum;
@@ -29,7 +29,7 @@ export interface SubjectEvaluation<S extends Subject = Subject> {
   subject: S;
   loss: number;
   metrics: Partial<Metrics>;
-  /** The Euclidean norm of the gradient ∂loss/∂logprob over all tokens. */
+  /** The Euclidean norm of the gradient by the subject's variable, over all tokens or, by rewards, over all rows. */
   gradNorm: number;
   /**
    * The Euclidean norm of the gradient ∂loss/∂entropy over all tokens. Absent if the loss does not depend on entropies,
@@ -60,7 +60,7 @@ export class SubjectTotal<S extends Subject = Subject> {
 
   /**
    * Adds the result of a part.
-   * @param offsets the index of each row's first token, followed by the number of tokens.
+   * @param offsets where the gradient of each row begins, followed by its length.
    * @param normalizer the counts over all rows with which the part was computed; undefined if it has all rows.
    * @param computedAdvantages whether the part's advantages were computed, instead of read from the files.
    */
@@ -95,7 +95,7 @@ export class SubjectTotal<S extends Subject = Subject> {
 
   /** Returns the results over the rows of all parts that were added. */
   finish(whole: Whole): ShardSubject {
-    // A policy loss that is evaluated without an algorithm reports only its own metrics, not the advantages' metrics.
+    // A loss that is evaluated without an algorithm reports only its own metrics, not the advantages' metrics.
     const reportsAdvantages = this.subject.functions !== undefined;
     return {
       ...(this.#whole && { whole: this.#whole }),

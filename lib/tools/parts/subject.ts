@@ -1,5 +1,5 @@
-// Subjects: the policy losses and algorithms that evaluateFiles() evaluates. Advantages are computed apart from the
-// loss, because those of one part of the rows may depend on the rows of all parts.
+// Subjects: the losses and algorithms that evaluateFiles() evaluates. Advantages are computed apart from the loss,
+// because those of one part of the rows may depend on the rows of all parts.
 
 import { toCamelCase } from '../../base/options.js';
 import type { ColumnName } from '../../batch/columns.js';
@@ -7,37 +7,46 @@ import type { ComputedAdvantages } from '../../call/computed-advantages.js';
 import {
   ADVANTAGE_FN,
   type AdvantageFn,
+  type AnyLossFn,
   type Batch,
   DummyKLFn,
   ENTROPY_LOSS_FN,
   KeyMapper,
   KL_FN,
+  LOSS_FN,
+  LossError,
   type Metrics,
   type Normalizer,
   type Objective,
   POLICY_LOSS_FN,
-  type PolicyLossFn,
+  PolicyLossFn,
   type Registry,
   type Result,
+  type RewardLossFn,
+  ValueLossFn,
 } from '../../index.js';
+import type { Variable } from '../../program/graph.js';
 import { columnOfKey, type RolloutColumn } from '../rollouts/index.js';
 import { type AdvantageMethod, grpoMethod, objectiveMethod, perToken } from './advantage-method.js';
 
-/** A policy loss or an algorithm that evaluateFiles() evaluates. */
+/** A loss or an algorithm that evaluateFiles() evaluates. */
 export interface Subject {
-  /** The registry name of the policy loss or algorithm. */
+  /** The registry name of the loss or algorithm. */
   readonly name: string;
   /** The columns that the subject can read in addition to logprobs and action_mask. */
   readonly columns: readonly RolloutColumn[];
-  /** The functions of an algorithm; undefined if the subject is a policy loss. */
+  /** The functions of an algorithm; undefined if the subject is a loss. */
   readonly functions?: AlgorithmFunctions;
-  readonly policyLossFn: PolicyLossFn<Partial<Metrics>>;
-  /** Whether the policy loss depends on advantages and on the ratio of the current policy to the old one, and no more. */
+  /** The loss, or the policy loss of the algorithm. */
+  readonly lossFn: AnyLossFn;
+  /** The column by which the loss is differentiated. The gradient has one number per row for rewards, and else per token. */
+  readonly variable: Variable;
+  /** Whether the loss depends on advantages and on the ratio of the current policy to the old one, and no more. */
   readonly readsRatio: boolean;
   readonly readsAdvantages: boolean;
   /** Whether experts' rows and the policy's own rows must be counted separately. */
   readonly readsExperts: boolean;
-  /** Whether the policy loss compares pairs of rows. The two rows of a pair must stay in the same part. */
+  /** Whether the loss compares pairs of rows. The two rows of a pair must stay in the same part. */
   readonly pairs: boolean;
   /** The method that computes advantages for rows that have none; undefined if the subject has no such method. */
   readonly advantages?: AdvantageMethod;
@@ -64,7 +73,7 @@ export interface Subject {
 
 /** Options of {@link Subject.compute}. */
 export interface SubjectOptions {
-  /** The array that receives the gradient ∂loss/∂logprob, one value per token. */
+  /** The array that receives the gradient; see Subject.variable. */
   grad: Float32Array;
   /** The device on which to compute; 'cpu' by default. */
   device?: string;
@@ -79,10 +88,30 @@ export type SubjectResult = Result<Partial<Metrics>> & { gradEntropy?: Float32Ar
 
 /** Returns ∂loss/∂entropy, or undefined if the loss does not depend on entropies. */
 export function entropyGradientOf(
-  { policyLossFn }: Subject,
+  { lossFn }: Subject,
   { metrics, gradEntropy }: SubjectResult,
 ): Float32Array | undefined {
-  return metrics.entropy_loss !== undefined || policyLossFn.dependsOnEntropy ? gradEntropy : undefined;
+  const depends = lossFn instanceof PolicyLossFn && lossFn.dependsOnEntropy;
+  return metrics.entropy_loss !== undefined || depends ? gradEntropy : undefined;
+}
+
+/** Returns where the gradient of each row of a packed batch begins, followed by the length of the gradient. */
+export function gradientOffsets({ variable }: Subject, { cuSeqlens }: { cuSeqlens: Int32Array }): Int32Array {
+  return variable === 'rewards' ? cuSeqlens.map((_, row) => row) : cuSeqlens;
+}
+
+/**
+ * Checks that the gradients of subjects can be compared.
+ * @throws LossError `ERR_INVALID_OPTION` if they are not gradients by the same column.
+ */
+export function checkComparable(subjects: readonly Subject[]): void {
+  const [first] = subjects;
+  const other = subjects.find(({ variable }) => variable !== first?.variable);
+  if (!first || !other) return;
+  throw new LossError('ERR_INVALID_OPTION', {
+    expected: 'losses with gradients by the same column, which can be compared',
+    received: `${first.name} (by ${first.variable}) and ${other.name} (by ${other.variable})`,
+  });
 }
 
 /** The registry names of an algorithm's functions, and the coefficients of its KL loss and its entropy loss. */
@@ -98,21 +127,29 @@ export interface AlgorithmFunctions {
 }
 
 /**
- * Returns a subject that evaluates a policy loss. If the loss reads advantages and the rows only have rewards and
- * groups, the subject computes GRPO's advantages from these.
+ * Returns a subject that evaluates a loss. If a policy loss reads advantages and the rows only have rewards and groups, the
+ * subject computes GRPO's advantages from these.
  * @param name the registry name of the loss.
  * @param args the options of the loss, with their names in snake_case or camelCase.
  * @throws LossError `ERR_UNKNOWN_NAME` for an unknown loss or backend, `ERR_INVALID_OPTION` for an invalid option.
  */
 export function lossSubject(name: string, args: Readonly<Record<string, unknown>> = {}): Subject {
-  return policyLossSubject(name, POLICY_LOSS_FN.create(name, args));
+  return subjectOfLoss(name, LOSS_FN.create(name, args));
 }
 
 /**
- * Returns a subject that evaluates a policy loss, as {@link lossSubject} does.
+ * Returns a subject that evaluates a loss, as {@link lossSubject} does.
  * @param name the name of the loss in messages and results.
  */
-export function policyLossSubject(name: string, fn: Subject['policyLossFn']): Subject {
+export function subjectOfLoss(name: string, fn: AnyLossFn): Subject {
+  return fn instanceof PolicyLossFn
+    ? policyLossSubject(name, fn)
+    : fn instanceof ValueLossFn
+      ? valueLossSubject(name, fn)
+      : rewardLossSubject(name, fn);
+}
+
+function policyLossSubject(name: string, fn: PolicyLossFn<Partial<Metrics>>): Subject {
   const columns = columnsOf(fn.backend, keysOfLoss(fn));
   const method = columns.includes('advantages') ? grpoMethod() : undefined;
   return {
@@ -128,6 +165,54 @@ export function policyLossSubject(name: string, fn: Subject['policyLossFn']): Su
     merge: (parts, normalizer) => fn.merge(parts, normalizer),
   };
 }
+
+function valueLossSubject(name: string, fn: ValueLossFn<Partial<Metrics>>): Subject {
+  return {
+    ...columnLossSubject(name, fn, 'values'),
+    async compute(batch, _, options) {
+      const { gradValues: grad, ...result } = await fn.compute(batch, options);
+      return { ...result, ...(grad && { grad }) };
+    },
+    merge: (parts, normalizer) => fn.merge(parts, normalizer),
+  };
+}
+
+function rewardLossSubject(name: string, fn: RewardLossFn<Partial<Metrics>>): Subject {
+  // The loss reads no tokens: each row counts as one that is masked.
+  const ofRows = (counts: Normalizer): Normalizer => ({ tokens: 0, rows: counts.rows, columns: 1 });
+  return {
+    ...columnLossSubject(name, fn, 'rewards'),
+    async compute(batch, _, { normalizer, ...options }) {
+      const { gradRewards: grad, ...result } = await fn.compute(batch, {
+        ...options,
+        ...(normalizer && { normalizer: ofRows(normalizer) }),
+      });
+      return { ...result, ...(grad && { grad }) };
+    },
+    merge: (parts, normalizer) => fn.merge(parts, ofRows(normalizer)),
+  };
+}
+
+function columnLossSubject(
+  name: string,
+  lossFn: Exclude<AnyLossFn, PolicyLossFn<Partial<Metrics>>>,
+  variable: Exclude<Variable, 'logprob'>,
+) {
+  return {
+    name,
+    lossFn,
+    variable,
+    columns: columnsOf(lossFn.backend, [variable, ...lossFn.selectKeys]),
+    readsRatio: false,
+    readsAdvantages: false,
+    readsExperts: false,
+    pairs: lossFn.readsPairs,
+    obstacle: () => (lossFn.readsWholeBatch ? wholeBatchObstacle(name) : undefined),
+    substitutes: () => [],
+  } satisfies Partial<Subject>;
+}
+
+const wholeBatchObstacle = (name: string) => `${name} reduces over all rows of a batch`;
 
 /**
  * Returns a subject that evaluates an algorithm's objective. If the rows have no advantages, the subject computes them
@@ -183,14 +268,15 @@ const OF_RATIO: ReadonlySet<ColumnName> = new Set(['logprob', 'old_logprob', 'ad
 
 function subjectOf(
   name: string,
-  policyLossFn: Subject['policyLossFn'],
+  policyLossFn: PolicyLossFn<Partial<Metrics>>,
   readsExperts: boolean,
   method: AdvantageMethod | undefined,
 ) {
   const { columns, optional } = policyLossFn.reads;
   return {
     name,
-    policyLossFn,
+    lossFn: policyLossFn,
+    variable: 'logprob',
     readsRatio:
       columns.includes('old_logprob') &&
       columns.includes('advantages') &&
@@ -204,7 +290,7 @@ function subjectOf(
       if (policyLossFn.readsPairs && nativeOptions.pairwise === false)
         return `${name} computes one margin over all rows`;
       if (policyLossFn.correction) return `${name} has a correction or masks`;
-      if (policyLossFn.readsWholeBatch) return `${name} reduces over all rows of a batch`;
+      if (policyLossFn.readsWholeBatch) return wholeBatchObstacle(name);
       return method?.appliesTo(batch) && method.scope === 'all'
         ? `${name} computes its advantages (${method.name}) from the tokens or the named rewards of several rows`
         : undefined;
@@ -243,7 +329,7 @@ function keysOf(objective: Objective, readsExperts: boolean): string[] {
 }
 
 // A loss that refuses token_weights says so when it gets them.
-function keysOfLoss({ selectKeys }: Subject['policyLossFn']): string[] {
+function keysOfLoss({ selectKeys }: Pick<AnyLossFn, 'selectKeys'>): string[] {
   return [...selectKeys, 'token_weights'];
 }
 

@@ -28,14 +28,22 @@ export function adviceOnNear(
   return `Did you mean ${near.name}? Then add --column ${column}=${near.name}`;
 }
 
-// Columns of log-probabilities that can stand in for those of the current policy, which most trainers do not save.
-const STAND_INS = ['old_logprobs', 'old_log_probs', 'rollout_logprobs', 'rollout_log_probs'];
+// Columns that can stand in for another one: for the log-probabilities of the current policy, which most trainers do not
+// save, and for the values from before an update, which are the current ones until then.
+const STAND_INS: Partial<Record<RolloutColumn, { purpose: string; names: readonly string[] }>> = {
+  logprobs: {
+    purpose: 'at a ratio of 1, as a trainer does first',
+    names: ['old_logprobs', 'old_log_probs', 'rollout_logprobs', 'rollout_log_probs'],
+  },
+  old_values: { purpose: 'as a trainer does at its first update', names: ['values'] },
+};
 
 /** Returns advice on a missing column for which another column of the file can stand in. */
 export function adviceOnStandIn(column: RolloutColumn, names: readonly string[]): string | undefined {
-  const standIn = column === 'logprobs' ? STAND_INS.find((other) => names.includes(other)) : undefined;
+  const { purpose, names: others } = STAND_INS[column] ?? { names: [] };
+  const standIn = others.find((other) => names.includes(other));
   if (standIn === undefined) return undefined;
-  return `To evaluate at a ratio of 1, as a trainer does first, let ${standIn} stand in: --column logprobs=${standIn}`;
+  return `To evaluate ${purpose}, let ${standIn} stand in: --column ${column}=${standIn}`;
 }
 
 /** Returns a name without what only spelling decides: case, and what stands between words. */
@@ -44,6 +52,18 @@ function wordOf(name: string): string {
 }
 
 const ALL = Object.keys(COLUMNS) as RolloutColumn[];
+
+/** The two responses of a pair. */
+export const SIDES = ['chosen', 'rejected'] as const;
+export type Side = (typeof SIDES)[number];
+
+/** The column with the ids of pairs, which both rows of a pair have. */
+export const PAIR_ID = 'pair_id';
+
+// Flags that only the chosen row of a pair has.
+const CHOSEN_FLAGS = ['chosen', 'label'];
+
+const RENAMABLE = [...ALL, PAIR_ID, ...SIDES.flatMap((side) => ALL.map((name) => `${side}_${name}`))];
 
 /** The columns to read, and the names that they may have in files. */
 export class ColumnNames {
@@ -55,14 +75,16 @@ export class ColumnNames {
   readonly keep: readonly string[];
   // The columns by the names that they may have in files, including the columns to keep, which may be no RolloutColumn.
   readonly #byName = new Map<string, RolloutColumn | undefined>();
-  readonly #renamed = new Map<RolloutColumn, string>();
+  readonly #renamed = new Map<string, string>();
   readonly #mapper: KeyMapper | undefined;
 
   /**
-   * @param rename the names that the user gave to columns. Each key is a column's name or its batch key.
+   * @param rename the names that the user gave to columns. Each key is a column's name or its batch key, pair_id, or a
+   * column's name after chosen_ or rejected_.
    * @param backend a training framework whose names for columns are accepted too.
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend, `ERR_INVALID_OPTION` if `rename` has an unknown
    * column, or two names for one column.
+   * @param pairs whether to read what brings the rows of a pair together: ids, flags and prompts.
    */
   constructor(
     columns: readonly RolloutColumn[] = ALL,
@@ -70,13 +92,14 @@ export class ColumnNames {
     backend?: string,
     keep: readonly string[] = [],
     needLogprobs = true,
+    pairs = false,
   ) {
     this.columns = [...new Set<RolloutColumn>(['logprobs', 'action_mask', ...columns])];
     this.keep = keep;
     this.needLogprobs = needLogprobs;
     this.#mapper = backend === undefined ? undefined : KeyMapper.get(backend);
     for (const [name, theirs] of Object.entries(rename)) {
-      const column = ALL.find((known) => known === name) ?? columnOfKey(toCamelCase(name));
+      const column = RENAMABLE.find((known) => known === name) ?? columnOfKey(toCamelCase(name));
       if (!column) throw unknownName('ERR_INVALID_OPTION', 'column', name, ALL);
       if (this.#renamed.has(column))
         throw new LossError('ERR_INVALID_OPTION', {
@@ -86,9 +109,12 @@ export class ColumnNames {
         });
       this.#renamed.set(column, theirs);
     }
-    for (const name of keep) this.#byName.set(name, undefined);
+    const others = pairs ? [this.pairId, ...this.chosenFlags, ...this.promptNames] : [];
+    const ofSides = SIDES.flatMap((side) => keep.flatMap((name) => this.keptOfSide(side, name)));
+    for (const name of [...keep, ...ofSides, ...others]) this.#byName.set(name, undefined);
     for (const column of [...this.columns].reverse())
-      for (const name of this.of(column)) this.#byName.set(name, column);
+      for (const name of [...SIDES.flatMap((side) => this.ofSide(side, column)), ...this.of(column)])
+        this.#byName.set(name, column);
   }
 
   /** Returns whether the user gave the column a name. Such a column is required in every row. */
@@ -101,6 +127,34 @@ export class ColumnNames {
     const renamed = this.#renamed.get(column);
     if (renamed !== undefined) return [renamed];
     return this.#mapper ? [column, this.#mapper.fromTrinity(toSnakeCase(COLUMNS[column].key))] : [column];
+  }
+
+  /** Returns the names that a column of one response may have in a row that holds a pair. Error messages show the first one. */
+  ofSide(side: Side, column: RolloutColumn): readonly [string, ...string[]] {
+    const renamed = this.#renamed.get(`${side}_${column}`);
+    if (renamed !== undefined) return [renamed];
+    const [name, ...others] = this.of(column).map((name) => `${side}_${name}`);
+    return [name!, ...others, ...(column.startsWith('ref_') ? [column.replace('ref_', `ref_${side}_`)] : [])];
+  }
+
+  /** Returns the names that a column to keep may have for one response in a row that holds a pair. */
+  keptOfSide(side: Side, name: string): readonly string[] {
+    return [`${side}_${name}`, ...(name === 'response' ? [side] : [])];
+  }
+
+  /** The name of the column with the ids of pairs. */
+  get pairId(): string {
+    return this.#renamed.get(PAIR_ID) ?? PAIR_ID;
+  }
+
+  /** The names of flags that only the chosen row of a pair has. A flag that is read as a column has another meaning. */
+  get chosenFlags(): readonly string[] {
+    return CHOSEN_FLAGS.filter((name) => !(this.columns as readonly string[]).includes(name));
+  }
+
+  /** The names of columns that are equal in both rows of a pair. */
+  get promptNames(): readonly string[] {
+    return [...this.of('task_id'), 'prompt'];
   }
 
   /** Returns the names that a column may have in a file of tensors. These include its batch key, in snake_case too. */

@@ -8,7 +8,13 @@ import {
   type LossErrorDetails,
 } from '../../base/errors.js';
 import { toCamelCase } from '../../base/options.js';
-import { type FileName, INPUT_NAMES, type InputName, inputRow } from '../../batch/columns.js';
+import {
+  type FileIdName,
+  type FileName,
+  INPUT_NAMES,
+  type InputName,
+  inputRow,
+} from '../../batch/columns.js';
 import { isList, numberOrText } from './values.js';
 
 /** A column of a rollout file that becomes an input of batches. A file may have other columns too. */
@@ -225,7 +231,8 @@ interface Id {
   number: number | undefined;
 }
 
-function idOf(value: unknown, makeError: MakeError): number | string {
+/** Returns an id of what a row belongs to. */
+export function idOf(value: unknown, makeError: MakeError): number | string {
   if (typeof value === 'string') {
     if (value.length > MAX_ID_CHARACTERS)
       throw makeError('ERR_INVALID_INPUT', {
@@ -264,21 +271,24 @@ export interface ColumnKind {
   make: () => ColumnBuilder;
 }
 
+// A file has what belongs to a pair in both of its rows.
+const isOfRows = (per: string) => per === 'row' || per === 'pair';
+
 // The values of an input that a row of a file may have, and what collects them.
 function kindOf(name: InputName): ColumnKind {
   const { type, per, hint } = inputRow(name);
   const about = {
     key: toCamelCase(name),
     hint,
-    per: per === 'row' ? 'row' : 'token',
+    per: isOfRows(per) ? 'row' : 'token',
     mayLack: type === 'floats' || type === 'numbers' ? 'masked' : 'none',
   } as const;
   if (type === 'ids') return { ...about, expected: 'a number or a string', make: () => new RowIds() };
   if (type === 'flags')
-    return per === 'row'
+    return isOfRows(per)
       ? { ...about, expected: 'true or false', make: () => new RowFlags() }
       : { ...about, expected: 'a list of 0 and 1', make: () => new TokenMask() };
-  if (per === 'row') {
+  if (isOfRows(per)) {
     // A reward function may fail. Losses that need no rewards can be computed nevertheless.
     const mayLack = name === 'rewards' ? 'any' : about.mayLack;
     return { ...about, mayLack, expected: 'a number', make: () => new RowNumbers() };
@@ -303,12 +313,16 @@ export const COLUMNS = Object.fromEntries(
   }),
 ) as Readonly<Record<RolloutColumn, ColumnKind>>;
 
-/** A column that identifies a group or a run. */
-export type IdColumn = 'task_id' | 'run_id';
+/** A column that identifies what a row belongs to, such as a group or a run. */
+export type IdColumn = FileIdName;
 
-/** Returns whether a column identifies a group or a run. Its values are read exactly. */
+const ID_COLUMNS: ReadonlySet<string | undefined> = new Set(
+  INPUT_NAMES.filter((name) => inputRow(name).type === 'ids').map((name) => inputRow(name).file),
+);
+
+/** Returns whether a column identifies what a row belongs to. Its values are read exactly. */
 export function isIdColumn(column: RolloutColumn | undefined): column is IdColumn {
-  return column === 'task_id' || column === 'run_id';
+  return column !== undefined && ID_COLUMNS.has(column);
 }
 
 /** Returns whether a batch has one value per row of a column. */

@@ -146,28 +146,28 @@ export class PartBuilder {
     const values = row.read();
     const fileColumns = row.columns ?? Object.keys(values);
     const makeErrorFor =
-      ({ names: [key] }: Column): MakeError =>
+      ({ name, names }: Column): MakeError =>
       (code, details) =>
-        errorAt(place, code, { key, ...details });
+        errorAt(place, code, { key: row.keyOf?.(name) ?? names[0], ...details });
 
     const logprobs = columnIn(values, this.#logprobs);
     const mask = columnIn(values, this.#mask);
     const isMasked = isList(mask) && mask.length > 0 && mask.every((flag) => flag === 0 || flag === false);
     const needsLogprobs = this.#names.needLogprobs || this.#names.isRenamed('logprobs');
     if (logprobs === undefined && needsLogprobs && !this.#mayLack(this.#logprobs, values, isMasked))
-      throw missing(this.#logprobs, values, fileColumns, place);
+      throw missing(this.#logprobs, values, fileColumns, row);
     const makeError = makeErrorFor(this.#logprobs);
     const slot = this.#slotFor(
       logprobs === undefined ? this.#tokensOf(values) : lengthOf(logprobs, makeError),
       makeError,
     );
     if (mask === undefined && this.#names.isRenamed('action_mask'))
-      throw missing(this.#mask, values, fileColumns, place);
+      throw missing(this.#mask, values, fileColumns, row);
     this.#mask.builder.set(mask, slot, makeErrorFor(this.#mask));
     const found = this.#columns.map((column) => {
       const value = columnIn(values, column) ?? (this.#mayLack(column, values, isMasked) ? null : undefined);
       if (value === undefined && this.#names.isRenamed(column.name))
-        throw missing(column, values, fileColumns, place);
+        throw missing(column, values, fileColumns, row);
       this.#checkPresence(column, value, makeErrorFor(column));
       if (value !== undefined) column.builder.set(value, slot, makeErrorFor(column));
       return value;
@@ -356,10 +356,10 @@ function missing(
   column: Column,
   values: Readonly<RowValues>,
   names: readonly string[],
-  place: Place,
+  { place, keyOf }: FileRow,
 ): LossError {
   const { expected, hint } = COLUMNS[column.name];
-  const [wanted] = column.names;
+  const wanted = keyOf?.(column.name) ?? column.names[0];
   const isNull = column.names.some((name) => values[name] === null);
   return errorAt(place, 'ERR_MISSING_INPUT', {
     key: wanted,

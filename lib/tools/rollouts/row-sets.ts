@@ -1,5 +1,4 @@
-// Groups rows into sets (single rows or pairs) and adds the sets to parts. On request, it skips every set that
-// contains a bad row.
+// Adds sets of rows (single rows or pairs) to parts. On request, it skips every set that contains a bad row.
 import { LossError } from '../../base/errors.js';
 import type { PartBuilder, RolloutPart } from './part-builder.js';
 import { describePlace, errorAt, type FileRow, type Place } from './source.js';
@@ -7,47 +6,38 @@ import { describePlace, errorAt, type FileRow, type Place } from './source.js';
 /** A function that is called for each skipped row, with the reason and the row's place. */
 export type OnBadRow = (error: LossError, place: Place) => void;
 
-/** Adds rows to parts in sets of a fixed size. All rows of a set are in the same part, or all are skipped. */
+/** Adds sets of rows to parts. All rows of a set are in the same part, or all are skipped. */
 export class RowSets {
   /** The number of bad rows found so far. */
   bad = 0;
   firstBad: LossError | undefined;
   readonly #builder: PartBuilder;
-  readonly #size: number;
   readonly #onBadRow: OnBadRow | undefined;
-  #set: { place: Place; bad: boolean }[] = [];
 
   /**
    * @param onBadRow is called for each skipped row. Without it, no row is skipped, and the error of a bad row is
    * thrown.
    */
-  constructor(builder: PartBuilder, size: number, onBadRow: OnBadRow | undefined) {
+  constructor(builder: PartBuilder, onBadRow: OnBadRow | undefined) {
     this.#builder = builder;
-    this.#size = size;
     this.#onBadRow = onBadRow;
   }
 
-  /** Adds a row. Returns the current part if this row completes a set that no longer fits into it. */
-  add(row: FileRow): RolloutPart | undefined {
-    this.#set.push({ place: row.place, bad: !this.#tryAdd(row) });
-    return this.#set.length === this.#size ? this.end() : undefined;
-  }
-
-  /** Ends the current set, even if it is incomplete. Returns the current part if the set no longer fits into it. */
-  end(): RolloutPart | undefined {
-    const set = this.#set;
-    this.#set = [];
-    const bad = set.find((row) => row.bad);
-    if (!bad) return set.length > 0 ? this.#builder.endSet() : undefined;
+  /** Adds a set. Returns the current part if the set no longer fits into it. */
+  add(rows: readonly FileRow[]): RolloutPart | undefined {
+    const isBad = rows.map((row) => !this.#tryAdd(row));
+    const bad = rows[isBad.indexOf(true)];
+    if (!bad) return this.#builder.endSet();
     this.#builder.dropSet();
-    for (const { place } of set.filter((row) => !row.bad))
-      this.#onBadRow?.(
-        errorAt(place, 'ERR_INVALID_INPUT', {
-          expected: 'a good row as the other half of its pair',
-          received: `a bad one (${describePlace(bad.place)})`,
-        }),
-        place,
-      );
+    for (const [i, { place }] of rows.entries())
+      if (!isBad[i])
+        this.#onBadRow?.(
+          errorAt(place, 'ERR_INVALID_INPUT', {
+            expected: 'a good row as the other half of its pair',
+            received: `a bad one (${describePlace(bad.place)})`,
+          }),
+          place,
+        );
     return undefined;
   }
 

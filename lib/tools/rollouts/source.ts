@@ -7,6 +7,7 @@ import {
   shorten,
 } from '../../base/errors.js';
 import type { ColumnNames } from './column-names.js';
+import type { RolloutColumn } from './columns.js';
 
 /** The file name that stands for standard input, which is read as JSON lines. */
 export const STDIN = '-';
@@ -35,6 +36,8 @@ export interface FileRow {
   place: Place;
   /** The names of the file's columns, if read() returns only those that are read. */
   columns?: readonly string[];
+  /** Returns the name of a column in the file, for error messages, if it is not the usual one. */
+  keyOf?(column: RolloutColumn): string;
   /**
    * Parses the row and returns its values by the names of the file's columns. The values are as in JSON, except that a
    * list of numbers may be a typed array.

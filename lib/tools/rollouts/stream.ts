@@ -5,8 +5,10 @@ import { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 import { splitTable } from './file-name.js';
 import { readAnyFormat } from './format.js';
+import { halvesOf } from './halves.js';
 import { FILES_AT_ONCE, inOrder } from './in-order.js';
 import { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
+import { RowPairs } from './pairs.js';
 import { PartBuilder, type PresentColumns, type RolloutPart, type Rollouts } from './part-builder.js';
 import { remoteFile } from './remote/index.js';
 import { type OnBadRow, RowSets } from './row-sets.js';
@@ -33,16 +35,16 @@ export interface ReadOptions {
   maxRowTokens?: number;
   /** The maximum number of rows in all files, including skipped ones; 1,048,576 by default. */
   maxRows?: number;
-  /** Skips bad rows instead of throwing an error. With evenRows, it also skips the other row of a bad row's pair. */
+  /** Skips bad rows instead of throwing an error. With pairs, it also skips the other row of a bad row's pair. */
   skipBadRows?: boolean;
   /** Called for every row that skipBadRows skips, with the reason and the row's place. */
   onBadRow?: OnBadRow;
   /**
-   * Throws an error where there would only be a warning. The cause of a warning is a key that occurs twice in a JSON
-   * object; its last value counts.
+   * Throws an error where there would only be a warning: for a key that occurs twice in a JSON object, whose last value
+   * counts, and for pairs of rows with different prompts or task ids.
    */
   strict?: boolean;
-  /** Called with the first warning about each file. By default, the warning is emitted as a Node.js warning. */
+  /** Called with the first warning about each file, and about pairs. By default, the warning is emitted as a Node.js warning. */
   onWarning?: (warning: LossError) => void;
   /** Called repeatedly while the files are read, with the overall progress. */
   onProgress?: (progress: ReadProgress) => void;
@@ -75,10 +77,10 @@ export interface StreamOptions extends ReadOptions {
    */
   maxTokens?: number;
   /**
-   * Keeps pairs of rows in the same part. The first row forms a pair with the second, the third with the fourth, and so
-   * on, across all files.
+   * Makes pairs of rows, and keeps both rows of a pair in the same part, the chosen one first; see {@link RowPairs}. The
+   * pairs go across all files.
    */
-  evenRows?: boolean;
+  pairs?: boolean;
   /** Whether skipBadRows may skip all rows. By default, that is an error. */
   mayLackRows?: boolean;
   /** The columns that the rows have. By default, the first good row decides. */
@@ -104,7 +106,8 @@ export interface StreamOptions extends ReadOptions {
  * padding and no prompts, and their columns have the names of rollout columns in addition to their own.
  *
  * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
- * (`.jsonl.gz`). A null value counts as absent, and in a list of numbers as NaN. Every column except action_mask must
+ * (`.jsonl.gz`). A row may hold a pair, in columns such as chosen_logprobs and rejected_logprobs: it becomes two rows. A
+ * null value counts as absent, and in a list of numbers as NaN. Every column except action_mask must
  * have a value in every row or in none. Later rows may lack a reward, and rows whose tokens are all masked may lack any
  * numbers; these are NaN then.
  *
@@ -135,7 +138,7 @@ export async function* streamRollouts(
     strict = false,
     onWarning = ({ message }) => process.emitWarning(message, { type: 'PolicyLossWarning' }),
     maxTokens = Number.POSITIVE_INFINITY,
-    evenRows = false,
+    pairs = false,
     mayLackRows = false,
     present,
     onProgress,
@@ -144,9 +147,11 @@ export async function* streamRollouts(
 ): AsyncGenerator<RolloutPart> {
   checkLimit('maxRowTokens', maxRowTokens);
   checkLimit('maxRows', maxRows);
-  const names = new ColumnNames(columns, rename, backend, keep, logprobs === 'required');
+  const names = new ColumnNames(columns, rename, backend, keep, logprobs === 'required', pairs);
   const builder = new PartBuilder(names, { maxTokens, maxRowTokens, maxRows }, present);
-  const sets = new RowSets(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
+  const sets = new RowSets(builder, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
+  const warnOfPairs = strict ? raise : once(onWarning);
+  const paired = pairs ? new RowPairs(names, maxTokens, warnOfPairs) : undefined;
   const totalBytes = onProgress ? await totalSize(files) : 0;
   let bytes = 0;
   const onBytes = (more: number) => {
@@ -159,16 +164,23 @@ export async function* streamRollouts(
     let empty = range === undefined;
     const warn = strict ? raise : once(onWarning);
     const settings: ReadSettings = { maxRowTokens, maxRows, warn, range };
+    const divide = halvesOf(names);
     for await (const block of readAnyFormat(file, names, onBytes, settings))
-      for (const row of block) {
+      for (const given of block) {
         empty = false;
-        const part = sets.add(row);
-        if (part) yield part;
+        for (const row of divide(given))
+          for (const set of paired?.add(row) ?? [[row]]) {
+            const part = sets.add(set);
+            if (part) yield part;
+          }
       }
     if (empty) throw badFile(file, { expected: 'rollouts', received: 'an empty file' });
   }
-  const part = sets.end();
-  if (part) yield part;
+  const isShard = files.some((source) => typeof source !== 'string');
+  for (const set of paired?.end(isShard ? PAIRS_IN_SHARDS : undefined) ?? []) {
+    const part = sets.add(set);
+    if (part) yield part;
+  }
   if (sets.firstBad && builder.rows === 0 && !mayLackRows)
     throw new LossError(
       'ERR_INVALID_INPUT',
@@ -189,6 +201,9 @@ export async function readRollouts(files: readonly string[], options: ReadOption
   for await (const { batch, rows, tokens } of streamRollouts(files, options)) return { batch, rows, tokens };
   throw new Error('a stream of rollouts has at least one part');
 }
+
+const PAIRS_IN_SHARDS = (spell: (option: string) => string) =>
+  `Both rows of a pair must be in one shard. Sort the rows by their pairs, or plan with a larger ${spell('shardSize')}`;
 
 type Warn = ReadSettings['warn'];
 

@@ -18,7 +18,8 @@ import {
  */
 export function columnsToRead(file: string, columns: readonly string[], names: ColumnNames): string[] {
   const logprobs = names.of('logprobs');
-  if (names.needLogprobs && !logprobs.some((name) => columns.includes(name)))
+  const ofPairs = names.ofSide('chosen', 'logprobs');
+  if (names.needLogprobs && ![...logprobs, ...ofPairs].some((name) => columns.includes(name)))
     throw errorAt({ file }, 'ERR_MISSING_INPUT', {
       key: logprobs[0],
       expected: 'a column with a list of numbers per row',

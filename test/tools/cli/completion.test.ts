@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { Command } from 'commander';
-import { POLICY_LOSS_FN } from '../../../lib/index.js';
+import { LOSS_FN } from '../../../lib/index.js';
 import { addCommands } from '../../../lib/tools/cli/commands.js';
 import { Files, fails, run } from './support.js';
 
@@ -28,7 +28,7 @@ describe('policy-loss completion', () => {
     assert.deepEqual(completed('ev'), ['evaluate']);
     assert.deepEqual(completed('evaluate', 'x.jsonl', '--micro'), ['--micro-batches']);
     assert.deepEqual(completed('sweep', '--loss', 'verl/van'), ['verl/vanilla']);
-    assert.deepEqual(completed('evaluate', '--loss', ''), POLICY_LOSS_FN.names());
+    assert.deepEqual(completed('evaluate', '--loss', ''), LOSS_FN.names());
     assert.deepEqual(completed('gradients', '--dtype', 'b'), ['bfloat16']);
     assert.deepEqual(completed('list', 'algo'), ['algorithm']);
     assert.deepEqual(completed('completion', 'z'), ['zsh']);

@@ -15,11 +15,7 @@ describe('policy-loss evaluate', () => {
 
   describe('bad usage exits with 2', () => {
     it('an unknown loss', () =>
-      fails(
-        2,
-        [EXAMPLE, '--loss', 'grspo'],
-        /^error: Did you mean 'gspo'\? unknown policy loss: got 'grspo'\n$/,
-      ));
+      fails(2, [EXAMPLE, '--loss', 'grspo'], /^error: Did you mean 'gspo'\? unknown loss: got 'grspo'\n$/));
     it('no loss, algorithm or configuration', () =>
       fails(
         2,

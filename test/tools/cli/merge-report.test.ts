@@ -70,6 +70,25 @@ describe('policy-loss merge --report', () => {
         }
       });
 
+  for (const name of ['dpo', 'trl/value', 'openrlhf/reward'])
+    it(`writes the page of evaluate: ${name}`, async () => {
+      const rows = ROWS.slice(0, 40).map(({ old_logprobs, ...row }, i) => ({
+        ...row,
+        values: row.logprobs,
+        old_values: old_logprobs,
+        returns: row.ref_logprobs,
+        action_mask: row.logprobs.map((_, t) => Number((i + t) % 6 > 0)),
+      }));
+      const words = [files.write('families.jsonl', rows), '--loss', name];
+      const { plan, parts } = await runShards(words, '10K');
+      const [merged, evaluated] = [files.path('merged.html'), files.path('evaluated.html')];
+      assert.ok((await runJson('merge', plan, parts, '--report', merged)).batches > 3);
+      await runJson('evaluate', ...words, '--report', evaluated, '--batch-tokens', '100');
+      const page = readFileSync(merged, 'utf8');
+      assert.match(page, name === 'trl/value' ? />Value error</ : />Reward margin</);
+      assert.ok(page === readFileSync(evaluated, 'utf8'), 'the pages differ');
+    });
+
   it('refuses a plan that is not for a report, a part without it, and its own input as the output', async () => {
     const words = [EXAMPLE, '--loss', 'ppo'];
     const { plan, parts } = await runShards(words, '200K');
@@ -110,7 +129,7 @@ describe("a report's statistics as JSON", () => {
   async function statistics(): Promise<Record<string, unknown>> {
     const names = ['ppo', 'gspo'];
     const parts = await exampleParts();
-    const collector = new StatisticsCollector(names.length);
+    const collector = new StatisticsCollector(names.map(() => ({ variable: 'logprob' })));
     for (const part of parts) collector.add(part, computed(names, part));
     return JSON.parse(JSON.stringify(statisticsToJson(collector.statistics)));
   }

@@ -275,7 +275,7 @@ describe('policy-loss plan, run and merge', () => {
       const { batches, ...result } = await json('merge', plan, parts, ...own);
       assert.equal(batches, 2);
       assert.deepEqual(result, await json('evaluate', EXAMPLE, ...own, '--loss', 'mine'));
-      assertFailed(await runProcess('run', plan, '--out', parts), 2, /unknown policy loss: .*got 'mine'/);
+      assertFailed(await runProcess('run', plan, '--out', parts), 2, /unknown loss: .*got 'mine'/);
       write('-A*r*2');
       assertFailed(
         await runProcess('merge', plan, parts, ...own),

@@ -110,10 +110,7 @@ describe('policy-loss', () => {
 
   it('lists only a few names if none is similar', async () => {
     const { stderr } = await run('evaluate', EXAMPLE, '--loss', 'xxxxxxxxxxxxxxx');
-    assert.match(
-      stderr,
-      /^error: unknown policy loss: expected one of ppo, gspo, .* and \d+ more, got 'x+'\n$/,
-    );
+    assert.match(stderr, /^error: unknown loss: expected one of ppo, gspo, .* and \d+ more, got 'x+'\n$/);
     assert.ok(stderr.length < 250);
   });
 

@@ -131,6 +131,12 @@ export class Files {
     return file;
   }
 
+  /** Writes a file of bytes and returns its path. */
+  writeBytes(name: string, content: Uint8Array): string {
+    writeFileSync(this.path(name), content);
+    return this.path(name);
+  }
+
   path(name: string): string {
     return join(this.directory, name);
   }

@@ -194,7 +194,10 @@ function partOf(rows: readonly DumpRow[], first: number): RolloutPart {
     places: rows.map(({ file = 'dump.jsonl' }, i) => ({ file, line: first + i + 1 })),
     // The numbers of the ids are their indices.
     idsOf: (name) =>
-      Array.from({ length: 1 + Math.max(-1, ...rows.map((row) => row[name] ?? -1)) }, (_, id) => `id ${id}`),
+      Array.from(
+        { length: 1 + Math.max(-1, ...rows.map((row) => row[name as 'task_id' | 'run_id'] ?? -1)) },
+        (_, id) => `id ${id}`,
+      ),
   };
 }
 

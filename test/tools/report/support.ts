@@ -68,6 +68,7 @@ export function lossSubject(name: string, title = name): ReportSubject {
   return {
     name,
     title,
+    variable: 'logprob',
     curve(advantage, ratios) {
       const { length } = ratios;
       const loss = new Float64Array(length);
@@ -92,7 +93,12 @@ export function lossSubject(name: string, title = name): ReportSubject {
 }
 
 /** Returns a subject without a curve, for tests that make up its results. */
-export const madeSubject = (title: string): ReportSubject => ({ name: title, title, curve: () => undefined });
+export const madeSubject = (title: string): ReportSubject => ({
+  name: title,
+  title,
+  variable: 'logprob',
+  curve: () => undefined,
+});
 
 /** Computes policy losses on a part that holds all rows, with the advantages of GRPO. */
 export function computed(names: readonly string[], part: RolloutPart) {

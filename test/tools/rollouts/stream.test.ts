@@ -48,16 +48,16 @@ describe('streaming rollouts', () => {
         fc.array(fc.nat(9), { minLength: 1, maxLength: 30 }),
         fc.integer({ min: 1, max: 40 }),
         fc.boolean(),
-        async (lengths, maxTokens, evenRows) => {
+        async (lengths, maxTokens, pairs) => {
           const file = fileOf(rowsOf(lengths));
-          const parts = await partsOf(file, { maxTokens, evenRows });
+          const parts = await partsOf(file, { maxTokens, pairs });
           const cost = ({ batch }: RolloutPart, from = 0, to = batch.cuSeqlens.length - 1) => {
             let sum = 0;
             for (let row = from; row < to; row++)
               sum += Math.max(1, batch.cuSeqlens[row + 1]! - batch.cuSeqlens[row]!);
             return sum;
           };
-          const unit = evenRows ? 2 : 1;
+          const unit = pairs ? 2 : 1;
           parts.forEach((part, i) => {
             assert.ok(part.rows === unit || part.rows === 1 || cost(part) <= maxTokens);
             if (i === parts.length - 1) return;
@@ -150,7 +150,7 @@ describe('streaming rollouts', () => {
 
     it('skips both rows of a pair', async () => {
       const { rows, errors } = await skipBad([good[0]!, good[1]!, good[2]!, '{}', good[4]!, good[5]!], {
-        evenRows: true,
+        pairs: true,
         maxTokens: 3,
       });
       assert.deepEqual(rows, [0, 0.5, 2, 2.5]);
@@ -165,7 +165,7 @@ describe('streaming rollouts', () => {
       const { rows } = await skipBad([{ logprobs: [1], values: [2], reward: 'x' }, good[0]!]);
       assert.deepEqual(rows, [0]);
       const pair = await skipBad([{ logprobs: [1], values: [2] }, '{', good[0]!, good[1]!], {
-        evenRows: true,
+        pairs: true,
       });
       assert.deepEqual(pair.rows, [0, 0.5]);
     });

@@ -1,7 +1,7 @@
 // `policy-loss compare`: computes several losses and algorithms on the same rollouts, side by side.
 import type { Command } from 'commander';
 import { LossError } from '../../../index.js';
-import { evaluateFiles } from '../../parts/index.js';
+import { checkComparable, evaluateFiles } from '../../parts/index.js';
 import { printableComparison } from '../comparison-result.js';
 import { computeOnQueue, isSubmitted, type SubmittingOptions, submittingOptions } from '../queue-run.js';
 import { REPORT_OPTION, reportOn } from '../report-file.js';
@@ -20,7 +20,7 @@ export function addCompare(program: Command, words: readonly string[]): readonly
     name: 'compare',
     summary: 'compare losses and algorithms on the same rollout files',
     description:
-      'Computes several policy losses and algorithms on the same rollout files. Prints their losses, gradient norms, ' +
+      'Computes several losses and algorithms on the same rollout files. Prints their losses, gradient norms, ' +
       'clipped fractions and metrics side by side, and the cosines between their gradients.',
     options: [REPORT_OPTION(), ...submittingOptions()],
     help: HELP,
@@ -40,6 +40,7 @@ export function addCompare(program: Command, words: readonly string[]): readonly
       return;
     }
     const subjects = await Promise.all(typed.map((one) => makeSubject(one, command)));
+    checkComparable(subjects);
     const report = await reportOn(subjects, options.report);
     await runOnRollouts(patterns, options, typed, report?.wanted ?? {}, async (run) => {
       const settings = { ...run.settings, compares: true };
@@ -53,12 +54,14 @@ export function addCompare(program: Command, words: readonly string[]): readonly
 
 const HELP = `\
 An option belongs to the loss or algorithm before it; options before the first loss or algorithm belong to all of
-them. The same loss may appear twice with different options. To list the options of a loss, use
+them. The same loss may appear twice with different options. Losses whose gradients are by different
+columns, such as a policy loss and a value loss, cannot be compared. To list the options of a loss, use
 'policy-loss evaluate --loss NAME --help'. An expression is shown under its name in --loss-expr 'NAME: EXPRESSION'.`;
 
 const EXAMPLES = [
   'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',
   'compare rollouts.parquet --loss ppo --clip-range 0.1 --loss ppo --clip-range 0.3',
+  'compare critic.pkl --loss verl/value --loss trl/value',
   'compare rollouts.jsonl --loss-agg-mode token-mean --loss ppo --loss cispo --loss sapo --csv',
   "compare 'rollouts-*.jsonl' --algorithm grpo --algorithm rloo --config trinity.yaml --report out.html",
   "compare 'rollouts/*.jsonl' --loss ppo --loss gspo --queue redis://host:6379 --parts /shared/parts",

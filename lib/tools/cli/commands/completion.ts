@@ -1,7 +1,7 @@
 // `policy-loss completion`: prints a script that completes commands, flags and names in a shell. It is made from the
 // same commands and flags as the help.
 import { Argument, type Command, type Option } from 'commander';
-import { ALGORITHM_TYPE, KeyMapper, POLICY_LOSS_FN } from '../../../index.js';
+import { ALGORITHM_TYPE, KeyMapper, LOSS_FN } from '../../../index.js';
 import { catalogue, KINDS } from '../catalogue.js';
 import { helpAfter } from '../help.js';
 import { writeResult } from '../streams.js';
@@ -57,7 +57,7 @@ function namesOfList(): string[] {
 function valuesOf({ long, argChoices }: Option): readonly string[] {
   switch (long) {
     case '--loss':
-      return POLICY_LOSS_FN.names();
+      return LOSS_FN.names();
     case '--algorithm':
       return ALGORITHM_TYPE.names();
     case '--backend':

@@ -1,4 +1,4 @@
-// `policy-loss evaluate`: computes a policy loss or an algorithm on rollout files.
+// `policy-loss evaluate`: computes a loss or an algorithm on rollout files.
 import { type Command, Option } from 'commander';
 import { LossError } from '../../../index.js';
 import {
@@ -24,10 +24,9 @@ import { makeSubject, type TitledSubject, typedSubject } from '../typed-subjects
 export function addEvaluate(program: Command, words: readonly string[]): readonly string[] {
   const command = rolloutsCommand(program, {
     name: 'evaluate',
-    summary: 'compute a policy loss or an algorithm on rollout files',
+    summary: 'compute a loss or an algorithm on rollout files',
     description:
-      "Computes a policy loss or an algorithm's objective on rollout files. Prints the loss, its metrics and its " +
-      'gradient norm.',
+      "Computes a loss or an algorithm's objective on rollout files. Prints the loss, its metrics and its gradient norm.",
     options: [REPORT_OPTION(), MICRO_BATCHES_OPTION().conflicts('queue'), ...submittingOptions()],
     help: HELP,
     examples: EXAMPLES,
@@ -111,6 +110,8 @@ const EXAMPLES = [
   'evaluate rollouts.jsonl --loss ppo --clip-range-low 0.2 --clip-range-high 0.28',
   "evaluate 'runs/*/rollouts-*.parquet' --loss gspo --json",
   'evaluate pairs.jsonl --loss dpo --beta 0.05',
+  'evaluate critic.pkl --loss verl/value --cliprange-value 0.2',
+  'evaluate preferences.parquet --loss trl/reward --column chosen_reward=score_chosen --column rejected_reward=score_rejected',
   'evaluate rollouts.jsonl.gz --algorithm grpo --report out.html',
   'evaluate rollouts.jsonl --algorithm grpo --kl-loss-fn k3 --kl-coef 0.01 --advantage-std-threshold 0.01',
   'evaluate rollouts.jsonl --loss ppo --micro-batches 8',

@@ -1,4 +1,4 @@
-// `policy-loss gradients`: writes ∂loss/∂logprob of every token to a file, together with the ids of the rows.
+// `policy-loss gradients`: writes the gradient of every token to a file, together with the ids of the rows.
 import { type Command, Option } from 'commander';
 import { evaluateFiles } from '../../parts/index.js';
 import { checkGradientDtype, type GradientWriter, writeGradients } from '../../rollouts/index.js';
@@ -30,8 +30,9 @@ export function addGradients(program: Command, words: readonly string[]): readon
     name: 'gradients',
     summary: "write every token's gradient, with the ids of its row",
     description:
-      'Computes ∂loss/∂logprob of every token, and ∂loss/∂entropy if there is an entropy loss. Writes them to a ' +
-      'file, row by row, with the ids of the rows.',
+      'Computes ∂loss/∂logprob of every token, and ∂loss/∂entropy if there is an entropy loss; ∂loss/∂values of every ' +
+      'token for a loss of values, and ∂loss/∂rewards of every row for a loss of rewards. Writes them to a file, row by ' +
+      'row, with the ids of the rows.',
     options: [
       new Option(
         '-o, --out <file>',
@@ -64,7 +65,8 @@ export function addGradients(program: Command, words: readonly string[]): readon
       });
       try {
         const result = await evaluateFiles(run.files, [subject], run.settings, async (part, [given]) => {
-          await writer.add(part, given!.grad, given!.gradEntropy);
+          const { grad, gradEntropy, offsets } = given!;
+          await writer.add({ ...part, batch: { cuSeqlens: offsets } }, grad, gradEntropy);
         });
         const { bytes } = await writer.close();
         return printableGradients(result, run.skipped, { file: out, bytes });
@@ -78,7 +80,7 @@ export function addGradients(program: Command, words: readonly string[]): readon
 
 const HELP = `\
 The file has one row per rollout, in the same order. A row has the rollout's ids, and grad, one number per token (0 for
-masked tokens). Tensors and Parquet files store float32, and JSON lines have all digits.
+masked tokens), or a single number for a loss of rewards. Pairs are in the order of their second rows, chosen first. Tensors and Parquet files store float32, and JSON lines have all digits.
 
 --dtype float16 and --dtype bfloat16 round the gradients to nearest, with ties to even. The printed norm is that of the
 float32 gradients. Below 6e-5, float16 has fewer digits, and bfloat16 does not, so prefer bfloat16 for means over many

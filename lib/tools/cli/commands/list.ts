@@ -31,8 +31,8 @@ const TITLES: Record<Kind, string> = {
 
 const FLAGS: Record<Kind, string> = {
   loss: '(--loss, --policy-loss-fn)',
-  value: '(VALUE_LOSS_FN)',
-  reward: '(REWARD_LOSS_FN)',
+  value: '(--loss)',
+  reward: '(--loss)',
   correction: '(--correction name=NAME)',
   advantage: '(--advantage-fn)',
   kl: '(--kl-loss-fn, --kl-penalty-fn)',

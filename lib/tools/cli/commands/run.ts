@@ -80,7 +80,7 @@ export function addRun(program: Command): void {
       ...(options.json && { json: true }),
       ...(options.csv && { csv: true }),
     };
-    const collect = await collectorFor(configuration, subjects.length);
+    const collect = await collectorFor(configuration, subjects);
     const files = plan.files.map(({ file }) => file);
     const outputs = gradientsFiles(plan, options.out);
     refuseInputs(

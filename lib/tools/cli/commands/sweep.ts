@@ -27,7 +27,7 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
     name: 'sweep',
     summary: 'compute a loss or an algorithm for many option values',
     description:
-      'Computes a policy loss or an algorithm on rollout files, once for every combination of option values.',
+      'Computes a loss or an algorithm on rollout files, once for every combination of option values.',
     options: [
       REPORT_OPTION('write an HTML page that plots the loss and its metrics over the values').conflicts(
         'queue',

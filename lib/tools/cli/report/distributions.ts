@@ -1,11 +1,12 @@
-// The page's section of distributions: histograms of ratios, advantages and gradients, and a table of their quantiles.
+// The page's section of distributions: histograms of ratios, margins, values, advantages and gradients, and a table of
+// their quantiles.
 import { type Html, html } from './html.js';
 import { titleOf } from './metrics.js';
 import { count, counted, percent, rounded } from './numbers.js';
 import type { HistogramData, PageData } from './page-data.js';
 import { short } from './short-number.js';
 import { binsFor, type Histogram, type Sketch } from './sketch.js';
-import type { DataStatistics, ReportSubject } from './statistics.js';
+import { type DataStatistics, type ReportSubject, showsRatios, type ValueStatistics } from './statistics.js';
 
 /** A distribution that a page shows as a histogram. */
 export interface Distribution {
@@ -18,10 +19,12 @@ export interface Distribution {
   /** Whether the values are natural logarithms of ratios. */
   ratio: boolean;
   label: string;
-  /** The noun for the things that have these values: 'token' or 'rollout'. */
+  /** The noun for the things that have these values, such as 'token' or 'rollout'. */
   noun: string;
   /** Whether the histogram includes values of 0. If it does not, a note under it says how many there are. */
   zeros: boolean;
+  /** A sentence under the histogram. */
+  note?: string;
 }
 
 /** Returns the section, which has one figure for each distribution. Adds the data of their charts to `data`. */
@@ -35,6 +38,7 @@ export function distributionsSection(
 <h2 id="distributions-title">Distributions</h2>
 ${
   !statistics.logRatios &&
+  showsRatios(subjects) &&
   html`<p class="note">The rollouts have no old log-probabilities, so there are no ratios.</p>
 `
 }${distributionFigures(shown, data)}
@@ -71,42 +75,87 @@ function distributionsOf(subjects: readonly ReportSubject[], statistics: DataSta
       noun: 'rollout',
     });
 
-  // Losses and algorithms that have exactly the same advantages share a figure.
-  const groups: { sketch: Sketch; titles: string[] }[] = [];
-  statistics.subjects.forEach(({ advantages }, i) => {
-    if (advantages.count + advantages.nonFinite === 0) return;
-    const same = groups.find(({ sketch }) => sketch.equals(advantages));
-    if (same) same.titles.push(subjects[i]!.title);
-    else groups.push({ sketch: advantages, titles: [subjects[i]!.title] });
-  });
-  for (const { sketch, titles } of groups)
+  if (statistics.values) shown.push(...ofValues(statistics.values));
+  const [first] = subjects;
+  const margins = shared(
+    subjects,
+    statistics.subjects.map((subject) => subject.margins),
+  );
+  for (const { sketch, of } of margins)
     shown.push({
-      ...common,
+      ...{ ...common, of, sketch },
+      name: 'Reward margin',
+      ratio: false,
+      label: first?.variable === 'rewards' ? 'reward of chosen − rejected' : 'β(z of chosen − z of rejected)',
+      noun: 'pair',
+      note: `Above 0 in ${percent(sketch.positives / sketch.count)} of the pairs.`,
+    });
+  const advantages = shared(
+    subjects,
+    statistics.subjects.map((subject) => subject.advantages),
+  );
+  for (const { sketch, of } of advantages)
+    shown.push({
+      ...{ ...common, of, sketch },
       name: 'Advantage',
-      of: groups.length > 1 || titles.length < subjects.length ? titles.join(', ') : undefined,
-      sketch,
       ratio: false,
       label: 'advantage per token',
     });
 
   statistics.subjects.forEach(({ gradients }, i) => {
+    const { title, variable } = subjects[i]!;
     shown.push({
       ...common,
+      noun: variable === 'rewards' ? 'rollout' : 'token',
       name: 'Gradient',
-      of: several ? subjects[i]!.title : undefined,
+      of: several ? title : undefined,
       sketch: gradients,
       ratio: false,
-      label: '∂loss/∂logprob',
+      label: `∂loss/∂${variable}`,
       zeros: false,
     });
   });
   return shown;
 }
 
+/** Returns one entry for all losses and algorithms that have exactly the same distribution, which share a figure. */
+function shared(
+  subjects: readonly ReportSubject[],
+  sketches: readonly (Sketch | undefined)[],
+): { sketch: Sketch; of: string | undefined }[] {
+  const groups: { sketch: Sketch; titles: string[] }[] = [];
+  for (const [i, sketch] of sketches.entries()) {
+    if (!sketch || sketch.count + sketch.nonFinite === 0) continue;
+    const same = groups.find((group) => group.sketch.equals(sketch));
+    if (same) same.titles.push(subjects[i]!.title);
+    else groups.push({ sketch, titles: [subjects[i]!.title] });
+  }
+  return groups.map(({ sketch, titles }) => ({
+    sketch,
+    of: groups.length > 1 || titles.length < subjects.length ? titles.join(', ') : undefined,
+  }));
+}
+
+function ofValues({ values, returns, errors, sums }: ValueStatistics): Distribution[] {
+  const { count } = errors;
+  const variance = (sum: number, squares: number) => squares - (sum * sum) / count;
+  const ofReturns = variance(sums.returns.value, sums.squaredReturns.value);
+  const explained = 1 - variance(sums.errors.value, sums.squaredErrors.value) / ofReturns;
+  const common = { of: undefined, zeros: true, noun: 'token', ratio: false };
+  return [
+    {
+      ...{ ...common, sketch: errors, name: 'Value error', label: 'value − return' },
+      note: ofReturns > 0 ? `Explained variance ${short(explained)}.` : 'All returns are equal.',
+    },
+    { ...common, sketch: values, name: 'Value', label: 'value per token' },
+    { ...common, sketch: returns, name: 'Return', label: 'return per token' },
+  ];
+}
+
 const BINS = 72;
 
 function figure(distribution: Distribution, data: PageData): Html {
-  const { name, of, sketch, ratio, label, noun, zeros } = distribution;
+  const { name, of, sketch, ratio, label, noun, zeros, note } = distribution;
   const view = sketch.view();
   const bins = sketch.histogram(binsFor(view, BINS, zeros), zeros);
   const chart: HistogramData = {
@@ -125,6 +174,7 @@ function figure(distribution: Distribution, data: PageData): Html {
       : `Median ${value(sketch.quantile(0.5))}; 98% of ${noun}s between ${value(sketch.quantile(0.01))} ` +
         `and ${value(sketch.quantile(0.99))}.`;
   const notes = [
+    ...(note === undefined ? [] : [note]),
     ...(!zeros && sketch.zeros > 0
       ? [
           `Not drawn: ${counted(sketch.zeros, noun)} with gradient 0 (${percent(sketch.zeros / sketch.count)}).`,

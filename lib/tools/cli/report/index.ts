@@ -12,7 +12,13 @@ import { mergeStatistics, statisticsFrom } from './statistics-data.js';
 
 export { RowMeasurer } from '../../doctor/index.js';
 export { noStatistics, type ReportPartResult, StatisticsCollector } from './collect.js';
-export type { DataStatistics, ReportInfo, ReportResult, ReportSubject } from './statistics.js';
+export type {
+  DataStatistics,
+  MeasuredSubject,
+  ReportInfo,
+  ReportResult,
+  ReportSubject,
+} from './statistics.js';
 export { mergeStatistics, statisticsFrom, statisticsToJson } from './statistics-data.js';
 
 /**
@@ -26,7 +32,7 @@ export class ReportBuilder {
 
   constructor(info: ReportInfo) {
     this.#info = info;
-    this.#collector = new StatisticsCollector(info.subjects.length);
+    this.#collector = new StatisticsCollector(info.subjects);
   }
 
   /**

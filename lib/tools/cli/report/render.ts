@@ -7,7 +7,13 @@ import { cosinesSection, metricsSection } from './metrics.js';
 import type { PageData } from './page-data.js';
 import { rolloutsSection } from './rollouts.js';
 import { coverage, pageOf } from './shell.js';
-import type { Cosines, DataStatistics, ReportInfo, ReportResult } from './statistics.js';
+import {
+  type Cosines,
+  type DataStatistics,
+  type ReportInfo,
+  type ReportResult,
+  showsRatios,
+} from './statistics.js';
 
 /** Returns a report as a complete HTML page. */
 export function renderPage(
@@ -22,8 +28,8 @@ export function renderPage(
     metricsSection(info.subjects, results),
     ...(cosines ? [cosinesSection(info.subjects, cosines)] : []),
     distributionsSection(info.subjects, statistics, data),
-    curvesSection(info.subjects, statistics, data),
-    rolloutsSection(info.subjects, statistics, data, findings),
+    ...(showsRatios(info.subjects) ? [curvesSection(info.subjects, statistics, data)] : []),
+    ...(hasTokens(info) ? [rolloutsSection(info.subjects, statistics, data, findings)] : []),
     findingsSection(findings),
   ];
   return pageOf({
@@ -33,6 +39,11 @@ export function renderPage(
     sections,
     data,
   });
+}
+
+/** Returns whether the gradients are of tokens. */
+function hasTokens({ subjects }: ReportInfo): boolean {
+  return subjects.every(({ variable }) => variable !== 'rewards');
 }
 
 function header(info: ReportInfo, statistics: DataStatistics, hasCosines: boolean): Html {
@@ -47,9 +58,15 @@ ${
   html`<li><a href="#cosines">Cosines</a></li>
 `
 }<li><a href="#distributions">Distributions</a></li>
-<li><a href="#curves">Curves</a></li>
-<li><a href="#rollouts">Rollouts</a></li>
-<li><a href="#findings">Findings</a></li>
+${
+  showsRatios(info.subjects) &&
+  html`<li><a href="#curves">Curves</a></li>
+`
+}${
+  hasTokens(info) &&
+  html`<li><a href="#rollouts">Rollouts</a></li>
+`
+}<li><a href="#findings">Findings</a></li>
 </ul></nav>
 </header>`;
 }

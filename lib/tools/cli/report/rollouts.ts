@@ -23,6 +23,8 @@ export function rolloutsSection(
   findings: ReportFindings,
 ): Html {
   const several = subjects.length > 1;
+  const [{ variable = 'logprob' } = {}] = subjects;
+  const pushed = variable === 'values' ? 'value' : 'probability';
   const painter = new Painter(subjects, statistics, data);
   const lists = statistics.subjects.map(
     ({ extremes }, i) => html`<section class="subject" aria-labelledby="gradients-${i}">
@@ -38,7 +40,7 @@ ${extremes.rows.map((row) => rollout(row, 'gradient', painter, findings))}`
   );
   return html`<section id="rollouts" aria-labelledby="rollouts-title">
 <h2 id="rollouts-title">Rollouts that stand out</h2>
-<p>Colours show ∂loss/∂logprob. A negative gradient pushes a token’s probability up; a positive one pushes it down.${
+<p>Colours show ∂loss/∂${variable}. A negative gradient pushes a token’s ${pushed} up; a positive one pushes it down.${
     painter.characterwise &&
     html` Every response has one character per token, so each character is shown as one token.`
   } <span class="hint">Point at a token, or use the arrow keys, to see its numbers.</span></p>

@@ -102,6 +102,11 @@ export class Sketch {
     return this.#counts[0]! + this.#counts[SIGN]!;
   }
 
+  /** The number of values above 0. */
+  get positives(): number {
+    return this.#counts.subarray(1, EXPONENT).reduce((sum, count) => sum + count, 0);
+  }
+
   /**
    * Returns a quantile with a relative error of at most 1/128. Returns NaN if there are no values.
    * @param q the fraction of the values that lie below the quantile, from 0 to 1.

@@ -1,20 +1,23 @@
 // The statistics of a report as JSON, and back, for the parts of a plan. What is read is checked, because a part may come
 // from anybody.
+import type { ExactSum } from '../../../base/exact-sum.js';
 import { encodeNumbers, type Fields, placeFrom } from '../../parts/fields.js';
-import { noStatistics } from './collect.js';
+import { noStatistics, noValues } from './collect.js';
 import { type Excerpt, type ExtremeRow, type Extremes, MAX_TOKENS } from './extremes.js';
 import { Sketch } from './sketch.js';
-import type { DataStatistics } from './statistics.js';
+import { type DataStatistics, VALUE_SUMS, type ValueStatistics } from './statistics.js';
 
 /** Returns statistics as an object that JSON can hold. */
 export function statisticsToJson(statistics: DataStatistics): object {
-  const { logRatios, rowLogRatios, extremes, subjects, ...rest } = statistics;
+  const { logRatios, rowLogRatios, values, extremes, subjects, ...rest } = statistics;
   return {
     ...rest,
     ...(logRatios && rowLogRatios && { logRatios: logRatios.toJson(), rowLogRatios: rowLogRatios.toJson() }),
+    ...(values && { values: valuesToJson(values) }),
     extremes: extremes.rows.map(rowToJson),
-    subjects: subjects.map(({ gradients, advantages, extremes }) => ({
+    subjects: subjects.map(({ gradients, margins, advantages, extremes }) => ({
       gradients: gradients.toJson(),
+      ...(margins && { margins: margins.toJson() }),
       advantages: advantages.toJson(),
       extremes: extremes.rows.map(rowToJson),
     })),
@@ -36,6 +39,7 @@ export function statisticsFrom(fields: Fields, subjects: number): DataStatistics
     statistics.logRatios = Sketch.from(fields.object('logRatios'));
     statistics.rowLogRatios = Sketch.from(fields.object('rowLogRatios'));
   }
+  if (fields.has('values')) statistics.values = valuesFrom(fields.object('values'));
   rowsInto(statistics.extremes, fields, 'extremes');
   const ofSubjects = fields.list('subjects', (item, name) => item.object(name));
   if (ofSubjects.length !== subjects)
@@ -43,6 +47,7 @@ export function statisticsFrom(fields: Fields, subjects: number): DataStatistics
   statistics.subjects.forEach((subject, i) => {
     const given = ofSubjects[i]!;
     subject.gradients.merge(Sketch.from(given.object('gradients')));
+    if (given.has('margins')) subject.margins = Sketch.from(given.object('margins'));
     subject.advantages.merge(Sketch.from(given.object('advantages')));
     rowsInto(subject.extremes, given, 'extremes');
   });
@@ -61,13 +66,53 @@ export function mergeStatistics(all: DataStatistics, more: DataStatistics): void
     all.rowLogRatios ??= new Sketch();
     all.rowLogRatios.merge(more.rowLogRatios);
   }
+  if (more.values) {
+    all.values ??= noValues();
+    mergeValues(all.values, more.values);
+  }
   for (const row of more.extremes.rows) all.extremes.insert(row);
   all.subjects.forEach((subject, i) => {
-    const { gradients, advantages, extremes } = more.subjects[i]!;
+    const { gradients, margins, advantages, extremes } = more.subjects[i]!;
     subject.gradients.merge(gradients);
+    if (margins) {
+      subject.margins ??= new Sketch();
+      subject.margins.merge(margins);
+    }
     subject.advantages.merge(advantages);
     for (const row of extremes.rows) subject.extremes.insert(row);
   });
+}
+
+const VALUE_SKETCHES = ['values', 'returns', 'errors'] as const;
+
+function valuesToJson(values: ValueStatistics): object {
+  const sums = VALUE_SUMS.map((name) => [name, encodeNumbers(Float64Array.from(values.sums[name].partials))]);
+  return {
+    ...Object.fromEntries(VALUE_SKETCHES.map((name) => [name, values[name].toJson()])),
+    sums: Object.fromEntries(sums),
+  };
+}
+
+function valuesFrom(fields: Fields): ValueStatistics {
+  const values = noValues();
+  for (const name of VALUE_SKETCHES) values[name].merge(Sketch.from(fields.object(name)));
+  const sums = fields.object('sums');
+  for (const name of VALUE_SUMS) {
+    const partials = sums.float64(name);
+    const other = partials.find((x) => !Number.isFinite(x));
+    if (other !== undefined) throw sums.error(name, 'finite numbers', String(other));
+    addAll(values.sums[name], partials);
+  }
+  return values;
+}
+
+function mergeValues(all: ValueStatistics, more: ValueStatistics): void {
+  for (const name of VALUE_SKETCHES) all[name].merge(more[name]);
+  for (const name of VALUE_SUMS) addAll(all.sums[name], more.sums[name].partials);
+}
+
+function addAll(sum: ExactSum, terms: Iterable<number>): void {
+  for (const term of terms) sum.add(term);
 }
 
 function rowToJson({ score, reward, tokens, ...rest }: ExtremeRow): object {

@@ -13,6 +13,8 @@ const MAPPING: Readonly<Record<string, readonly string[]>> = {
   action_mask: ['loss_mask'],
   advantages: ['advantages'],
   values: ['values'],
+  old_values: ['values'],
+  returns: ['returns'],
 };
 
 /** Returns the rows of a TrainingInputBatch; undefined for another value. */

@@ -26,6 +26,8 @@ const TRAIN: Readonly<Record<string, string>> = {
   ref_logprobs: 'ref_log_probs',
   action_mask: 'loss_masks',
   run_id: 'sample_index',
+  rollout_id: 'rollout_ids',
+  old_values: 'values',
 };
 
 /** Returns the rows of a dump of slime; undefined for another value. */

@@ -14,7 +14,10 @@ const MAPPING: Readonly<Record<string, readonly string[]>> = {
   entropy: ['entropy', 'entropys'],
   action_mask: ['action_mask', 'response_mask'],
   advantages: ['advantages'],
-  values: ['values'],
+  // A batch has the values from before the update, and what a user passes may have the current ones too.
+  values: ['vpreds', 'values'],
+  old_values: ['old_values', 'values'],
+  returns: ['returns'],
   token_level_rewards: ['token_level_rewards'],
   reward: ['reward', 'scores', 'response_level_rewards'],
   task_id: ['task_id', 'uid'],

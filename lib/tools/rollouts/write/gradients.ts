@@ -22,14 +22,19 @@ export interface GradientOptions {
   dtype?: GradientDtype;
 }
 
+/** The rows whose gradients are written. */
+export type WrittenRows = Pick<RolloutPart, 'places' | 'kept'> & { batch: { cuSeqlens: Int32Array } };
+
 /** Writes gradients part by part. Until the file is complete, it has a temporary name. */
 export interface GradientWriter {
   /**
    * Adds the gradients of a part.
-   * @param grad ∂loss/∂logprob, one number per token of the part.
+   * @param part the rows. Its offsets are those of the gradients, which begin at the tokens of each row, or at the row for
+   * gradients with one number per row.
+   * @param grad the gradient by the column by which the loss is differentiated, one number per token of the part.
    * @param gradEntropy ∂loss/∂entropy, one number per token. Pass it with every part or with none.
    */
-  add(part: RolloutPart, grad: Float32Array, gradEntropy?: Float32Array): Promise<void>;
+  add(part: WrittenRows, grad: Float32Array, gradEntropy?: Float32Array): Promise<void>;
   /** Completes the file. Returns the number of rows and tokens in it, and its size in bytes. */
   close(): Promise<{ rows: number; tokens: number; bytes: number }>;
   /** Removes everything that has been written so far. Does nothing after close(). */
@@ -121,7 +126,7 @@ class StagedWriter implements GradientWriter {
     this.#write = write;
   }
 
-  async add({ batch, places, kept }: RolloutPart, grad: Float32Array, gradEntropy?: Float32Array) {
+  async add({ batch, places, kept }: WrittenRows, grad: Float32Array, gradEntropy?: Float32Array) {
     const { cuSeqlens } = batch;
     for (const [key, values] of Object.entries({ grad, gradEntropy }))
       if (values && values.length !== cuSeqlens.at(-1))
