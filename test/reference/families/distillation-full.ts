@@ -111,7 +111,8 @@ const swift: Formula = (all, args) => {
   }
   // Tokens of which the teacher says nothing do not count.
   const distilled = losses.sum().per(Math.max(counted, 1));
-  const coefficient = option(args, 'data_source', 'dataset') === 'student' ? 0 : option(args, 'sft_alpha', 0);
+  const coefficient =
+    option<string>(args, 'data_source', 'dataset') === 'student' ? 0 : option(args, 'sft_alpha', 0);
   if (coefficient === 0) return { loss: distilled, metrics: {} };
   return { loss: distilled.add(perToken(x, nll(x)).mul(coefficient)), metrics: {} };
 };
@@ -126,7 +127,7 @@ function rollDivergence(s: Entries, t: Entries, args: Args): Variable {
       .add(other.mul(lambda))
       .log();
   const log = (probability: Variable) => probability.add(1e-9).log();
-  switch (option(args, 'kd_objective', 'forward_kl')) {
+  switch (option<string>(args, 'kd_objective', 'forward_kl')) {
     case 'reverse_kl':
       return divergence(reverseKl, s, t);
     case 'skewed_forward_kl':
@@ -187,7 +188,7 @@ const roll: Formula = (all, args) => {
 function rollDistilled(x: Tokens, args: Args): Variable {
   const temperature = option(args, 'kd_temperature', 1);
   const size = option(args, 'target_vocab_size', width(x, 'teacherLogits'));
-  const k = option(args, 'logits_topk', 64);
+  const k = option<number>(args, 'logits_topk', 64);
   const teacher = entriesOf(x, 'teacherLogits').filter((_, id) => id < size);
   const list = k === 0 ? teacher : teacher.top(k);
   const t = list.map((z) => z.div(temperature * option(args, 'teacher_temperature', 1))).normalized();
@@ -261,10 +262,7 @@ const klDiv: Formula = (x, args) => {
 const ceTvd: Formula = (all, args) => {
   const x = labelled(all);
   const [s, t] = [logSoftmax(x), logSoftmax(x, 'teacherLogits')];
-  const [ce, distance] = [
-    perToken(x, nll(x)),
-    perToken(x, s.sum(variation(s.values.exp(), t.values.exp()))),
-  ];
+  const [ce, distance] = [perToken(x, nll(x)), perToken(x, s.sum(variation(s.values.exp(), t.values.exp())))];
   return {
     loss: ce.mul(option(args, 'ce_weight', 1)).add(distance.mul(option(args, 'tvd_weight', 1))),
     metrics: { ce, tvd: distance },

@@ -7,7 +7,6 @@ import { vanilla } from '../frameworks/verl-losses.js';
 import {
   divergence,
   Entries,
-  entriesOf,
   entropy,
   forwardKl,
   jsd,
@@ -31,9 +30,7 @@ function verlList(x: Tokens, args: Args) {
     args.strategy === 'megatron',
   ];
   const above = (values: Variable) =>
-    least === null
-      ? values
-      : values.test((v) => (isMegatron ? v > least : v >= least)).choose(values, least);
+    least === null ? values : values.test((v) => (isMegatron ? v > least : v >= least)).choose(values, least);
   const [s, list] = [logSoftmax(x), teacherList(x)];
   const student = list.with(s.at(list));
   const [bounded, t] = [student.map(above), list.map(above)];
@@ -58,7 +55,9 @@ function verlList(x: Tokens, args: Args) {
       ...range('student_mass', mass(isMegatron ? bounded : student)),
       ...range('teacher_mass', mass(isMegatron ? t : list)),
       overlap_ratio: plainMean(shared).div(width(x, 'teacherTopkIds') || 1),
-      overlap_token_advantage: advantages.sum().div(-Math.max([...hasShared.value].filter(Boolean).length, 1)),
+      overlap_token_advantage: advantages
+        .sum()
+        .div(-Math.max([...hasShared.value].filter(Boolean).length, 1)),
       loss_min: extreme(divergences, -1),
       loss_max: extreme(divergences, 1),
     },
@@ -95,7 +94,10 @@ function outside(s: Entries, t: Entries): Variable {
   const inside = s.at(t);
   const terms = (values: Variable) => product(values.exp(), values);
   const rest = t.sum(inside.exp()).neg().add(1);
-  return s.sum(terms(s.values)).sub(t.sum(terms(inside))).add(rest.mul(100));
+  return s
+    .sum(terms(s.values))
+    .sub(t.sum(terms(inside)))
+    .add(rest.mul(100));
 }
 
 const nemo: Formula = (all, args) => {
@@ -105,24 +107,17 @@ const nemo: Formula = (all, args) => {
   const isZeroOutside = option(args, 'zero_outside_topk', false);
   const student = t.with(s.at(t));
   const own = isZeroOutside ? student : student.normalized();
-  const kind = option(args, 'kl_type', 'mixed');
-  const forwardShare =
-    kind === 'forward' ? 1 : kind === 'reverse' ? 0 : option(args, 'mixed_kl_weight', 0.5);
-  const forward = divergence(forwardKl, own, t);
   const reverse = divergence(reverseKl, own, t);
-  const whole = isZeroOutside ? reverse.add(outside(s, t)) : reverse;
-  const losses =
-    kind === 'forward'
-      ? forward
-      : kind === 'reverse'
-        ? whole
-        : forward.mul(forwardShare).add(whole.mul(1 - forwardShare));
+  const terms = {
+    forward: divergence(forwardKl, own, t),
+    reverse: isZeroOutside ? reverse.add(outside(s, t)) : reverse,
+  };
+  const kind = option<'forward' | 'reverse' | 'mixed'>(args, 'kl_type', 'mixed');
+  const share = option(args, 'mixed_kl_weight', 0.5);
+  const losses = kind === 'mixed' ? terms.forward.mul(share).add(terms.reverse.mul(1 - share)) : terms[kind];
   const loss = losses.sum().per(option(args, 'global_valid_toks', x.index.length) + 1e-8);
   return { loss, metrics: { loss, num_valid_samples: all.rows.length } };
 };
-
-/** The entries of each token's list that one of these conditions chooses. */
-const ofBest = (list: Entries): Entries => list.top(1);
 
 /** An entry per token: its label. */
 function labelEntries(x: Tokens, values: Variable): Entries {
@@ -148,24 +143,24 @@ const supportOf = (beta: number, list: Entries, best: Entries, sampled: Entries)
   beta === 0 ? list : beta === 1 ? sampled : joined(best, sampled);
 
 const server: Formula = (x, args) => {
-  const beta = option(args, 'beta', 1);
+  const beta = option<number>(args, 'beta', 1);
   const list = teacherList(x);
   const sampled = () =>
     labelEntries(x, x.tape.leaf(x.index.map((at) => x.batch.teacherLogprob![at]!))).filter(
       (value) => value > Number.NEGATIVE_INFINITY,
     );
-  const support = beta === 0 ? list : supportOf(beta, list, ofBest(list), sampled());
+  const support = beta === 0 ? list : supportOf(beta, list, list.top(1), sampled());
   const s = logSoftmax(x, 'logits', option(args, 'temperature', 1));
   const losses = listDivergence(jsd(beta), s, support, option(args, 'loss_add_tail', true));
   return { loss: perToken(x, losses), metrics: {} };
 };
 
 const asynchronous: Formula = (x, args) => {
-  const beta = option(args, 'beta', 0);
+  const beta = option<number>(args, 'beta', 0);
   const list = teacherList(x);
   const ids = labels(x);
   const sampled = list.filter((_, id, token) => id === ids[token]);
-  const support = supportOf(beta, list, ofBest(list), sampled);
+  const support = supportOf(beta, list, list.top(1), sampled);
   const tail = option(args, 'add_tail_bucket', true);
   const s = logSoftmax(x, 'logits', option(args, 'teacher_temperature', 1));
   const losses = listDivergence(jsd(beta), s, support, tail);
@@ -183,7 +178,7 @@ const asynchronous: Formula = (x, args) => {
 };
 
 const iwOpd: Formula = (x, args) => {
-  const beta = option(args, 'beta', 1);
+  const beta = option<number>(args, 'beta', 1);
   const temperature = option(args, 'temperature', 1);
   const [s, t] = [logSoftmax(x, 'logits', temperature), logSoftmax(x, 'teacherLogits', temperature)];
   const k = option(args, 'loss_top_k', 1);
@@ -217,7 +212,9 @@ const axolotl: Formula = (all, args) => {
   const items = option<number | null>(args, 'num_items_in_batch', null);
   const ce = labelLogprob(logSoftmax(x)).neg().sum();
   const divided = (sum: Variable, count: number) => sum.per(items ?? Math.max(count, 1));
-  const weighted = divided(distilled, isFused ? x.index.length : t.values.length).mul(args.kd_alpha as number);
+  const weighted = divided(distilled, isFused ? x.index.length : t.values.length).mul(
+    args.kd_alpha as number,
+  );
   return {
     loss: weighted.add(divided(ce, x.index.length).mul(args.kd_ce_alpha as number)),
     metrics: {},
@@ -246,7 +243,10 @@ const tinker: Formula = (all, args) => {
   if (!option(args, 'reverse', false)) {
     const count = all.index.length;
     return {
-      loss: t.sum(product(t.values.exp(), s.at(t))).sum().neg(),
+      loss: t
+        .sum(product(t.values.exp(), s.at(t)))
+        .sum()
+        .neg(),
       metrics: {
         'sdft/mean_teacher_entropy': ofTeacher.per(Math.max(count, 1)),
         'sdft/total_completion_tokens': count,

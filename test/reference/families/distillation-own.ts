@@ -20,7 +20,7 @@ import { labelled, perToken } from './sft.js';
 /** The divergence of each token in one of the modes of TRL's self-distillation. */
 function ofMode(x: Tokens, s: Entries, args: Args): Variable {
   const temperature = option(args, 'temperature', 1);
-  const mode = option(args, 'distillation_mode', 'topk_logits');
+  const mode = option<string>(args, 'distillation_mode', 'topk_logits');
   const isServer = option(args, 'use_teacher_server', false);
   const t = isServer ? undefined : logSoftmax(x, 'teacherLogits', temperature);
   if (mode === 'sampled_token') {
@@ -93,7 +93,10 @@ function compared(x: Tokens, args: Args) {
   const rowOf: number[] = [];
   for (const [row, b] of x.rows.entries()) {
     const positions = Array.from({ length: columns }, (_, t) => b * columns + t);
-    const [own, others] = [positions.filter((at) => actionMask[at]), positions.filter((at) => teacherActionMask[at])];
+    const [own, others] = [
+      positions.filter((at) => actionMask[at]),
+      positions.filter((at) => teacherActionMask[at]),
+    ];
     const skipped = (name: string) => Number(option(args, `uld_skip_${name}_eos`, true));
     const count = Math.min(own.length - skipped('student'), others.length - skipped('teacher'));
     for (const [i, at] of own.slice(first, first + Math.max(count, 0)).entries()) {

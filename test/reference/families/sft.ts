@@ -59,7 +59,7 @@ const summed =
 const trl: Formula = (all, args) => {
   const x = labelled(all);
   const s = logSoftmax(x);
-  const isDft = option(args, 'loss_type', 'nll') === 'dft';
+  const isDft = option<string>(args, 'loss_type', 'nll') === 'dft';
   const losses = isDft ? dft(s) : smoothed(s, option(args, 'label_smoothing_factor', 0));
   return {
     loss: perItem(x, losses.sum(), args),
@@ -72,11 +72,14 @@ const liger: Formula = (all, args) => {
   const cap = option<number | null>(args, 'softcap', null);
   const logits = entriesOf(x, 'logits').map((z) => (cap === null ? z : z.div(cap).tanh().mul(cap)));
   const s = logits.normalized();
-  const zLosses = logits.logSumExp().square().mul(option(args, 'lse_square_scale', 0));
+  const zLosses = logits
+    .logSumExp()
+    .square()
+    .mul(option(args, 'lse_square_scale', 0));
   const scale = option(args, 'use_token_scaling', false) ? labelLogprob(s).detach().exp() : x.tape.leaf([1]);
   const reduced = (values: Variable) => {
     const sum = values.mul(scale).sum();
-    return option(args, 'reduction', 'mean') === 'sum' ? sum : sum.per(Math.max(x.index.length, 1));
+    return option<string>(args, 'reduction', 'mean') === 'sum' ? sum : sum.per(Math.max(x.index.length, 1));
   };
   return {
     loss: reduced(smoothed(s, option(args, 'label_smoothing', 0)).add(zLosses)),
