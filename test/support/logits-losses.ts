@@ -201,15 +201,16 @@ export function someRows(batch: ReferenceBatch, rows: readonly number[]): Refere
   };
 }
 
-/** Replaces everything that belongs to masked tokens. */
+/** Replaces everything that belongs to tokens that no mask chooses. */
 export function poisonedLogits(batch: ReferenceBatch, value: number): ReferenceBatch {
   const tokens = batch.rows * batch.columns;
   const out = { ...batch };
+  const isRead = (at: number) => batch.actionMask[at] || batch.distillMask?.[at];
   const change = (names: readonly TokenColumn[], by: number) => {
     for (const [name, column] of columnsOf(batch, names)) {
       if (column.length < tokens) continue;
       const width = column.length / tokens;
-      out[name] = Float64Array.from(column, (x, i) => (batch.actionMask[Math.floor(i / width)] ? x : by));
+      out[name] = Float64Array.from(column, (x, i) => (isRead(Math.floor(i / width)) ? x : by));
     }
   };
   change([...LOGITS, ...FLOATS], value);
