@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { formulas } from '../reference/index.js';
 import { logitsLossCases } from '../support/golden.js';
 import { within } from './forms.js';
+import { describeLogits, describeLogitsForms } from './logits-losses.js';
 import { assertLogitsMasks, assertLogitsReference, assertLogitsSlopes } from './logits-reference.js';
 
 const casesOf = (name: string) => logitsLossCases.filter(({ fn }) => fn === name);
@@ -28,3 +29,6 @@ describe('matrix: the reference of losses from logits', () => {
     });
   }
 });
+
+describeLogits('cpu');
+describeLogitsForms();
