@@ -85,7 +85,9 @@ export function nativeForm({ fn }: Work): NativeForm {
 
 function specOf(fn: AnyLossFn): NativeFunctionSpec {
   const made = fn.withTerms({});
-  return 'spec' in made ? made.spec((1 << made.optional.length) - 1) : made;
+  if (!('spec' in made)) return made;
+  const read = made.optional.map((column, i) => (fn.reads.optional.includes(column) ? 1 << i : 0));
+  return made.spec(read.reduce<number>((form, bit) => form | bit, 0));
 }
 
 function klForm(fn: KLFn): NativeForm {

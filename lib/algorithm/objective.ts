@@ -443,7 +443,7 @@ export class Objective {
     entropy: NativeFunctionSpec['entropy'],
     computed: boolean,
   ): Evaluator {
-    const { columns: all, optional, rowColumns, step: readsStep } = this.lossFn.reads;
+    const { columns: all, optional, rowColumns, step: readsStep, weights } = this.lossFn.reads;
     const columns = new Set<ColumnName>(all.filter((column) => !optional.includes(column)));
     if (computed) columns.delete('advantages');
     if (kl) columns.add('ref_logprob');
@@ -453,7 +453,8 @@ export class Objective {
     const step: InputName[] = readsStep ? ['step'] : [];
     const reader = new BatchReader(this.#mapper, {
       inputs: [...columns, ...rowColumns, ...this.#masks(entropy !== undefined), ...step],
-      optional: optional.filter((column) => !columns.has(column)),
+      ...weights,
+      optional: [...optional.filter((column) => !columns.has(column)), ...(weights.optional ?? [])],
       perToken: ['logprob', 'entropy'],
     });
     const terms: NativeFunctionSpec = { ...(kl && { kl }), ...(entropy && { entropy }) };

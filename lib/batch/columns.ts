@@ -322,6 +322,15 @@ export const INPUTS = {
     help: 'the numbers by which verl/clip_cov chooses the tokens that it does not clip; it draws them if they are absent',
     loss: 9,
   },
+  token_weights: {
+    type: 'floats',
+    per: 'either',
+    expected: 'a weight per token',
+    help: 'what the loss of each token is multiplied by. Policy losses and value losses read it if a batch has it; docs/token-weights.md says how',
+    file: 'token_weights',
+    symbol: 'weights',
+    loss: 13,
+  },
 } as const satisfies Record<string, InputRow>;
 
 type Inputs = typeof INPUTS;
@@ -371,8 +380,8 @@ function ordered<Fact extends 'loss' | 'advantage' | 'row'>(fact: Fact): readonl
 
 /** The float columns that losses read, in the order of NativeBatch.data. */
 export const COLUMNS = ordered('loss');
-/** The index in NativeBatch.data of the weights that a correction gives to the tokens. */
-export const WEIGHTS_COLUMN = COLUMNS.length;
+/** The index in NativeBatch.data of the weights of the tokens. The weights of a correction are passed there too. */
+export const WEIGHTS_COLUMN = COLUMNS.indexOf('token_weights');
 /** What losses read of rows, in the order of NativeBatch.rowData. */
 export const ROW_DATA = ordered('row');
 /** The numbers per row that losses read, in the order of NativeBatch.rowData. The groups follow them there. */

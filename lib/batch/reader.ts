@@ -42,6 +42,8 @@ export interface Reads {
   inputs: readonly InputName[];
   /** Inputs that are read if the batch has them. */
   optional?: readonly InputName[];
+  /** An input that a batch must not have, and why. */
+  refused?: { readonly input: InputName; readonly reason: string } | undefined;
   /**
    * Columns that must have one value per token, because gradients are taken with respect to them. A loss's other
    * columns may have one value per row. Default: `logprob`.
@@ -105,6 +107,7 @@ export class BatchReader {
   readonly #readsStep: boolean;
   readonly #ofRows: boolean;
   readonly #setElsewhere: SetColumn | undefined;
+  readonly #refused: Reads['refused'];
   // The index in #entries of token_level_rewards, or -1. In a batch without them, #rewards replaces that entry.
   readonly #tokenRewards: number;
   readonly #rewards: ReaderEntry;
@@ -113,6 +116,7 @@ export class BatchReader {
     const {
       inputs,
       optional = [],
+      refused,
       perToken = ['logprob'],
       order = 'loss',
       setElsewhere,
@@ -125,6 +129,7 @@ export class BatchReader {
     this.#readsStep = inputs.includes('step');
     this.#ofRows = ofRows;
     this.#setElsewhere = setElsewhere;
+    this.#refused = refused;
     this.#needed = inputs.filter((name) => name !== 'step');
     const masks = MASKS.filter((name) => order === 'loss' && inputs.includes(name));
     const others = this.#needed.filter((name) => !(masks as readonly InputName[]).includes(name));
@@ -151,9 +156,11 @@ export class BatchReader {
    * Checks that a batch that is not in host memory has the required inputs.
    * @param has returns whether it has an input.
    * @param place where it is, for the error.
-   * @throws LossError `ERR_MISSING_INPUT` if it lacks one, `ERR_INVALID_INPUT` if one is only read from host memory.
+   * @throws LossError `ERR_MISSING_INPUT` if it lacks one, `ERR_INVALID_INPUT` if one is only read from host memory, or
+   * if it has one that the function refuses.
    */
   checkPresent(has: (name: InputName) => boolean, place: string): void {
+    if (this.#refused && has(this.#refused.input)) throw this.#refusal(this.#refused.input);
     for (const name of this.#needed) {
       if (inputRow(name).takesPlaceOf)
         throw new LossError('ERR_INVALID_INPUT', {
@@ -185,6 +192,8 @@ export class BatchReader {
         expected: 'an object',
         received: describeValue(batch),
       });
+    const refused = this.#refused && find(batch, this.#mapper.keys(this.#refused.input));
+    if (refused) throw this.#refusal(refused.key);
     const found = this.#entries.map(({ keys }) => findHeld(batch, keys));
     const entries = this.#withRewards(batch, found);
     const step = this.#readsStep ? find(batch, this.#mapper.keys('step')) : undefined;
@@ -212,6 +221,14 @@ export class BatchReader {
     if (!this.#readsStep) return { native, layout, step: undefined };
     if (!step) throw missingInput(this.#mapper, 'step');
     return { native, layout, step: yield* checkSteps(step.key, step.value, layout.rows) };
+  }
+
+  #refusal(key: string): LossError {
+    return new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: `a batch without it, because ${this.#refused!.reason}`,
+      received: 'one with it',
+    });
   }
 
   // Looks up the rewards of a batch that lacks token_level_rewards, and adds them to `found` instead. Returns the entries

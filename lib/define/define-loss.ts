@@ -349,7 +349,7 @@ function nodesOf<S extends OptionSchema>(
   });
   return {
     graph,
-    loss: isWeighted ? graph.binary('mul', lossNode, graph.weights()) : lossNode,
+    loss: isWeighted ? graph.binary('mul', lossNode, graph.column('token_weights')) : lossNode,
     metrics: nodes,
   };
 }

@@ -22,6 +22,7 @@ import type {
 } from '../call/calls.js';
 import { countBatch } from '../call/count-batch.js';
 import { Evaluator } from '../call/evaluator.js';
+import type { Forms } from '../call/forms.js';
 import { DeviceBatch } from '../device/device-batch.js';
 import { heldInput, type Input, readInput } from '../device/input.js';
 import type { Variable } from '../program/graph.js';
@@ -37,6 +38,8 @@ export interface ColumnLossOptions {
 /** The compiled form of a loss. */
 export interface ColumnLossPrograms {
   readonly program: LossProgram;
+  /** Returns the program for batches with token_weights. Undefined if the loss does not read them. */
+  readonly weighted?: (() => LossProgram) | undefined;
   /** Computes metrics of the batch over the tokens of attention_mask. */
   readonly attended?: LossProgram | undefined;
   /** The input that the loss reads in place of group_ids. */
@@ -77,7 +80,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     variable: Exclude<Variable, 'logprob'>,
     backend: string,
     { name }: FunctionDeclaration,
-    { program, attended, groups }: ColumnLossPrograms,
+    { program, weighted, attended, groups }: ColumnLossPrograms,
   ) {
     const ofRows = variable === 'rewards';
     const inputs = (of: LossProgram): InputName[] => {
@@ -88,7 +91,11 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     const keys = [...inputs(program), ...(attended ? (['attention_mask'] as const) : []), ...mask];
     const mapper = KeyMapper.get(backend);
     const reads = { ofRows, perToken: [variable] } as const satisfies Partial<Reads>;
-    const reader = new BatchReader(mapper, { ...reads, inputs: [...inputs(program), ...mask] });
+    const reader = new BatchReader(mapper, {
+      ...reads,
+      inputs: [...inputs(program), ...mask],
+      optional: weighted ? ['token_weights'] : [],
+    });
     const key = ofRows ? 'gradRewards' : 'gradValues';
     this.backend = backend;
     this.readsPairs = ofRows;
@@ -97,7 +104,12 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     this.#name = name;
     this.#mapper = mapper;
     this.#selectKeys = Object.freeze(keys.slice(1).map((input) => mapper.fromTrinity(input)));
-    this.#evaluator = new Evaluator(this.spec, reader, key);
+    const forms: Forms | undefined = weighted && {
+      optional: ['token_weights'],
+      perRow: [],
+      spec: (form) => (form === 0 ? this.spec : specOf(weighted())),
+    };
+    this.#evaluator = new Evaluator(forms ?? this.spec, reader, key);
     this.readsWholeBatch = this.#evaluator.readsWholeBatch;
     this.#counter = new BatchReader(mapper, {
       ...reads,

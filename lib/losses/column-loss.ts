@@ -11,6 +11,7 @@ import {
   type MetricExpression,
   nodesOf,
   programOf,
+  weighted,
 } from '../program/loss-program.js';
 import { type ColumnLossFn, type ColumnLossOptions, RewardLossFn, ValueLossFn } from './column-loss-fn.js';
 import { classOf, type FunctionClass, located } from './statement.js';
@@ -47,6 +48,7 @@ export function rewardLoss<const N extends string, const O extends Options, cons
 }
 
 type Arguments = ConstructorParameters<typeof ColumnLossFn>;
+type Build = (symbols: ProgramSymbols, graph: Graph) => AnyLossExpressions;
 
 function columnLoss<N extends string, O, M extends MetricSchema>(
   variable: Exclude<Variable, 'logprob'>,
@@ -54,15 +56,18 @@ function columnLoss<N extends string, O, M extends MetricSchema>(
   { formula, attended, groups, ...declaration }: ColumnLossStatement<N, O, M>,
 ): unknown {
   const declared = declaration as unknown as FunctionDeclaration;
-  const programFrom = (build: (symbols: ProgramSymbols) => AnyLossExpressions): LossProgram => {
+  const programFrom = (build: Build): LossProgram => {
     const graph = new Graph(undefined, variable);
-    return programOf(nodesOf(declaration.name, graph, build(programSymbolsOf(graph))));
+    return programOf(nodesOf(declaration.name, graph, build(programSymbolsOf(graph), graph)));
   };
   return classOf<Arguments>(Base, declared, (owner, given) => {
     const backend = backendOf(given);
     const options = readOptions(owner, declared.options, given) as CheckedOptions<O>;
     const program = located(owner, () => programFrom((symbols) => formula(symbols, options)));
     const over = attended && programFrom((symbols) => ({ metrics: attended(symbols) }));
-    return [variable, backend, declared, { program, attended: over, groups }];
+    const ofTokens = () =>
+      programFrom((symbols, graph) => weighted(symbols, graph, formula(symbols, options)));
+    const weightedProgram = variable === 'values' ? ofTokens : undefined;
+    return [variable, backend, declared, { program, weighted: weightedProgram, attended: over, groups }];
   });
 }

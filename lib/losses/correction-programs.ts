@@ -1,5 +1,5 @@
 // Computes corrections: a program for each array that a correction consists of.
-import type { NativeBatch } from '../../binding.js';
+import type { NativeBatch, NativeFunctionSpec } from '../../binding.js';
 import { allocate } from '../base/errors.js';
 import { inSlices, type Steps } from '../base/steps.js';
 import type { ColumnName, RowDataName } from '../batch/columns.js';
@@ -8,10 +8,11 @@ import { BatchReader } from '../batch/reader.js';
 import type { Metrics } from '../call/calls.js';
 import type { Corrected, Correction } from '../call/correction.js';
 import { Evaluator } from '../call/evaluator.js';
+import type { Forms } from '../call/forms.js';
 import type { Input } from '../device/input.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import { Graph } from '../program/graph.js';
-import { type MetricExpression, nodesOf, programOf } from '../program/loss-program.js';
+import { type LossProgram, type MetricExpression, nodesOf, programOf } from '../program/loss-program.js';
 import { reachable } from '../program/node.js';
 
 /** A correction as expressions. None of them has a gradient. */
@@ -46,9 +47,10 @@ export class CorrectionPrograms implements Correction {
 
   /**
    * @param name the name of the correction, for error messages.
-   * @param always whether the kept tokens are computed even if all are kept.
+   * @param alone whether there is no loss to correct. The kept tokens are then computed even if all are kept. For a loss,
+   * the weights are multiplied by the token_weights of the batch, if it has them.
    */
-  constructor(name: string, builds: readonly BuildCorrection[], mapper: KeyMapper, always = false) {
+  constructor(name: string, builds: readonly BuildCorrection[], mapper: KeyMapper, alone = false) {
     const graph = new Graph();
     const symbols = programSymbolsOf(graph);
     const { metrics, ...outputs } = combined(
@@ -56,18 +58,27 @@ export class CorrectionPrograms implements Correction {
       builds.map((build) => build(symbols)),
     );
     const defined = Object.entries(outputs).filter(([, value]) => value) as [Output, Expression][];
-    if (outputs.kept === undefined && (always || defined.length === 0))
+    if (outputs.kept === undefined && (alone || defined.length === 0))
       defined.push(['kept', symbols.constant(1)]);
     const reader = new BatchReader(mapper, { inputs: ['action_mask'] });
-    // The gradient of a output times logprob is the output itself.
-    const programs = defined.map(([output, value], i) => {
+    // The gradient of an output times logprob is the output itself.
+    const programFor = (value: Expression, i: number) => {
       const loss = symbols.lp.mul(symbols.sg(value));
-      const expressions = { loss, metrics: i === 0 ? metrics : {}, allRows: true };
-      return [output, programOf(nodesOf(name, graph, expressions))] as const;
+      return programOf(nodesOf(name, graph, { loss, metrics: i === 0 ? metrics : {}, allRows: true }));
+    };
+    const specOf = (program: LossProgram): NativeFunctionSpec => ({
+      policyLoss: { program, metrics: program.metrics, aggregation: 'token-sum' },
     });
-    this.#evaluators = programs.map(([output, program]) => {
-      const policyLoss = { program, metrics: program.metrics, aggregation: 'token-sum' };
-      return [output, new Evaluator({ policyLoss }, reader)] as const;
+    const programs = defined.map(([output, value], i) => [output, programFor(value, i)] as const);
+    this.#evaluators = programs.map(([output, program], i) => {
+      const weighted = () => programFor(defined[i]![1].mul(symbols.weights), i);
+      const forms: Forms = {
+        optional: ['token_weights'],
+        perRow: [],
+        spec: (form) => specOf(form === 0 ? program : weighted()),
+      };
+      const isMultiplied = output === 'weight' && !alone;
+      return [output, new Evaluator(isMultiplied ? forms : specOf(program), reader)] as const;
     });
     const values = [...defined.map(([, value]) => value), ...Object.values(metrics).flatMap(valuesOf)];
     const nodes = reachable(values.map(({ node }) => node));

@@ -22,6 +22,7 @@ import * as offPolicy from './papers-off-policy.js';
 import { POLICY_LOSS_FN as POLICY_LOSSES, type PolicyLossFn } from './policy-loss-fn.js';
 import * as rewards from './rewards.js';
 import { type ByName, type NamedRegistry, register } from './statement.js';
+import * as supervised from './supervised.js';
 import * as trinity from './trinity.js';
 import * as rows from './trinity-rows.js';
 import * as trl from './trl.js';
@@ -32,7 +33,19 @@ import * as verlAdvantages from './verl-advantages.js';
 import * as corrections from './verl-corrections.js';
 import * as recipes from './verl-recipes.js';
 
-register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context);
+register(
+  POLICY_LOSSES,
+  trinity,
+  rows,
+  verl,
+  recipes,
+  trl,
+  trainers,
+  offPolicy,
+  clipping,
+  context,
+  supervised,
+);
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
 register(CORRECTIONS, corrections);
@@ -51,7 +64,8 @@ export interface PolicyLosses
       typeof trainers &
       typeof offPolicy &
       typeof clipping &
-      typeof context
+      typeof context &
+      typeof supervised
   > {}
 /** The value losses by name. */
 export interface ValueLosses extends ByName<typeof values> {}
@@ -155,6 +169,7 @@ export {
 } from './policy-loss-fn.js';
 export * from './rewards.js';
 export type { MetricsOf, NamedRegistry, OptionsOf } from './statement.js';
+export * from './supervised.js';
 export type { ClipRangeOptions } from './surrogate.js';
 export * from './trinity.js';
 export * from './trinity-rows.js';

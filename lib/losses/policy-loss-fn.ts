@@ -9,7 +9,7 @@ import type { Batch } from '../batch/batch.js';
 import { COLUMNS, type ColumnName, type InputName, type RowDataName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
-import { BatchReader } from '../batch/reader.js';
+import { BatchReader, type Reads } from '../batch/reader.js';
 import type {
   LossComputeOptions,
   LossComputeSyncOptions,
@@ -89,6 +89,8 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   readonly forms?: FormColumns & { program(form: number): LossProgram };
   /** Returns the variant in which what the gradient holds constant is computed from a column other than logprob. */
   readonly frozen?: (column: ColumnName) => PolicyLossVariant;
+  /** Returns the variant for batches with token_weights. Undefined if the loss is not multiplied by them. */
+  readonly multiplied?: (() => PolicyLossVariant) | undefined;
 }
 
 /** Returns the batch keys that a compiled loss reads in addition to logprob. */
@@ -123,6 +125,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     rowColumns: readonly RowDataName[];
     expertMask: boolean;
     step: boolean;
+    /** What happens if the batch has token_weights: they multiply the losses of the tokens, or they are refused. */
+    weights: Pick<Reads, 'optional' | 'refused'>;
   };
   /** @internal Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages: boolean;
@@ -137,6 +141,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   /** @internal Whether the loss has a gradient with respect to the entropies. */
   readonly dependsOnEntropy: boolean;
   readonly #forms: PolicyLossVariant['forms'];
+  readonly #multiplied: PolicyLossVariant['multiplied'];
   readonly #frozen: (column: ColumnName) => PolicyLossFn<object> | undefined;
   readonly #selectKeys: readonly string[];
   /** @internal The correction that the options `correction` and `masks` ask for. */
@@ -153,11 +158,17 @@ export abstract class PolicyLossFn<M = Metrics> {
     backend: string,
     declaration: PolicyLossDeclaration,
     options: Readonly<Record<string, unknown>>,
-    { unread, readsMaskedAdvantages, stopsGradient, program, forms, frozen, ...native }: PolicyLossVariant,
+    variant: PolicyLossVariant,
     correction: CorrectionPrograms | undefined,
   ) {
+    const { unread, readsMaskedAdvantages, stopsGradient, program, ...others } = variant;
+    const { forms, frozen, multiplied, ...native } = others;
     const mapper = KeyMapper.get(backend);
-    const ownKeys = program ? keysOfProgram(program) : declaration.reads;
+    const isCorrected = correction?.hasWeights === true;
+    // The weights of a correction take the place of those of the batch, which are factors of them.
+    const ownKeys = (program ? keysOfProgram(program) : declaration.reads).filter(
+      (key) => !(isCorrected && key === 'token_weights'),
+    );
     const required = [...new Set([...ownKeys, ...(correction?.keys ?? [])])];
     const optional = forms?.optional.filter((name) => !required.includes(name)) ?? [];
     const keys = [...optional, ...required];
@@ -178,7 +189,7 @@ export abstract class PolicyLossFn<M = Metrics> {
           aggregation,
           ...native,
           options: this.nativeOptions,
-          weighted: correction?.hasWeights === true,
+          weighted: isCorrected,
         };
     this.readsRowLength =
       program?.readsRowLength === true ||
@@ -188,7 +199,10 @@ export abstract class PolicyLossFn<M = Metrics> {
       (stopsGradient ?? declaration.stopsGradient === true) || correction?.weighsByLogprob === true;
     this.#frozen = (column) => {
       const variant = frozen?.(column);
-      return variant && new FrozenLossFn(backend, declaration, options, variant, undefined);
+      const further = { multiplied: multiplied && (() => multiplied().frozen!(column)) };
+      return (
+        variant && new FrozenLossFn(backend, declaration, options, { ...variant, ...further }, undefined)
+      );
     };
     this.readsPairs = declaration.pairs === true;
     this.correction = correction;
@@ -199,16 +213,19 @@ export abstract class PolicyLossFn<M = Metrics> {
       rowColumns,
       expertMask: keys.includes('expert_mask'),
       step: keys.includes('step'),
+      weights: weightsOf(declaration.name, columns, isCorrected || multiplied !== undefined),
     };
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
     const step: InputName[] = this.reads.step ? ['step'] : [];
     const needed = columns.filter((name) => !optional.includes(name));
     const reader = new BatchReader(mapper, {
       inputs: [...needed, ...rowColumns, ...masks, ...step],
-      optional,
+      ...this.reads.weights,
+      optional: [...optional, ...(this.reads.weights.optional ?? [])],
     });
     this.dependsOnEntropy = program?.dependsOnEntropy === true;
     this.#forms = forms;
+    this.#multiplied = multiplied;
     this.#evaluator = new Evaluator(this.withTerms({}), reader, 'grad', correction);
     this.readsWholeBatch = this.#evaluator.readsWholeBatch;
     // A correction decides which tokens count, so counting also reads what its mask is computed from.
@@ -367,15 +384,24 @@ export abstract class PolicyLossFn<M = Metrics> {
    * @internal
    */
   withTerms(terms: Omit<NativeFunctionSpec, 'policyLoss'>): NativeFunctionSpec | Forms {
-    const forms = this.#forms;
-    if (forms === undefined) return { ...terms, policyLoss: this.policyLoss };
-    const { aggregation } = this.policyLoss;
-    const { optional, perRow } = forms;
+    const multiplied = this.#multiplied;
+    const { optional, perRow } = this.#forms ?? { optional: [], perRow: [] };
+    const own = (form: number) => ({ ...terms, policyLoss: this.#specOf(form, this.#forms) });
+    if (!multiplied) return this.#forms ? { optional, perRow, spec: own } : own(0);
+    // The lowest bit tells whether the batch has weights.
     const spec = (form: number) => {
-      const program = forms.program(form);
-      return { ...terms, policyLoss: { program, metrics: program.metrics, aggregation } };
+      if (form % 2 === 0) return own(form >> 1);
+      const { program, forms } = multiplied();
+      const ofProgram = forms ?? (program && { program: () => program });
+      return { ...terms, policyLoss: { ...this.#specOf(form >> 1, ofProgram), weighted: true } };
     };
-    return { optional, perRow, spec };
+    return { optional: ['token_weights', ...optional], perRow, spec };
+  }
+
+  #specOf(form: number, forms: Pick<NonNullable<PolicyLossVariant['forms']>, 'program'> | undefined) {
+    if (!forms) return this.policyLoss;
+    const program = forms.program(form);
+    return { program, metrics: program.metrics, aggregation: this.policyLoss.aggregation };
   }
 
   /**
@@ -386,6 +412,22 @@ export abstract class PolicyLossFn<M = Metrics> {
   coefficients(_input: Input, _normalizer: Normalizer | undefined): Coefficients {
     return NO_COEFFICIENTS;
   }
+}
+
+// Returns how the reader of a loss treats token_weights.
+function weightsOf(
+  name: string,
+  columns: readonly ColumnName[],
+  multiplies: boolean,
+): PolicyLossFn['reads']['weights'] {
+  if (multiplies) return { optional: ['token_weights'] };
+  if (columns.includes('token_weights')) return {};
+  return {
+    refused: {
+      input: 'token_weights',
+      reason: `the loss of a row of ${name} is not a sum over its tokens`,
+    },
+  };
 }
 
 class FrozenLossFn extends PolicyLossFn<object> {}

@@ -107,7 +107,7 @@ export interface PolicyLossClass<D extends PolicyLossDeclaration> {
 /**
  * Makes a subclass of {@link PolicyLossFn} from a declaration.
  * @param variant returns the properties that depend on the checked options. `isWeighted` tells whether a program must
- * multiply the losses of the tokens by the weights of a correction.
+ * multiply the losses of the tokens by the column token_weights.
  */
 export function policyLossClass<D extends PolicyLossDeclaration>(
   declaration: D,
@@ -118,20 +118,32 @@ export function policyLossClass<D extends PolicyLossDeclaration>(
     const checked = readOptions<D['options']>(owner, declaration.options, options, FURTHER);
     const isOfRows = 'ofRows' in declaration || 'pairs' in declaration;
     const correction = lossCorrection(owner, backend, options, isOfRows);
-    const isWeighted = correction?.hasWeights === true;
-    if (isWeighted && 'pairs' in declaration) throw pairsHaveNoWeights(owner);
-    const own = located(owner, () => variant(checked, isWeighted));
-    return [backend, declaration, checked, own, correction];
+    const isCorrected = correction?.hasWeights === true;
+    const plain = located(owner, () => variant(checked, false));
+    const readsWeights = readsTokenWeights(plain);
+    if (isCorrected && ('pairs' in declaration || readsWeights))
+      throw takesNoWeights(
+        owner,
+        readsWeights ? 'the loss reads token_weights itself' : 'the loss of a pair is not a sum over tokens',
+      );
+    const own = isCorrected ? located(owner, () => variant(checked, true)) : plain;
+    const isMultiplied = !isCorrected && !isOfRows && !readsWeights;
+    const multiplied = isMultiplied ? () => variant(checked, true) : undefined;
+    return [backend, declaration, checked, { ...own, multiplied }, correction];
   }) as never;
 }
 
 const FURTHER = ['backend', ...LOSS_CORRECTION_OPTIONS];
 
-function pairsHaveNoWeights(at: string): LossError {
+function readsTokenWeights({ program, forms }: PolicyLossVariant): boolean {
+  return program?.columns.includes('token_weights') || forms?.optional.includes('token_weights') || false;
+}
+
+function takesNoWeights(at: string, reason: string): LossError {
   return new LossError('ERR_INVALID_OPTION', {
     at,
     option: 'correction',
-    expected: 'a correction that only leaves out tokens, because the loss of a pair is not a sum over tokens',
+    expected: `a correction that only leaves out tokens, because ${reason}`,
     received: 'one with weights',
   });
 }

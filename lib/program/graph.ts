@@ -1,13 +1,7 @@
 // The graph of a user-defined loss. Its nodes are the loss's subexpressions. Equal expressions are one node, so a value
 // that is used twice is computed once.
 import { LossError } from '../base/errors.js';
-import {
-  COLUMNS,
-  type ColumnName,
-  ROW_COLUMNS,
-  type RowColumnName,
-  WEIGHTS_COLUMN,
-} from '../batch/columns.js';
+import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../batch/columns.js';
 import {
   BATCH_SELECTIONS,
   type BatchSelection,
@@ -102,11 +96,6 @@ export class Graph implements NodeFactory {
     const { absent, perRow } = this.#form;
     if (name === 'old_logprob' && absent.includes(name)) return this.stopGradient(this.column('logprob'));
     return this.#intern(perRow.includes(name) ? 'column_of_row' : 'column', [], COLUMNS.indexOf(name));
-  }
-
-  /** Returns the column of the weights that a correction gives to the tokens. A batch of the user does not have it. */
-  weights(): Node {
-    return this.#intern('column', [], WEIGHTS_COLUMN);
   }
 
   /** Returns a number of the row that the batch gives. */

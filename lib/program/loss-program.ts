@@ -98,15 +98,16 @@ function repeated({ tokens }: ProgramSymbols, loss: Expression): Expression {
 }
 
 /**
- * Returns a loss whose tokens are multiplied by the weights that the call gets (the column kWeights of native code). A
- * row's own loss is multiplied by their geometric mean over the row. Metrics that repeat the loss change with it.
+ * Returns a loss whose tokens are multiplied by the column token_weights, which holds the weights of the batch, of a
+ * correction, or their products. A row's own loss is multiplied by their geometric mean over the row. Metrics that repeat
+ * the loss change with it.
  */
 export function weighted(
   symbols: ProgramSymbols,
   graph: Graph,
   { loss = 0, rowLoss = 0, metrics, allRows }: AnyLossExpressions,
 ): AnyLossExpressions {
-  const weights = new Expression(graph, graph.weights());
+  const weights = new Expression(graph, graph.column('token_weights'));
   const expression = (operand: Operand) => symbols.constant(1).mul(operand);
   const [ofToken, ofRow] = [expression(loss), expression(rowLoss)];
   const ofTokenWeighted = ofToken.mul(weights);

@@ -52,7 +52,7 @@ Napi::Value evaluate(const Napi::CallbackInfo& info) {
     const Call call = read_call(*function, place.rows(), place.tokens(), place.resident != nullptr, object);
     unsigned columns = columns_of(function->function());
     if (call.advantage) columns &= ~reads(kAdvantages);
-    if (call.weights) columns &= ~reads(kWeights);
+    if (call.weights) columns &= ~reads(kTokenWeights);
     check_place(env, place, columns, true);
     if (place.rows() > 0) check_row_columns(env, *function, place.row_columns());
     const Napi::Value logits = object.Get("logits");

@@ -126,7 +126,7 @@ struct Call {
   Normalizer normalizer;
   Outputs outputs;
   // Of a resident batch: BatchView::repeats, a mask and log-probabilities that replace the batch's own,
-  // and the column kWeights.
+  // and the column kTokenWeights.
   const uint32_t* repeats = nullptr;
   const uint8_t* mask = nullptr;
   const float* weights = nullptr;

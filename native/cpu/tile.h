@@ -60,7 +60,7 @@ struct TileColumns {
   // called with MaskUse::kBytes.
   const Lane* lanes;
   bool all_unmasked;
-  const float* weights;  // the column kWeights, or ones if it is not read
+  const float* weights;  // the column kTokenWeights, or ones if it is not read
 
   // Calls visit.operator()<masked>(), where `masked` tells whether to read the lanes.
   template <class Visit>

@@ -45,11 +45,11 @@ inline float element(const ColumnView& view, int64_t index) {
 // converted into buffers.
 class TileReader {
  public:
-  // If widens is set, or the column kWeights is read, 16-bit columns are always converted to float32.
+  // If widens is set, or the column kTokenWeights is read, 16-bit columns are always converted to float32.
   TileReader(const BatchView& batch, unsigned columns, bool widens = false)
       : batch_(batch),
         columns_(columns),
-        narrow_(widens || !kHasSpecialLoops || (columns & reads(kWeights)) != 0 ? DType::kFloat32
+        narrow_(widens || !kHasSpecialLoops || (columns & reads(kTokenWeights)) != 0 ? DType::kFloat32
                                                                                 : narrow_type()) {}
 
   // `solid` says how many tokens at the row's start are known to be unmasked. Their mask is not read.
@@ -142,7 +142,7 @@ class TileReader {
   }
 
   const float* weights_of(const TileColumns& in) const {
-    return (columns_ & reads(kWeights)) != 0 ? in.get<const float*>(kWeights) : kOnes.of;
+    return (columns_ & reads(kTokenWeights)) != 0 ? in.get<const float*>(kTokenWeights) : kOnes.of;
   }
 
   // Sets the lanes of a tile. Most tiles have no masked token, so the lanes of an earlier tile without masked

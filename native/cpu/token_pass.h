@@ -64,7 +64,7 @@ class TokenPassOfChunk {
     const Terms& terms = *pass.terms;
     unsigned columns = terms.has_kl() ? kl_loops(terms.kl).columns : 0u;
     if (terms.entropy) columns |= reads(kEntropy);
-    if (terms.weighted) columns |= reads(kWeights);
+    if (terms.weighted) columns |= reads(kTokenWeights);
     if (pass.program.program) return columns | pass.program.program->columns;
     return columns | (terms.has_loss() ? loss_loops(terms.loss).traits.token_columns() : 0u);
   }

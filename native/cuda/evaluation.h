@@ -37,7 +37,7 @@ class Evaluation {
       context.order_kernels_after_copies();
     }
     if (call.mask) pass_.batch.mask = send_tokens(call.mask, &mask_);
-    if (call.weights) pass_.batch.column[kWeights] = {send_tokens(call.weights, &weights_)};
+    if (call.weights) pass_.batch.column[kTokenWeights] = {send_tokens(call.weights, &weights_)};
     if (call.logprob) pass_.batch.column[kLogprob] = {send_tokens(call.logprob, &logprob_)};
     if (call.grad || call.grad_stays || call.device_grad)
       grad_.allocate(context, batch.tokens, call.grad, call.device_grad);

@@ -215,9 +215,9 @@ class TokenWalk {
     if (pass_.terms.entropy || pass_.grad_entropy) add_entropy(i, which, live, here);
   }
 
-  // Returns the column kWeights of the four tokens that begin with token `first`, or ones.
+  // Returns the column kTokenWeights of the four tokens that begin with token `first`, or ones.
   __device__ __forceinline__ Quad weights_of(int64_t first) const {
-    const ColumnView& column = pass_.batch.column[kWeights];
+    const ColumnView& column = pass_.batch.column[kTokenWeights];
     Quad weights;
 #pragma unroll
     for (int j = 0; j < kQuad; ++j)

@@ -179,7 +179,7 @@ unsigned columns_of(const Function& function) {
   unsigned columns = 0;
   if (const LossInfo* info = info_of(function))
     columns |= function.program_loss ? info->traits.columns : info->traits.all_columns();
-  if (function.weighted) columns |= reads(kWeights);
+  if (function.weighted) columns |= reads(kTokenWeights);
   if (function.has_kl()) {
     columns |= reads(kLogprob) | reads(kRefLogprob);
     if (kl_estimators()[function.kl].reads_old_logprob) columns |= reads(kOldLogprob);

@@ -17,9 +17,8 @@ namespace policy_loss {
 
 // The columns of a batch that losses read. Each has one number per token, or one per row.
 enum Column : unsigned {
-${listed(COLUMNS, (name) => `k${pascal(name)}`)}  kWeights,  // what the loss of each token is multiplied by; see Terms::weighted
-};
-constexpr int kColumns = ${COLUMNS.length + 1};
+${listed(COLUMNS, (name) => `k${pascal(name)}`)}};
+constexpr int kColumns = ${COLUMNS.length};
 
 // The columns of float64 numbers, one per row, that programs read. kNextInGroup has the index of the next row
 // of the row's group. After the last row of a group comes the first.

@@ -95,7 +95,7 @@ describe('losses that depend on the columns of the batch', () => {
     const mixed = () => fn.merge([part!, other.part!], normalizer);
     assert.throws(mixed, isLossError('ERR_INVALID_INPUT', /the same columns/));
     const foreign = Float64Array.from(part!);
-    foreign[foreign.length - 1]! += 8 * 8;
+    foreign[foreign.length - 1]! += 8 * 16;
     assert.throws(
       () => fn.merge([foreign], normalizer),
       isLossError('ERR_INVALID_INPUT', /the same columns/),

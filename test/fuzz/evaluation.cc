@@ -146,7 +146,7 @@ Range range_of(unsigned column) {
       return {0, 20};
     case kClipCovKeys:
       return {0, 1};
-    case kWeights:
+    case kTokenWeights:
       return {0, 5};
   }
   __builtin_unreachable();

@@ -4,7 +4,7 @@ import { LOSS_AGG_MODES } from '../../lib/base/options.js';
 import { ALGORITHM_TYPE, lossFromExpression } from '../../lib/index.js';
 import type { Args } from '../reference/index.js';
 import { countable, countableLoss, objective } from '../support/countable.js';
-import { makeRewarded, readsPairs } from '../support/draw.js';
+import { makeBatch, makeRewarded, readsPairs } from '../support/draw.js';
 import { EXPRESSIONS } from '../support/expressions.js';
 import { EVERY_POLICY, partsOf } from '../support/objective.js';
 import { userLoss } from '../support/user-loss.js';
@@ -125,6 +125,39 @@ const CORRECTED: Record<string, Args> = {
   'trl/dapo': {},
   ce_gppo: {},
 };
+
+const WEIGHTED: Record<string, Args> = {
+  ppo: { clip_range: 0.2 },
+  gspo: { clip_range: 0.2, loss_agg_mode: 'seq-mean-token-mean' },
+  mix: { clip_range: 0.2 },
+  sft_phi: {},
+  'verl/gspo': {},
+  'trl/dapo': { vllm_importance_sampling_correction: true },
+};
+
+/** Losses on batches that weigh tokens, some of them corrected. */
+export function weightedLosses(): Tested[] {
+  const of = (family: 'policy' | 'value', name: string, args: Args, kind = '') =>
+    testedLoss(
+      {
+        family: `weighted ${family}`,
+        name,
+        args,
+        title: `${family} ${name}, weighted${kind}`,
+        draw: (spec) => drawOnce({ ...spec, weights: true }, makeBatch, 'weighted'),
+      },
+      countable(family, name, args),
+      { several: family === 'policy' },
+    );
+  const correction = { correction: { rollout_is: 'token', ...REJECTION } };
+  return [
+    ...Object.entries(WEIGHTED).map(([name, args]) => of('policy', name, args)),
+    of('policy', 'ppo', { ...WEIGHTED.ppo, ...correction }, ' and corrected'),
+    of('policy', 'trl/dapo', correction, ' and corrected'),
+    of('value', 'verl/value', {}),
+    of('value', 'rlinf/value', { value_clip: 0.2 }),
+  ];
+}
 
 /** Losses whose tokens a correction weighs, or masks leave out. */
 export function correctedLosses(): Tested[] {

@@ -341,7 +341,9 @@ export function describeEmpty(): void {
 
 /** Returns a batch of no tokens that has all columns. */
 function emptyBatch(layout: object, rows: number, ofRow: number): Batch {
-  const perToken = [...FLOAT_COLUMNS, 'tokenLevelRewards', 'sumPiSquared', 'rolloutIsWeights'];
+  // Losses of rows refuse weights of tokens.
+  const floats = FLOAT_COLUMNS.filter((name) => name !== 'tokenWeights');
+  const perToken = [...floats, 'tokenLevelRewards', 'sumPiSquared', 'rolloutIsWeights'];
   return {
     ...layout,
     ...Object.fromEntries(perToken.map((key) => [key, new Float32Array(0)])),

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { KL_FN } from '../../lib/index.js';
 import { ADVANTAGE_ARGUMENTS, requiredArgs } from '../support/draw.js';
 import { everyFunction } from '../support/functions.js';
-import { correctedLosses, drawnExpressions, objectives } from './composed.js';
+import { correctedLosses, drawnExpressions, objectives, weightedLosses } from './composed.js';
 import { golden } from './golden.js';
 import {
   divisible,
@@ -37,6 +37,7 @@ export function everyTested(): Tested[] {
       .filter(({ family }) => family === 'correction')
       .map(({ name, args, id }) => testedCorrection(name, args, `correction ${id}`)),
     ...correctedLosses(),
+    ...weightedLosses(),
     ...objectives(),
     ...drawnExpressions(20),
   ];

@@ -9,6 +9,7 @@ import {
   type FrameworkLossCase,
   familyCases,
   klLossCases,
+  logprobCases,
   papersCases,
   policyLossCases,
   type Tensor,
@@ -104,6 +105,7 @@ export const golden: readonly Golden[] = [
       slack: OTHER_EPSILONS.includes(each.fn) ? 10 : 1,
     }),
   ),
+  ...logprobCases.flatMap((each) => (each.kind === 'advantage' ? [] : [policyGolden(each, each.fn)])),
   ...familyCases.map(({ id, kind, fn, args, inputs, expected }): Golden => {
     const { loss, metrics, grad_values, grad_rewards } = expected;
     const compared = Object.entries(metrics).filter(

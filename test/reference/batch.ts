@@ -18,6 +18,7 @@ export const FLOAT_COLUMNS = [
   'values',
   'oldValues',
   'returns',
+  'tokenWeights',
 ] as const;
 
 export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[number], ArrayLike<number>>> {
@@ -53,8 +54,6 @@ export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[nu
   clipCovKeys?: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;
-  /** One float weight per token. */
-  tokenWeights?: ArrayLike<number>;
   /** One token id per token; -100 is not a label. */
   targets?: ArrayLike<number>;
   /** One probability per token: how probable it is that a step is right. */
@@ -105,10 +104,10 @@ export type Column =
   | 'values'
   | 'oldValues'
   | 'returns'
+  | 'tokenWeights'
   | 'rewards'
   | 'logits'
   | 'probs'
-  | 'tokenWeights'
   | 'logZ';
 /** The columns with one value per row that are constants. */
 export type RowColumn = 'rewards' | 'vStar' | 'probability';

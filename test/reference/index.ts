@@ -17,6 +17,7 @@ import { entropyFormulas } from './entropy.js';
 import { distillationFormulas } from './families/distillation.js';
 import { rewardFormulas } from './families/rewards.js';
 import { sftFormulas } from './families/sft.js';
+import { supervisedFormulas } from './families/supervised.js';
 import { valueFormulas } from './families/values.js';
 import { papersFormulas } from './frameworks/papers.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
@@ -55,7 +56,7 @@ export const losses: Record<'policy' | 'kl', Record<string, Loss>> = {
     ...lossesOf(clipped),
     ...lossesOf(likelihood),
     ...lossesOf(mixed),
-    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...papersFormulas }),
+    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...papersFormulas, ...supervisedFormulas }),
   },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
 };

@@ -34,6 +34,8 @@ export interface BatchSpec {
   values: 'moderate' | 'onpolicy' | 'wide';
   mask: 'ones' | 'prefix' | 'random' | 'emptyrows' | 'zero';
   packed: boolean;
+  /** Whether the batch has weights of tokens. */
+  weights?: boolean;
   /** The row lengths of a packed batch. By default, they are drawn at random. */
   rowLengths?: number[];
 }
@@ -175,7 +177,14 @@ function drawBatch(spec: BatchSpec): ReferenceBatch {
     logZ: Array.from({ length: rows }, normal),
     groupIds: Array.from({ length: rows }, () => integer(0, Math.floor(rows / 3))),
     ...drawValues(spec, columns, lengthOf, actionMask),
+    ...(spec.weights && { tokenWeights: drawWeights(spec, columns) }),
   };
+}
+
+/** Draws weights of tokens, some of which are 0. */
+function drawWeights({ seed, rows }: BatchSpec, columns: number): number[] {
+  const { uniform } = generator(seed + 0x3e167);
+  return Array.from({ length: rows * columns }, () => (uniform() < 0.2 ? 0 : Math.fround(2 * uniform())));
 }
 
 /** Draws the columns of losses of values and of rewards. */
@@ -478,11 +487,15 @@ function readsRowSums(name: string, args: Args): boolean {
   return declaration?.numerics.exponentiatesRowSums === true || (args.use_vllm === true && isUnbounded);
 }
 
+/** The losses that read weights of tokens themselves. */
+export const OF_WEIGHTS: readonly string[] = ['tinker/cross_entropy', 'prime/ce'];
+
 /**
  * Adapts a batch description to a function: a loss over pairs of rows needs an even number of rows, and one that reads
- * sums over rows needs log-ratios that are not wide.
+ * sums over rows needs log-ratios that are not wide. Losses that read weights of tokens get them.
  */
 export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
+  if (OF_WEIGHTS.includes(name)) return { ...spec, weights: true };
   if (spec.values === 'wide' && readsRowSums(name, args)) return { ...spec, values: 'moderate' };
   if (!readsPairs(name) || args.pairwise === false) return spec;
   const rowLengths = spec.rowLengths?.slice(0, spec.rows - (spec.rows % 2));

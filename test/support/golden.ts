@@ -152,6 +152,14 @@ export const logitsLossCases: readonly LogitsLossCase[] = [
   ...read<LogitsLossCase>('families/sft'),
   ...valueCases.filter(isFromLogits),
 ];
+/** Losses of log-probabilities, and advantages of on-policy distillation. */
+export const logprobCases = read<
+  | (Omit<FrameworkLossCase, 'kind'> & { kind: 'sft_loss' | 'distill_loss' })
+  | (Omit<AdvantageCase, 'expected'> & {
+      kind: 'advantage';
+      expected: Pick<AdvantageCase['expected'], 'advantages' | 'metrics'> & { returns?: Tensor };
+    })
+>('families/sft-logprobs');
 /** The cases of all advantage functions, under the functions' registry names. */
 export const advantageCases: AdvantageCase[] = [
   ...read<AdvantageCase>('advantage'),

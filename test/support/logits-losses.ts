@@ -30,7 +30,6 @@ const FLOATS = [
   'probs',
   'teacherProbs',
   'teacherTopkLogprobs',
-  'tokenWeights',
   'targetProbs',
 ] as const;
 const IDS = ['targets', 'teacherTopkIds'] as const;

@@ -11,14 +11,13 @@ const USE = `
   const { takeNow } = await import('./lib/base/steps.ts');
   const { WEIGHTS_COLUMN } = await import('./lib/batch/columns.ts');
   const { readRollouts } = await import('./lib/tools/rollouts/index.ts');
-  const { lossFromExpression } = await import('./lib/index.ts');
+  const { VALUES } = await import('./lib/program/symbols.ts');
   const reader = new BatchReader(KeyMapper.get('verl'), { inputs: ['logprob', 'draft_logprob'] });
   const batch = { shape: [1, 2], logprob: [-1, -2], draftLogprob: [-3, -4] };
-  const [draft] = takeNow(reader.read(batch)).native.data.slice(10);
+  const [draft] = takeNow(reader.read(batch)).native.data.slice(14);
   const { batch: ofFile } = await readRollouts(['rollouts.jsonl']);
-  const loss = lossFromExpression('lp - draft', { name: 'gap' });
   console.log(JSON.stringify({
-    draft: [...draft], weights: WEIGHTS_COLUMN, file: [...ofFile.draftLogprob], reads: loss.reads.columns,
+    draft: [...draft], weights: WEIGHTS_COLUMN, file: [...ofFile.draftLogprob], named: VALUES.has('draft'),
   }));
 `;
 
@@ -48,9 +47,9 @@ describe('adding a column', () => {
     tree.write('use.mts', USE);
     assert.deepEqual(JSON.parse(tree.run('npx', 'tsx', 'use.mts')), {
       draft: [-3, -4],
-      weights: 11,
+      weights: 13,
       file: [-5, -6],
-      reads: ['logprob', 'draft_logprob'],
+      named: true,
     });
   });
 
@@ -59,7 +58,7 @@ describe('adding a column', () => {
       "import('./scripts/generate/native-columns.ts').then(({ nativeColumns }) => " +
       "import('./scripts/generate/columns-page.ts').then(({ columnsPage }) => console.log(nativeColumns(), columnsPage())))";
     const text = tree.run('npx', 'tsx', '-e', pages);
-    assert.match(text, /kClipCovKeys,\n {2}kDraftLogprob,\n {2}kWeights/);
+    assert.match(text, /kTokenWeights,\n {2}kDraftLogprob,\n\}/);
     assert.match(text, /\| `draftLogprob` \| `draft_logprob` \|/);
     assert.match(tree.run('npx', 'tsx', 'lib/tools/cli/main.ts', 'evaluate', '--help'), /draft_logprobs/);
   });

@@ -113,7 +113,7 @@ export function lossSubject(name: string, args: Readonly<Record<string, unknown>
  * @param name the name of the loss in messages and results.
  */
 export function policyLossSubject(name: string, fn: Subject['policyLossFn']): Subject {
-  const columns = columnsOf(fn.backend, fn.selectKeys);
+  const columns = columnsOf(fn.backend, keysOfLoss(fn));
   const method = columns.includes('advantages') ? grpoMethod() : undefined;
   return {
     ...subjectOf(name, fn, fn.reads.expertMask, method),
@@ -141,7 +141,7 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
   const method = hasAdvantages(objective)
     ? objectiveMethod(objective, functions.advantageFn!, functions.klPenaltyFn, seed)
     : undefined;
-  const columnsOfLoss = columnsOf(objective.backend, policyLossFn.selectKeys);
+  const columnsOfLoss = columnsOf(objective.backend, keysOfLoss(policyLossFn));
   return {
     ...subjectOf(algorithm, policyLossFn, readsExperts, method),
     columns: columnsOf(objective.backend, keysOf(objective, readsExperts)),
@@ -231,7 +231,7 @@ function hasAdvantages(objective: Objective): objective is Objective & { advanta
 
 function keysOf(objective: Objective, readsExperts: boolean): string[] {
   const { lossFn: policyLossFn, advantageFn, klLossFn, klPenaltyFn, entropyLossFn } = objective;
-  const keys = [...policyLossFn.selectKeys];
+  const keys = keysOfLoss(policyLossFn);
   if (advantageFn) keys.push('advantages', ...advantageFn.selectKeys);
   if (keys.includes('token_level_rewards')) keys.push('rewards');
   if (!(klPenaltyFn instanceof DummyKLFn)) keys.push('old_logprob', 'ref_logprob');
@@ -240,6 +240,11 @@ function keysOf(objective: Objective, readsExperts: boolean): string[] {
   if (entropyLossFn.rows !== 'none') keys.push('entropy');
   if (readsExperts) keys.push('expert_mask');
   return keys;
+}
+
+// A loss that refuses token_weights says so when it gets them.
+function keysOfLoss({ selectKeys }: Subject['policyLossFn']): string[] {
+  return [...selectKeys, 'token_weights'];
 }
 
 function columnsOf(backend: string, keys: readonly string[]): RolloutColumn[] {
