@@ -1,55 +1,66 @@
-// What the losses of supervised fine-tuning from logits share: the labels, and what a label costs.
-import { integer } from '../base/option.js';
+// What the losses of fine-tuning from logits share: which tokens have labels, and what labels cost.
+import { integer, number } from '../base/option.js';
 import { find } from '../batch/batch.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
-import type { Entries, EntrySymbols } from './entries.js';
+import { atTarget, perItem } from './distillation-terms.js';
+import type { CommonSymbols, Entries, EntrySymbols } from './entries.js';
 import type { MaskInputs } from './logits-loss-fn.js';
 
-/** The target of a token that has no label. */
+/** The target of a token without a label. */
 const NO_LABEL = -100;
 
 /** Leaves out the tokens without a label. */
-export function maskLabels(mask: Uint8Array, { batch, mapper }: MaskInputs): void {
+export function maskUnlabelled(mask: Uint8Array, { batch, mapper }: MaskInputs): void {
   const targets = find(batch, mapper.keys('targets'))?.value as ArrayLike<number> | undefined;
-  if (targets?.length === mask.length)
-    for (let i = 0; i < mask.length; i++) if (targets[i] === NO_LABEL) mask[i] = 0;
+  if (targets?.length !== mask.length) return;
+  for (let i = 0; i < mask.length; i++) if (targets[i] === NO_LABEL) mask[i] = 0;
 }
 
-/** The options of a loss that is divided by the number of labels. */
+/** What all these losses read. */
+export const LABELS = ['targets', 'action_mask'] as const;
+
+/** The option of the losses that are divided by the number of labels in all micro-batches. */
 export const ITEMS = {
   numItemsInBatch: integer({
     atLeast: 1,
     typical: [1, 200],
-    help: 'the number of labels in all micro-batches, by which the loss is divided; by default, that of the batch',
+    help: 'the loss is divided by this, the number of labels in all micro-batches; by those of the batch if absent',
   }),
 };
 
-/** Returns the weight of a label: 1 / num_items_in_batch. */
-export function perItem(
-  { tokens, max, constant }: ProgramSymbols,
-  { numItemsInBatch }: { numItemsInBatch?: number | undefined },
-): Expression {
-  return constant(1).div(numItemsInBatch ?? max(tokens, 1));
+/** The option that mixes labels with the uniform distribution. */
+export const SMOOTHING = {
+  atLeast: 0,
+  atMost: 1,
+  typical: [0, 0.3],
+  help: 'ε: the share of the labels that is spread over the vocabulary',
+} as const;
+export const labelSmoothing = number({ ...SMOOTHING, default: 0 });
+
+/** The entries of a loss that reads the log-probabilities of labels alone. */
+export const LABEL_ALONE = { over: 'student', count: 0, target: true } as const satisfies Entries;
+/** Those of one that reads all entries. */
+export const ALL = { over: 'vocabulary', target: true } as const satisfies Entries;
+
+/** Returns the weights of losses that are divided by num_items_in_batch. */
+export const byItems = (
+  symbols: ProgramSymbols,
+  { numItemsInBatch }: { readonly numItemsInBatch?: number | undefined },
+): [Expression] => [perItem(symbols, numItemsInBatch)];
+
+/** Returns the NLL of a label with this log-probability times its probability, which is a constant. */
+export function dynamic({ exp, sg }: CommonSymbols, logprob: Expression): Expression {
+  return sg(exp(logprob)).mul(logprob).neg();
 }
 
-/** The entries of a loss that reads nothing but the log-probabilities of labels. */
-export const LABELS = { over: 'student', count: 0, target: true } as const satisfies Entries;
-
-/** What a loss is computed from: the log-probabilities of all entries, or of a list. */
-export interface Scores {
-  /** The log-probability of each entry. */
-  readonly s: Expression;
-  /** That of the label. */
-  readonly label: Expression;
-  readonly logsumexp: Expression;
+/** Returns the NLL of the label where it is smoothed. */
+export function smoothed(symbols: EntrySymbols, s: Expression, epsilon: number): Expression {
+  const nll = atTarget(symbols, s).neg();
+  return epsilon === 0 ? nll : nll.mul(1 - epsilon).sub(symbols.rowMean(s).mul(epsilon));
 }
 
-/** Returns the log-probabilities of a list, which ends with the label. */
-export function listed({ student, isTarget, rowSum, select, constant }: EntrySymbols): Scores {
-  return { s: student, label: rowSum(select(isTarget, student, 0)), logsumexp: constant(0) };
-}
-
-/** The NLL of a label, or that of dynamic fine-tuning, which is multiplied by the label's probability. */
-export function nll({ exp, sg }: EntrySymbols, label: Expression, isDynamic: boolean): Expression {
-  return isDynamic ? sg(exp(label)).mul(label).neg() : label.neg();
+/** Returns whether the label has the largest logit, the first of equal ones. */
+export function isRight(symbols: EntrySymbols, logit: Expression): Expression {
+  const isLargest = logit.ge(symbols.rowMax(logit));
+  return atTarget(symbols, isLargest.mul(symbols.prefixSum(isLargest, 1).eq(1)));
 }
