@@ -52,6 +52,13 @@ export function listSum({ rowSum, select, isListed }: EntrySymbols, x: Operand):
   return rowSum(select(isListed, x, 0));
 }
 
+/** Returns the logarithm of the sum of eˣ over the listed entries of a token. */
+export function logSumOfList(symbols: EntrySymbols, x: Expression): Expression {
+  const { sg, rowMax, exp, log, select, isListed } = symbols;
+  const largest = sg(rowMax(select(isListed.and(x.gt(-1e30)), x, -1e30)));
+  return log(listSum(symbols, exp(x.sub(largest)))).add(largest);
+}
+
 /** Returns the value of an expression at the entry of the target. */
 export function atTarget({ rowSum, select, isTarget }: EntrySymbols, x: Expression): Expression {
   return rowSum(select(isTarget, x, 0));

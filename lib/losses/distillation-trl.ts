@@ -109,7 +109,10 @@ export class TRLMiniLLMLossFn extends logitsLoss({
   options: { kdTemperature: number({ ...TEMPERATURE, default: 1 }) },
   metrics: {},
   numerics: NUMERICS,
-  mask: (mask) => void mask.fill(1),
+  mask: function* (mask) {
+    mask.fill(1);
+    return undefined;
+  },
   entries: () => ({ over: 'vocabulary', teacher: 'logits' }),
   weights: (symbols) => [perItem(symbols, undefined)],
   formula: (symbols, { kdTemperature }) => ({ loss: jsd(symbols, 1, kdTemperature), metrics: {} }),

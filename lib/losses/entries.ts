@@ -2,7 +2,7 @@
 // those of a list. The formula of the loss is a program over a batch whose rows are the tokens and whose tokens are the
 // entries.
 import type { ColumnName, RowColumnName } from '../batch/columns.js';
-import { Expression, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
+import { Expression, type Operand, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import type { Graph } from '../program/graph.js';
 import type { MetricExpression } from '../program/loss-program.js';
 
@@ -33,16 +33,16 @@ export interface Entries {
   /** Whether `isTop` is read: whether the token is among as many tokens with the student's largest logits. Only in a list. */
   readonly top?: boolean | undefined;
   /**
-   * What stands for the logits that the narrower of the two vocabularies lacks: a logit, or the logit that the other one
-   * has. By default, both must be equally wide.
+   * What stands for the logits that the narrower of the two vocabularies lacks: ABSENT or, for the student, the teacher's
+   * logit. By default, both must be equally wide.
    */
-  readonly padding?: number | 'other' | undefined;
+  readonly padding?: 'absent' | 'teacher' | undefined;
   /** The number of the teacher's logits that are read, from the first on. By default, all. */
   readonly teacherWidth?: number | undefined;
   /** Tokens of the batch's list with this id or a larger one are left out. */
   readonly vocabulary?: number | undefined;
   /**
-   * Computes `helper`, a constant for each entry, from the logits of a token on the host. Only over the vocabulary.
+   * Computes `helper`, a constant for each entry, on the host from what `student` and `teacher` are for a token.
    */
   readonly helper?:
     | ((student: Float64Array, teacher: Float64Array, helper: Float32Array) => void)
@@ -67,6 +67,8 @@ export const ENTRY_COLUMNS = {
   reference: 'ref_logprob',
   helper: 'rollout_logprob',
 } as const satisfies Record<string, ColumnName>;
+/** The place of the marks that a loss gives to tokens, for their weights. */
+export const MARKS = 'clip_cov_keys' satisfies ColumnName;
 /** The same for the numbers of a token. */
 export const TOKEN_NUMBERS = {
   weight: 'rewards',
@@ -133,5 +135,10 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
   };
 }
 
-// Every finite number that a program meets is less.
+// Every finite number that a program meets is less than this.
 const LARGE = 3e38;
+
+/** Returns a logit, and `other` where the vocabulary lacks it. */
+export function orAbsent({ select }: EntrySymbols, x: Expression, other: Operand): Expression {
+  return select(x.lt(LARGE), x, other);
+}

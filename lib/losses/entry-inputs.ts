@@ -127,29 +127,30 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
   return {
     width,
     read(block) {
-      const by = typeof padding === 'number' ? padding : ABSENT;
-      const own = blockOf(student, block, width, padding === 'other' && teacher ? { from: teacher } : { by });
+      const by = ABSENT;
+      const own = blockOf(student, block, width, padding === 'teacher' && teacher ? { from: teacher } : { by });
       const columns: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>> = { student: own };
       if (list && teacher) columns.teacher = blockOfLists(list.ids, teacher, block, vocabulary, ABSENT);
       else if (teacher) columns.teacher = blockOf(teacher, block, width, { by });
       if (reference) columns.reference = blockOf(reference, block, width, { by });
-      if (helper) columns.helper = helperOf(helper, columns.student!, columns.teacher!, width, block, kept);
+      if (helper) columns.helper = helperOf(helper, columns as HelperColumns, width, kept.subarray(block.first, block.last));
       return columns;
     },
   };
 }
 
-function helperOf(
+type HelperColumns = Readonly<Record<'student' | 'teacher', NativeColumn>>;
+
+/** Returns what an entry's helper computes for some tokens, of which those count whose number is not 0. */
+export function helperOf(
   helper: NonNullable<Entries['helper']>,
-  student: NativeColumn,
-  teacher: NativeColumn,
+  { student, teacher }: HelperColumns,
   width: number,
-  { first, last }: TokenBlock,
   kept: Uint32Array,
 ): NativeColumn {
-  const data = allocate('a column of entries', () => new Float32Array((last - first) * width));
-  for (let i = 0; i < last - first; i++) {
-    if (kept[first + i] === 0) continue;
+  const data = allocate('a column of entries', () => new Float32Array(kept.length * width));
+  for (let i = 0; i < kept.length; i++) {
+    if (kept[i] === 0) continue;
     const [begin, end] = [i * width, (i + 1) * width];
     const numbers = (column: NativeColumn) => Float64Array.from(float32Of(column, begin, end));
     helper(numbers(student), numbers(teacher), data.subarray(begin, end));

@@ -11,6 +11,7 @@ import {
   ValueLossFn,
 } from './column-loss-fn.js';
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
+import * as distillation from './distillation.js';
 import * as distillationTRL from './distillation-trl.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
@@ -37,7 +38,7 @@ import * as recipes from './verl-recipes.js';
 register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context);
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
-register(LOGITS_LOSSES, distillationTRL);
+register(LOGITS_LOSSES, distillationTRL, distillation);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
@@ -61,7 +62,7 @@ export interface ValueLosses extends ByName<typeof values> {}
 /** The losses of reward models by name. */
 export interface RewardLosses extends ByName<typeof rewards> {}
 /** The losses of logits by name. */
-export interface LogitsLosses extends ByName<typeof distillationTRL> {}
+export interface LogitsLosses extends ByName<typeof distillationTRL & typeof distillation> {}
 /** All losses by name. Where losses of several kinds have the same alias, that of the first kind counts. */
 export interface Losses
   extends PolicyLosses,
@@ -139,6 +140,7 @@ export {
   type CorrectionFnOptions,
   type CorrectionResult,
 } from './correction-fn.js';
+export * from './distillation.js';
 export * from './distillation-trl.js';
 export {
   DefaultEntropyLossFn,

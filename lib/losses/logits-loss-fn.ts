@@ -7,7 +7,7 @@ import { Registry } from '../base/registry.js';
 import { inSlices, type Steps, takeLater, takeNow } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import { COLUMNS, type InputName, ROW_DATA } from '../batch/columns.js';
-import { float32Of, type NativeColumn, PER_ROW } from '../batch/convert.js';
+import { DTYPE_CODES, float32Of, type NativeColumn, PER_ROW } from '../batch/convert.js';
 import { type Counts, type Normalizer, toNativeCounts } from '../batch/counts.js';
 import { emptyBatch } from '../batch/empty-batch.js';
 import { copyIntegers } from '../batch/integers.js';
@@ -32,8 +32,8 @@ import {
 } from '../logits/loss-inputs.js';
 import { maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
-import { ENTRY_COLUMNS, type Entries, isList, TOKEN_NUMBERS } from './entries.js';
-import { type EntryCall, readBlocks, readLists } from './entry-inputs.js';
+import { ENTRY_COLUMNS, type Entries, isList, MARKS, TOKEN_NUMBERS } from './entries.js';
+import { type EntryCall, helperOf, readBlocks, readLists } from './entry-inputs.js';
 import type {
   LogitsLossBatch,
   LogitsLossComputeOptions,
@@ -61,8 +61,8 @@ export interface LogitsLossParts {
   readonly optional: readonly InputName[];
   /** The inputs that the loss reads. */
   readonly reads: readonly string[];
-  /** Changes which tokens count. */
-  readonly mask: ((mask: Uint8Array, inputs: MaskInputs) => void) | undefined;
+  /** Changes which tokens count, and may return a number for each. */
+  readonly mask: ((mask: Uint8Array, inputs: MaskInputs) => Steps<Float32Array | undefined>) | undefined;
 }
 
 /** What the tokens that count may depend on. */
@@ -117,6 +117,7 @@ export abstract class LogitsLossFn<M = Metrics> {
     const optional = made.optional.filter((name) => !ofWeights.includes(name as never));
     const inputs = new Set<InputName>([...ofWeights, ...made.columns]);
     inputs.delete('logprob');
+    inputs.delete(MARKS);
     this.backend = backend;
     this.#mapper = mapper;
     this.#made = made;
@@ -238,8 +239,9 @@ export abstract class LogitsLossFn<M = Metrics> {
       : undefined;
     if (mask) {
       const changed = allocate(`a mask of ${tokens} tokens`, () => Uint8Array.from(input.native.mask!));
-      mask(changed, { layout, batch, mapper });
+      const marks = yield* mask(changed, { layout, batch, mapper });
       input.native.mask = changed;
+      if (marks) input.native.data[COLUMNS.indexOf(MARKS)] = marks;
     }
     const { weights, kept, count } = yield* this.#weigh(input, normalizer);
     if (targets) yield* checkIds('targets', targets, 1, { isCounted: kept, vocabulary, least: 0 });
@@ -353,7 +355,10 @@ export abstract class LogitsLossFn<M = Metrics> {
     };
     if (listed.entropy) set('entropy', Float64Array.from(listed.entropy));
     if (entries.target) set('target', new Float64Array(tokens).fill(width - 1));
-    const student = { data: listed.logprob, dtype: 0 };
+    const student = { data: listed.logprob, dtype: DTYPE_CODES.float32 };
+    const { helper: compute } = entries;
+    const known = { student, teacher: columns.teacher! };
+    const helper = compute && helperOf(compute, known, width, call.kept);
     const gradients = out && {
       grad: new Float32Array(lists.ids.length),
       ...(listed.entropy && { gradLogZ: new Float32Array(tokens) }),
@@ -362,7 +367,7 @@ export abstract class LogitsLossFn<M = Metrics> {
       first: 0,
       last: tokens,
       width,
-      entries: { ...columns, student },
+      entries: { ...columns, student, ...(helper && { helper }) },
       mask,
       numbers,
       gradients,

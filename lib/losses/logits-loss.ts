@@ -1,9 +1,10 @@
 // Makes the classes of the losses of logits from statements, as policy-loss.ts does for policy losses.
 import type { FunctionDeclaration, MetricSchema, MetricValues } from '../base/declaration.js';
 import { type AnyOption, backendOf, type CheckedOptions, readOptions } from '../base/options.js';
+import type { Steps } from '../base/steps.js';
 import type { ColumnName } from '../batch/columns.js';
 import {
-  type Expression,
+  Expression,
   nodeOf,
   type Operand,
   type ProgramSymbols,
@@ -11,7 +12,7 @@ import {
 } from '../program/expression.js';
 import { Graph } from '../program/graph.js';
 import { type LossExpressions, type LossProgram, nodesOf, programOf } from '../program/loss-program.js';
-import { type Entries, type EntrySymbols, entrySymbolsOf } from './entries.js';
+import { type Entries, type EntrySymbols, entrySymbolsOf, MARKS } from './entries.js';
 import type { LogitsLossOptions } from './logits-call.js';
 import {
   LogitsLossFn,
@@ -21,6 +22,12 @@ import {
 } from './logits-loss-fn.js';
 import { FORM_INPUTS, type HasInput } from './logits-parts.js';
 import { classOf, type FunctionClass, located } from './statement.js';
+
+/** What the weights of tokens are built from. */
+export interface WeightSymbols extends ProgramSymbols {
+  /** The number that the mask of the loss gives to the token. */
+  readonly mark: Expression;
+}
 
 /** What is said about a loss, with its formula. */
 interface LogitsLossStatement<N extends string, O, M extends MetricSchema>
@@ -33,12 +40,19 @@ interface LogitsLossStatement<N extends string, O, M extends MetricSchema>
   /** The columns with one value per token that the formula reads, and those that it reads if the batch has them. */
   readonly columns?: readonly ColumnName[];
   readonly optional?: readonly ColumnName[];
-  /** Changes a copy of the mask before anything else is computed. */
-  readonly mask?: (mask: Uint8Array, options: CheckedOptions<O>, inputs: MaskInputs) => void;
+  /**
+   * Changes a copy of the mask before anything else is computed. May return a number for each token, which the weights can
+   * read as `mark`.
+   */
+  readonly mask?: (
+    mask: Uint8Array,
+    options: CheckedOptions<O>,
+    inputs: MaskInputs,
+  ) => Steps<Float32Array | undefined>;
   /** Returns the entries from which the loss of a token is computed. By default, they are its logits alone. */
   readonly entries?: (options: CheckedOptions<O>, has: HasInput) => Entries;
   /** Returns the weights of a token in the batch, one or two, as values that do not depend on logits. */
-  readonly weights: (symbols: ProgramSymbols, options: CheckedOptions<O>) => readonly Expression[];
+  readonly weights: (symbols: WeightSymbols, options: CheckedOptions<O>) => readonly Expression[];
   /** Returns the loss of a token, including its weight in the batch, and the metrics. */
   readonly formula: (
     symbols: EntrySymbols,
@@ -103,12 +117,16 @@ export function logitsLoss<
 // Returns the programs whose derivatives by the log-probabilities are the weights.
 function weightPrograms(
   name: string,
-  weights: (symbols: ProgramSymbols) => readonly Operand[],
+  weights: (symbols: WeightSymbols) => readonly Operand[],
 ): LossProgram[] {
-  const count = weights(programSymbolsOf(new Graph())).length;
+  const symbolsOf = (graph: Graph): WeightSymbols => {
+    const symbols = programSymbolsOf(graph);
+    return { ...symbols, mark: new Expression(graph, graph.column(MARKS)) };
+  };
+  const count = weights(symbolsOf(new Graph())).length;
   return Array.from({ length: count }, (_, i) => {
     const graph = new Graph();
-    const symbols = programSymbolsOf(graph);
+    const symbols = symbolsOf(graph);
     const weight = weights(symbols)[i]!;
     nodeOf(graph, `${name}: weight`, weight);
     return programOf(nodesOf(name, graph, { loss: symbols.lp.mul(weight), metrics: {} }));
