@@ -11,11 +11,14 @@ import {
   ValueLossFn,
 } from './column-loss-fn.js';
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
+import * as distillation from './distillation.js';
+import * as distillationTRL from './distillation-trl.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
 import { ENTROPY_LOSS_FN as ENTROPY_LOSSES } from './entropy.js';
 import * as kl from './kl.js';
 import { KL_FN as KL_FUNCTIONS, type KLFn } from './kl-fn.js';
+import { LOGITS_LOSS_FN as LOGITS_LOSSES, LogitsLossFn } from './logits-loss-fn.js';
 import * as clipping from './papers-clipping.js';
 import * as context from './papers-context.js';
 import * as offPolicy from './papers-off-policy.js';
@@ -48,6 +51,7 @@ register(
 );
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
+register(LOGITS_LOSSES, distillationTRL, distillation);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
@@ -71,8 +75,14 @@ export interface PolicyLosses
 export interface ValueLosses extends ByName<typeof values> {}
 /** The losses of reward models by name. */
 export interface RewardLosses extends ByName<typeof rewards> {}
+/** The losses of logits by name. */
+export interface LogitsLosses extends ByName<typeof distillationTRL & typeof distillation> {}
 /** All losses by name. Where losses of several kinds have the same alias, that of the first kind counts. */
-export interface Losses extends PolicyLosses, ValueLosses, RewardLosses {}
+export interface Losses
+  extends PolicyLosses,
+    ValueLosses,
+    RewardLosses,
+    Omit<LogitsLosses, keyof PolicyLosses> {}
 /** The corrections by name. */
 export interface Corrections extends ByName<typeof corrections> {}
 /** The KL functions by name. */
@@ -90,18 +100,26 @@ export const POLICY_LOSS_FN = POLICY_LOSSES as NamedRegistry<PolicyLossFn<AnyMet
 export const VALUE_LOSS_FN = VALUE_LOSSES as NamedRegistry<ValueLossFn<AnyMetrics>, ValueLosses>;
 /** The registry of the losses of reward models. */
 export const REWARD_LOSS_FN = REWARD_LOSSES as NamedRegistry<RewardLossFn<AnyMetrics>, RewardLosses>;
+/** The registry of the losses that are computed from logits. */
+export const LOGITS_LOSS_FN = LOGITS_LOSSES as NamedRegistry<LogitsLossFn<AnyMetrics>, LogitsLosses>;
 /** A loss of any kind. */
-export type AnyLossFn = PolicyLossFn<AnyMetrics> | ValueLossFn<AnyMetrics> | RewardLossFn<AnyMetrics>;
-/** The registry of all losses: policy losses, value losses and losses of reward models. It has what theirs have. */
+export type AnyLossFn =
+  | PolicyLossFn<AnyMetrics>
+  | ValueLossFn<AnyMetrics>
+  | RewardLossFn<AnyMetrics>
+  | LogitsLossFn<AnyMetrics>;
+/** The registry of all losses: policy losses, value losses, losses of reward models and losses of logits. It has what theirs have. */
 export const LOSS_FN = new CombinedRegistry<AnyLossFn>(
   'loss',
-  [POLICY_LOSSES, VALUE_LOSSES, REWARD_LOSSES],
+  [POLICY_LOSSES, VALUE_LOSSES, REWARD_LOSSES, LOGITS_LOSSES],
   (cls) =>
     cls.prototype instanceof ValueLossFn
       ? (VALUE_LOSSES as Registry<AnyLossFn>)
       : cls.prototype instanceof RewardLossFn
         ? (REWARD_LOSSES as Registry<AnyLossFn>)
-        : POLICY_LOSSES,
+        : cls.prototype instanceof LogitsLossFn
+          ? (LOGITS_LOSSES as Registry<AnyLossFn>)
+          : POLICY_LOSSES,
 ) as NamedRegistry<AnyLossFn, Losses>;
 /** The registry of the corrections. */
 export const CORRECTION_FN = CORRECTIONS as NamedRegistry<CorrectionFn<AnyMetrics>, Corrections>;
@@ -136,6 +154,8 @@ export {
   type CorrectionFnOptions,
   type CorrectionResult,
 } from './correction-fn.js';
+export * from './distillation.js';
+export * from './distillation-trl.js';
 export {
   DefaultEntropyLossFn,
   DummyEntropyLossFn,
@@ -157,6 +177,14 @@ export {
   type KlLossSyncOptions,
   type KlPenaltyResult,
 } from './kl-fn.js';
+export type {
+  LogitsLossBatch,
+  LogitsLossComputeOptions,
+  LogitsLossComputeSyncOptions,
+  LogitsLossOptions,
+  LogitsLossResult,
+} from './logits-call.js';
+export { LogitsLossFn } from './logits-loss-fn.js';
 export type { CorrectionOption, LossCorrectionOptions, MaskOptions } from './loss-correction.js';
 export * from './papers-clipping.js';
 export * from './papers-context.js';

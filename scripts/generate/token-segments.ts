@@ -114,6 +114,7 @@ function segmentsWith(name: string, args: Record<string, unknown>): Instructions
 /** Returns the forms of a loss for the usual batches, or nothing if native code computes the loss. */
 export function programsOf(name: string, args: Record<string, unknown>): NativeProgramLossSpec[] {
   const loss = LOSS_FN.create(name, args);
+  if (!('spec' in loss || 'withTerms' in loss)) return [];
   const made = 'withTerms' in loss ? loss.withTerms({}) : loss.spec;
   const specs = 'spec' in made ? usualForms(made).map((form) => made.spec(form)) : [made];
   return specs.flatMap(({ policyLoss }) => (policyLoss && 'program' in policyLoss ? [policyLoss] : []));
