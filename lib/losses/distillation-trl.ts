@@ -109,7 +109,7 @@ export class TRLMiniLLMLossFn extends logitsLoss({
   options: { kdTemperature: number({ ...TEMPERATURE, default: 1 }) },
   metrics: {},
   numerics: NUMERICS,
-  mask: function* (mask) {
+  mask: (mask) => {
     mask.fill(1);
     return undefined;
   },

@@ -1,15 +1,12 @@
 // The distillation losses of Liger, OpenRLHF, SkyRL, ms-swift and ROLL, whose teachers give logits or probabilities.
 import { choice, integer, number } from '../base/option.js';
 import { find } from '../batch/batch.js';
-import { float32Of } from '../batch/convert.js';
-import { readMask } from '../batch/convert.js';
-import { readTokenMatrix } from '../logits/loss-inputs.js';
 import type { Expression } from '../program/expression.js';
 import {
   atTarget,
   expected,
+  finiteEntries,
   jsdTerm,
-  klTerm,
   listSum,
   logSoftmax,
   logSumOfList,
@@ -223,7 +220,9 @@ export class OpenRLHFKDLossFn extends logitsLoss({
 export class SkyRLDraftSoftCELossFn extends logitsLoss({
   name: 'skyrl/draft_soft_ce',
   summary: 'ℓ = −Σ q·ln p, the mean over the tokens',
-  details: ['With mtp_loss_topk, both are renormalized over the tokens with the largest logits of the teacher.'],
+  details: [
+    'With mtp_loss_topk, both are renormalized over the tokens with the largest logits of the teacher.',
+  ],
   source: ['SkyRL'],
   reads: ['teacher_logits', 'action_mask'],
   options: {
@@ -294,17 +293,10 @@ export class SwiftGKDLossFn extends logitsLoss({
     if (gkdLogitsTopk !== undefined) return { over: 'teacher', count: gkdLogitsTopk, target };
     return { over: 'vocabulary', teacher: 'logits', target, padding: 'teacher' };
   },
-  mask: function* (mask, _, { layout: { tokens }, batch, mapper }) {
-    const marks = new Float32Array(tokens).fill(1);
-    if (!find(batch, mapper.keys('teacher_topk_ids'))) return marks;
-    const list = readTokenMatrix(batch, mapper, 'teacher_topk_logprobs', tokens);
-    for (let i = 0; i < tokens; i++) {
-      if (mask[i] === 0) continue;
-      const logprobs = float32Of(list, i * list.width, (i + 1) * list.width);
-      marks[i] = logprobs.some((x) => Math.abs(x) < Infinity) ? 1 : 0;
-    }
-    return marks;
-  },
+  mask: (mask, _, inputs) =>
+    find(inputs.batch, inputs.mapper.keys('teacher_topk_ids'))
+      ? finiteEntries(mask, inputs).map((count) => (count > 0 ? 1 : 0))
+      : new Float32Array(mask.length).fill(1),
   weights: (symbols) => {
     const { constant, mark, batchSum, max } = symbols;
     return [mark.div(max(batchSum(mark), 1)), perItem(symbols, undefined)].map((x) => constant(1).mul(x));
@@ -329,5 +321,3 @@ function renormalized(symbols: EntrySymbols, x: Expression, temperature: number)
   const divided = x.mul(1 / temperature);
   return divided.sub(logSumOfList(symbols, divided));
 }
-void klTerm;
-void readMask;

@@ -22,8 +22,13 @@ export interface Entries {
   readonly teacher?: 'logits' | 'probs' | 'list' | undefined;
   /** Whether `reference` is read: the logit of the reference policy. Only over the vocabulary. */
   readonly reference?: boolean | undefined;
-  /** Whether the target is read. In a list, it has a place of its own, after those of the list. */
-  readonly target?: boolean | undefined;
+  /**
+   * Whether the target is read. In a list, it has a place of its own, after those of the list, or 'listed' if it is only
+   * sought among these.
+   */
+  readonly target?: boolean | 'listed' | undefined;
+  /** Whether the target leaves the other places of the list. */
+  readonly isDistinct?: boolean | undefined;
   /** What the logits of the student are divided by before the log-probabilities of a list; 1 by default. */
   readonly temperature?: number | undefined;
   /** What those of the teacher are divided by. */
@@ -54,6 +59,11 @@ export function isList({ over }: Entries): boolean {
   return over !== 'vocabulary';
 }
 
+/** Returns whether the target has a place of its own in a list. */
+export function hasOwnPlace({ target }: Entries): boolean {
+  return target === true;
+}
+
 /** Stands for the teacher's log-probability of a token that is not in its list, and for a logit that it lacks. */
 export const ABSENT = Infinity;
 
@@ -76,6 +86,7 @@ export const TOKEN_NUMBERS = {
   target: 'probability',
   entropy: 'log_z',
   tokens: 'sample_mask',
+  sequences: 'margin',
 } as const satisfies Record<string, RowColumnName>;
 
 /**
@@ -98,6 +109,10 @@ export interface EntrySymbols extends ProgramSymbols {
   /** The weights of the token in the batch, which the statement of the loss gives. */
   readonly weights: readonly [Expression, Expression];
   readonly entropy: Expression;
+  /** The number of unmasked tokens of the whole batch. */
+  readonly count: Expression;
+  /** The number of rows of the whole batch. */
+  readonly sequences: Expression;
   /** Returns a weight times x; 0 where the weight is 0. */
   readonly weighted: (weight: Expression, x: Expression) => Expression;
   /** Returns the metric that is the sum over the tokens. */
@@ -116,7 +131,7 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     new Expression(graph, graph.rowColumn(TOKEN_NUMBERS[name]));
   const isTarget = new Expression(graph, graph.apply('is_at', number('target').node));
   const teacher = column('teacher');
-  const ofList = entries.target ? isTarget.not() : constant(1);
+  const ofList = hasOwnPlace(entries) ? isTarget.not() : constant(1);
   const total = (x: Expression): MetricExpression => ({ row: x.mul(rows) });
   return {
     ...symbols,
@@ -129,6 +144,8 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     isListed: isList(entries) ? ofList : teacher.lt(LARGE),
     weights: [number('weight'), number('otherWeight')],
     entropy: number('entropy'),
+    count: number('tokens'),
+    sequences: number('sequences'),
     weighted: (weight, x) => select(weight.ne(0), weight.mul(x), 0),
     total,
     mean: (x) => total(x.div(number('tokens'))),

@@ -25,7 +25,7 @@ import {
   readTokenMatrix,
 } from '../logits/loss-inputs.js';
 import { blockOf, blockOfLists, commonWidth, type TokenBlock } from '../logits/vocabulary.js';
-import { ABSENT, type ENTRY_COLUMNS, type Entries } from './entries.js';
+import { ABSENT, type ENTRY_COLUMNS, type Entries, hasOwnPlace } from './entries.js';
 
 /** The logits of a call, and what else its entries are read from. */
 export interface EntryCall extends TokenLogits {
@@ -54,7 +54,7 @@ export function* readLists(entries: Entries, call: EntryCall): Steps<ListedEntri
   const helper = entries.top
     ? yield* amongOthers(
         lists,
-        yield* topTokens(call, lists.length - (entries.target ? 1 : 0)),
+        yield* topTokens(call, lists.length - (hasOwnPlace(entries) ? 1 : 0)),
         call.vocabulary,
       )
     : undefined;
@@ -74,7 +74,12 @@ function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; t
     for (let i = 0; i < ids.length; i++) if (ids[i]! >= entries.vocabulary) ids[i] = -1;
   yield* checkIds(key, ids, width, { isCounted: kept, vocabulary, least: -1 });
   commonWidth({ ...teacher, width }, teacher, mapper.keys('teacher_topk_logprobs')[0]!, false);
-  const lists = withTargets({ ids, length: width }, entries.count ?? width, targetsOf(entries, call));
+  const lists = withTargets(
+    { ids, length: width, tokens },
+    entries.count ?? width,
+    targetsOf(entries, call),
+    entries.isDistinct === true,
+  );
   return { lists, teacher: spread(teacher, lists) };
 }
 
@@ -86,13 +91,23 @@ function* topLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; tea
   const teacher: TokenLogits = { ...call, matrix, vocabulary: entries.teacherWidth ?? own.width };
   const found = over === 'student' ? yield* topTokens(call, count) : yield* topTokens(teacher, count);
   const both = over === 'both' ? yield* joined(found, yield* topTokens(call, count), vocabulary) : found;
-  const lists = withTargets(both, both.length, targetsOf(entries, call));
+  const lists = withTargets(both, both.length, targetsOf(entries, call), entries.isDistinct === true);
   const { logprob } = yield* listedLogprobs(teacher, lists, entries.teacherTemperature ?? 1, false);
   return { lists, teacher: { data: logprob, dtype: DTYPE_CODES.float32, width: lists.length } };
 }
 
-function targetsOf({ target }: Entries, { targets }: EntryCall): Int32Array | undefined {
-  return target ? targets : undefined;
+function targetsOf(entries: Entries, { targets }: EntryCall): Int32Array | undefined {
+  return hasOwnPlace(entries) ? targets : undefined;
+}
+
+/** Returns the place of the target of each token in its list; −1 if it has none. */
+export function placesOfTargets(entries: Entries, lists: Lists, targets: Int32Array): Float64Array {
+  const { ids, length, tokens } = lists;
+  return Float64Array.from({ length: tokens }, (_, token) =>
+    hasOwnPlace(entries)
+      ? length - 1
+      : ids.subarray(token * length, (token + 1) * length).indexOf(targets[token]!),
+  );
 }
 
 /** Reads the entries of blocks of tokens. */
@@ -128,12 +143,24 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
     width,
     read(block) {
       const by = ABSENT;
-      const own = blockOf(student, block, width, padding === 'teacher' && teacher ? { from: teacher } : { by });
+      const own = blockOf(
+        student,
+        block,
+        width,
+        padding === 'teacher' && teacher ? { from: teacher } : { by },
+      );
       const columns: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>> = { student: own };
       if (list && teacher) columns.teacher = blockOfLists(list.ids, teacher, block, vocabulary, ABSENT);
       else if (teacher) columns.teacher = blockOf(teacher, block, width, { by });
       if (reference) columns.reference = blockOf(reference, block, width, { by });
-      if (helper) columns.helper = helperOf(helper, columns as HelperColumns, width, kept.subarray(block.first, block.last));
+      if (helper)
+        columns.helper = helperOf(
+          helper,
+          columns as HelperColumns,
+          width,
+          width,
+          kept.subarray(block.first, block.last),
+        );
       return columns;
     },
   };
@@ -141,17 +168,21 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
 
 type HelperColumns = Readonly<Record<'student' | 'teacher', NativeColumn>>;
 
-/** Returns what an entry's helper computes for some tokens, of which those count whose number is not 0. */
+/**
+ * Returns what a helper computes for the entries of some tokens, of which those count whose number is not 0.
+ * @param count how many entries of each token it reads.
+ */
 export function helperOf(
   helper: NonNullable<Entries['helper']>,
   { student, teacher }: HelperColumns,
   width: number,
+  count: number,
   kept: Uint32Array,
 ): NativeColumn {
   const data = allocate('a column of entries', () => new Float32Array(kept.length * width));
   for (let i = 0; i < kept.length; i++) {
     if (kept[i] === 0) continue;
-    const [begin, end] = [i * width, (i + 1) * width];
+    const [begin, end] = [i * width, i * width + count];
     const numbers = (column: NativeColumn) => Float64Array.from(float32Of(column, begin, end));
     helper(numbers(student), numbers(teacher), data.subarray(begin, end));
   }

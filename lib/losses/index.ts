@@ -12,6 +12,7 @@ import {
 } from './column-loss-fn.js';
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
 import * as distillation from './distillation.js';
+import * as distillationLists from './distillation-lists.js';
 import * as distillationTRL from './distillation-trl.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
@@ -38,7 +39,7 @@ import * as recipes from './verl-recipes.js';
 register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context);
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
-register(LOGITS_LOSSES, distillationTRL, distillation);
+register(LOGITS_LOSSES, distillationTRL, distillation, distillationLists);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
@@ -62,7 +63,8 @@ export interface ValueLosses extends ByName<typeof values> {}
 /** The losses of reward models by name. */
 export interface RewardLosses extends ByName<typeof rewards> {}
 /** The losses of logits by name. */
-export interface LogitsLosses extends ByName<typeof distillationTRL & typeof distillation> {}
+export interface LogitsLosses
+  extends ByName<typeof distillationTRL & typeof distillation & typeof distillationLists> {}
 /** All losses by name. Where losses of several kinds have the same alias, that of the first kind counts. */
 export interface Losses
   extends PolicyLosses,
@@ -141,6 +143,7 @@ export {
   type CorrectionResult,
 } from './correction-fn.js';
 export * from './distillation.js';
+export * from './distillation-lists.js';
 export * from './distillation-trl.js';
 export {
   DefaultEntropyLossFn,

@@ -7,7 +7,7 @@ import { Registry } from '../base/registry.js';
 import { inSlices, type Steps, takeLater, takeNow } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import { COLUMNS, type InputName, ROW_DATA } from '../batch/columns.js';
-import { DTYPE_CODES, float32Of, type NativeColumn, PER_ROW } from '../batch/convert.js';
+import { DTYPE_CODES, float32Of, type NativeColumn, PER_ROW, readMask } from '../batch/convert.js';
 import { type Counts, type Normalizer, toNativeCounts } from '../batch/counts.js';
 import { emptyBatch } from '../batch/empty-batch.js';
 import { copyIntegers } from '../batch/integers.js';
@@ -27,13 +27,14 @@ import {
   checkIds,
   findLogitsInput,
   LOGITS_INPUT_NAMES,
+  type LogitsInput,
   needed,
   readTokenMatrix,
 } from '../logits/loss-inputs.js';
 import { maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
-import { ENTRY_COLUMNS, type Entries, isList, MARKS, TOKEN_NUMBERS } from './entries.js';
-import { type EntryCall, helperOf, readBlocks, readLists } from './entry-inputs.js';
+import { ENTRY_COLUMNS, type Entries, hasOwnPlace, isList, MARKS, TOKEN_NUMBERS } from './entries.js';
+import { type EntryCall, helperOf, placesOfTargets, readBlocks, readLists } from './entry-inputs.js';
 import type {
   LogitsLossBatch,
   LogitsLossComputeOptions,
@@ -62,7 +63,7 @@ export interface LogitsLossParts {
   /** The inputs that the loss reads. */
   readonly reads: readonly string[];
   /** Changes which tokens count, and may return a number for each. */
-  readonly mask: ((mask: Uint8Array, inputs: MaskInputs) => Steps<Float32Array | undefined>) | undefined;
+  readonly mask: ((mask: Uint8Array, inputs: MaskInputs) => Float32Array | undefined) | undefined;
 }
 
 /** What the tokens that count may depend on. */
@@ -70,6 +71,8 @@ export interface MaskInputs {
   readonly layout: Layout;
   readonly batch: Batch;
   readonly mapper: KeyMapper;
+  /** Returns a mask of the batch, one byte per token or row; undefined if the batch lacks it. */
+  readonly flags: (name: LogitsInput, per: 'token' | 'row') => Uint8Array | undefined;
 }
 
 // A batch whose inputs for tokens and rows were read.
@@ -239,7 +242,11 @@ export abstract class LogitsLossFn<M = Metrics> {
       : undefined;
     if (mask) {
       const changed = allocate(`a mask of ${tokens} tokens`, () => Uint8Array.from(input.native.mask!));
-      const marks = yield* mask(changed, { layout, batch, mapper });
+      const flags: MaskInputs['flags'] = (name, per) => {
+        const given = findLogitsInput(batch, mapper, name);
+        return given && takeNow(readMask(given.key, given.value, layout, per));
+      };
+      const marks = mask(changed, { layout, batch, mapper, flags });
       input.native.mask = changed;
       if (marks) input.native.data[COLUMNS.indexOf(MARKS)] = marks;
     }
@@ -253,6 +260,7 @@ export abstract class LogitsLossFn<M = Metrics> {
     set('weight', weights[0]);
     set('otherWeight', weights[1]);
     set('tokens', filled(normalizer?.tokens ?? count));
+    set('sequences', filled(normalizer?.rows ?? layout.rows));
     set('target', targets && Float64Array.from(targets));
     set('entropy', filled(0));
     return {
@@ -354,11 +362,12 @@ export abstract class LogitsLossFn<M = Metrics> {
       numbers[ROW_DATA.indexOf(TOKEN_NUMBERS[name])] = of;
     };
     if (listed.entropy) set('entropy', Float64Array.from(listed.entropy));
-    if (entries.target) set('target', new Float64Array(tokens).fill(width - 1));
+    if (entries.target) set('target', placesOfTargets(entries, lists, call.targets!));
     const student = { data: listed.logprob, dtype: DTYPE_CODES.float32 };
     const { helper: compute } = entries;
     const known = { student, teacher: columns.teacher! };
-    const helper = compute && helperOf(compute, known, width, call.kept);
+    const helper =
+      compute && helperOf(compute, known, width, hasOwnPlace(entries) ? width - 1 : width, call.kept);
     const gradients = out && {
       grad: new Float32Array(lists.ids.length),
       ...(listed.entropy && { gradLogZ: new Float32Array(tokens) }),

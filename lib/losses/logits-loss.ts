@@ -1,7 +1,6 @@
 // Makes the classes of the losses of logits from statements, as policy-loss.ts does for policy losses.
 import type { FunctionDeclaration, MetricSchema, MetricValues } from '../base/declaration.js';
 import { type AnyOption, backendOf, type CheckedOptions, readOptions } from '../base/options.js';
-import type { Steps } from '../base/steps.js';
 import type { ColumnName } from '../batch/columns.js';
 import {
   Expression,
@@ -48,7 +47,7 @@ interface LogitsLossStatement<N extends string, O, M extends MetricSchema>
     mask: Uint8Array,
     options: CheckedOptions<O>,
     inputs: MaskInputs,
-  ) => Steps<Float32Array | undefined>;
+  ) => Float32Array | undefined;
   /** Returns the entries from which the loss of a token is computed. By default, they are its logits alone. */
   readonly entries?: (options: CheckedOptions<O>, has: HasInput) => Entries;
   /** Returns the weights of a token in the batch, one or two, as values that do not depend on logits. */
