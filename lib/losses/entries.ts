@@ -10,9 +10,9 @@ import type { MetricExpression } from '../program/loss-program.js';
 export interface Entries {
   /**
    * All tokens of the vocabulary, or a list: the list that the batch has (teacher_topk_ids), the `count` tokens with the
-   * largest logits of the teacher or of the student, or those of both.
+   * largest logits of the teacher or of the student, those of both, or none but the target.
    */
-  readonly over: 'vocabulary' | 'given' | 'teacher' | 'student' | 'both';
+  readonly over: 'vocabulary' | 'given' | 'teacher' | 'student' | 'both' | 'none';
   /** The number of tokens of a list. Of a list that the batch has, all tokens by default. */
   readonly count?: number | undefined;
   /**
@@ -83,6 +83,7 @@ export const MARKS = 'clip_cov_keys' satisfies ColumnName;
 export const TOKEN_NUMBERS = {
   weight: 'rewards',
   otherWeight: 'v_star',
+  thirdWeight: 'loss_mask_sum',
   target: 'probability',
   entropy: 'log_z',
   tokens: 'sample_mask',
@@ -107,7 +108,7 @@ export interface EntrySymbols extends ProgramSymbols {
   /** 1 for the entries of the list. In a list, those are all entries but the place of the target. */
   readonly isListed: Expression;
   /** The weights of the token in the batch, which the statement of the loss gives. */
-  readonly weights: readonly [Expression, Expression];
+  readonly weights: readonly [Expression, Expression, Expression];
   readonly entropy: Expression;
   /** The number of unmasked tokens of the whole batch. */
   readonly count: Expression;
@@ -142,7 +143,7 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     isTop: column('helper'),
     isTarget,
     isListed: isList(entries) ? ofList : teacher.lt(LARGE),
-    weights: [number('weight'), number('otherWeight')],
+    weights: [number('weight'), number('otherWeight'), number('thirdWeight')],
     entropy: number('entropy'),
     count: number('tokens'),
     sequences: number('sequences'),

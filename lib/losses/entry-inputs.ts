@@ -43,13 +43,12 @@ export interface ListedEntries {
   readonly lists: Lists;
   /** One byte per place, 0 where there is no token. */
   readonly mask: Uint8Array;
-  readonly columns: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>>;
+  readonly columns: { readonly teacher?: NativeColumn; readonly helper?: NativeColumn };
 }
 
 /** Reads the lists of a batch, or finds the tokens with the largest logits. */
 export function* readLists(entries: Entries, call: EntryCall): Steps<ListedEntries> {
-  const { lists, teacher } =
-    entries.over === 'given' ? yield* givenLists(entries, call) : yield* topLists(entries, call);
+  const { lists, teacher } = yield* foundLists(entries, call);
   const mask = Uint8Array.from(lists.ids, (id) => (id >= 0 ? 1 : 0));
   const helper = entries.top
     ? yield* amongOthers(
@@ -61,8 +60,18 @@ export function* readLists(entries: Entries, call: EntryCall): Steps<ListedEntri
   return {
     lists,
     mask,
-    columns: { teacher, ...(helper && { helper: { data: helper, dtype: DTYPE_CODES.float32 } }) },
+    columns: {
+      ...(teacher && { teacher }),
+      ...(helper && { helper: { data: helper, dtype: DTYPE_CODES.float32 } }),
+    },
   };
+}
+
+function* foundLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher?: Matrix }> {
+  if (entries.over === 'given') return yield* givenLists(entries, call);
+  if (entries.over !== 'none') return yield* topLists(entries, call);
+  const none = { ids: new Int32Array(0), length: 0, tokens: call.tokens };
+  return { lists: withTargets(none, 0, call.targets, false) };
 }
 
 function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher: Matrix }> {

@@ -14,6 +14,7 @@ import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn
 import * as distillation from './distillation.js';
 import * as distillationLists from './distillation-lists.js';
 import * as distillationTRL from './distillation-trl.js';
+import * as distillationTRLLists from './distillation-trl-lists.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
 import { ENTROPY_LOSS_FN as ENTROPY_LOSSES } from './entropy.js';
@@ -39,7 +40,7 @@ import * as recipes from './verl-recipes.js';
 register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context);
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
-register(LOGITS_LOSSES, distillationTRL, distillation, distillationLists);
+register(LOGITS_LOSSES, distillationTRL, distillation, distillationLists, distillationTRLLists);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
@@ -64,7 +65,9 @@ export interface ValueLosses extends ByName<typeof values> {}
 export interface RewardLosses extends ByName<typeof rewards> {}
 /** The losses of logits by name. */
 export interface LogitsLosses
-  extends ByName<typeof distillationTRL & typeof distillation & typeof distillationLists> {}
+  extends ByName<
+    typeof distillationTRL & typeof distillation & typeof distillationLists & typeof distillationTRLLists
+  > {}
 /** All losses by name. Where losses of several kinds have the same alias, that of the first kind counts. */
 export interface Losses
   extends PolicyLosses,
@@ -145,6 +148,7 @@ export {
 export * from './distillation.js';
 export * from './distillation-lists.js';
 export * from './distillation-trl.js';
+export * from './distillation-trl-lists.js';
 export {
   DefaultEntropyLossFn,
   DummyEntropyLossFn,

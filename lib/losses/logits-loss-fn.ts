@@ -13,7 +13,7 @@ import { emptyBatch } from '../batch/empty-batch.js';
 import { copyIntegers } from '../batch/integers.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import type { Layout } from '../batch/layout.js';
-import { BatchReader, type HostInput, heldBatch } from '../batch/reader.js';
+import { BatchReader, type HostInput, heldBatch, missingInput } from '../batch/reader.js';
 import type { Metrics, Result } from '../call/calls.js';
 import { countBatch } from '../call/count-batch.js';
 import { Evaluator } from '../call/evaluator.js';
@@ -232,6 +232,9 @@ export abstract class LogitsLossFn<M = Metrics> {
     const vocabulary = student.width;
     const matrix = { ...readMatrix(value, tokens, vocabulary, undefined, index), data: student.data };
     const form = formOf((name) => hasInput(batch, mapper, name));
+    for (const name of this.#made.optional)
+      if (form.program.columns.includes(name as never) && !hasInput(batch, mapper, name))
+        throw missingInput(mapper, name);
     const targets = form.entries.target
       ? yield* copyIntegers(
           mapper.keys('targets')[0]!,
@@ -259,6 +262,7 @@ export abstract class LogitsLossFn<M = Metrics> {
     const filled = (x: number) => allocate(`${tokens} numbers`, () => new Float64Array(tokens).fill(x));
     set('weight', weights[0]);
     set('otherWeight', weights[1]);
+    set('thirdWeight', weights[2]);
     set('tokens', filled(normalizer?.tokens ?? count));
     set('sequences', filled(normalizer?.rows ?? layout.rows));
     set('target', targets && Float64Array.from(targets));

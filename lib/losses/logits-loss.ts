@@ -50,7 +50,7 @@ interface LogitsLossStatement<N extends string, O, M extends MetricSchema>
   ) => Float32Array | undefined;
   /** Returns the entries from which the loss of a token is computed. By default, they are its logits alone. */
   readonly entries?: (options: CheckedOptions<O>, has: HasInput) => Entries;
-  /** Returns the weights of a token in the batch, one or two, as values that do not depend on logits. */
+  /** Returns the weights of a token in the batch, at most three, as values that do not depend on logits. */
   readonly weights: (symbols: WeightSymbols, options: CheckedOptions<O>) => readonly Expression[];
   /** Returns the loss of a token, including its weight in the batch, and the metrics. */
   readonly formula: (
