@@ -21,11 +21,13 @@ import type { HasInput } from './logits-parts.js';
 import { limitedLog } from './statistics.js';
 import { IN_ONE_CALL, LOSS, NATS } from './units.js';
 
-const NUMERICS = {
+/** The numerics of these losses. */
+export const NUMERICS = {
   range: 'any logits; a logit of −Infinity has probability 0',
   outside: 'a divergence is infinite where only the other distribution is 0',
 };
-const BETA = {
+/** What the options of the divergence have in common. */
+export const BETA = {
   atLeast: 0,
   atMost: 1,
   typical: [0, 1],
@@ -192,7 +194,8 @@ export class TRLIWOPDJSDLossFn extends logitsLoss({
   },
 }) {}
 
-const SELF = {
+/** The options of self-distillation. */
+export const SELF = {
   distillationMode: choice(['topk_logits', 'full_logits', 'sampled_token'], {
     default: 'topk_logits',
     help: "whether the divergence is over the student's likeliest tokens, over all, or estimated at the sampled token",
@@ -225,11 +228,13 @@ type SelfOptions = {
   readonly useTeacherServer: boolean;
   readonly distillationAlpha: number;
 };
-const SELF_METRICS = {
+/** Its metrics. */
+export const SELF_METRICS = {
   'self_distillation/distillation_loss': LOSS,
   'self_distillation/server_logprob_abs_diff': { ...NATS, when: 'with use_teacher_server' },
 };
-const SELF_READS = ['teacher_logits', ...LIST, 'targets', 'teacher_logprob', 'old_logprob'] as const;
+/** The inputs that it reads. */
+export const SELF_READS = ['teacher_logits', ...LIST, 'targets', 'teacher_logprob', 'old_logprob'] as const;
 const ALPHA = { ...BETA, help: BETA.help.replace('β', 'α') } as const;
 const SELF_SUMMARY = 'ℓ = α·KL(q‖M) + (1−α)·KL(p‖M), M = (1−α)·p + α·q, the mean over rows of means';
 
@@ -273,7 +278,8 @@ function perRowToken({ constant, rows, n, max }: Parameters<typeof perItem>[0]):
   return constant(1).div(rows.mul(max(n, 1)));
 }
 
-function selfEntries({
+/** Returns the entries from which self-distillation is computed. */
+export function selfEntries({
   distillationMode,
   distillationTopk,
   temperature,
@@ -293,8 +299,8 @@ function selfEntries({
   };
 }
 
-// Returns the loss of a token without its weight, and the metrics, of which the second weight is the mean over the tokens.
-function selfDistillation(symbols: EntrySymbols, options: SelfOptions, has: HasInput) {
+/** Returns the loss of a token without its weight, and the metrics, whose mean over the tokens the second weight gives. */
+export function selfDistillation(symbols: EntrySymbols, options: SelfOptions, has: HasInput) {
   const { distillationMode, distillationAlpha, distillationAddTail, distillationIsClip, temperature } =
     options;
   const { student, teacher, teacherLogprob, oldLogprob, weights, weighted, total, mean } = symbols;

@@ -13,6 +13,7 @@ import {
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
 import * as distillation from './distillation.js';
 import * as distillationLists from './distillation-lists.js';
+import * as distillationSDPO from './distillation-sdpo.js';
 import * as distillationTRL from './distillation-trl.js';
 import * as distillationTRLLists from './distillation-trl-lists.js';
 import type { EntropyLossFn } from './entropy.js';
@@ -40,7 +41,14 @@ import * as recipes from './verl-recipes.js';
 register(POLICY_LOSSES, trinity, rows, verl, recipes, trl, trainers, offPolicy, clipping, context);
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
-register(LOGITS_LOSSES, distillationTRL, distillation, distillationLists, distillationTRLLists);
+register(
+  LOGITS_LOSSES,
+  distillationTRL,
+  distillation,
+  distillationLists,
+  distillationTRLLists,
+  distillationSDPO,
+);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
@@ -147,8 +155,14 @@ export {
 } from './correction-fn.js';
 export * from './distillation.js';
 export * from './distillation-lists.js';
+export { TRLSDPOLossFn } from './distillation-sdpo.js';
 export * from './distillation-trl.js';
-export * from './distillation-trl-lists.js';
+export {
+  TRLAsyncDistillationLossFn,
+  TRLIWOPDJSDLossFn,
+  TRLSDFTLossFn,
+  TRLServerDistillLossFn,
+} from './distillation-trl-lists.js';
 export {
   DefaultEntropyLossFn,
   DummyEntropyLossFn,

@@ -14,6 +14,7 @@ import { copyIntegers } from '../batch/integers.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import type { Layout } from '../batch/layout.js';
 import { BatchReader, type HostInput, heldBatch, missingInput } from '../batch/reader.js';
+import { nextInGroups } from '../batch/row-data.js';
 import type { Metrics, Result } from '../call/calls.js';
 import { countBatch } from '../call/count-batch.js';
 import { Evaluator } from '../call/evaluator.js';
@@ -267,6 +268,8 @@ export abstract class LogitsLossFn<M = Metrics> {
     set('sequences', filled(normalizer?.rows ?? layout.rows));
     set('target', targets && Float64Array.from(targets));
     set('entropy', filled(0));
+    if (form.program.rowColumns.includes('group_ids'))
+      numbers[ROW_DATA.indexOf('group_ids')] = yield* nextInGroups(rowOfTokens(layout));
     return {
       batch,
       mapper,
@@ -402,8 +405,11 @@ export abstract class LogitsLossFn<M = Metrics> {
   *#overVocabulary(call: ReadCall): Steps<Computed> {
     const { form, tokens, vocabulary, kept, out, matrix } = call;
     const { width, read } = yield* readBlocks(form.entries, call);
+    // A loss over the tokens of a row cannot be divided.
+    const isWhole = call.evaluator.readsWholeBatch;
     const parts: Float64Array[] = [];
-    for (const { first, last } of tokenBlocks(tokens, width)) {
+    let whole: Computed | undefined;
+    for (const { first, last } of tokenBlocks(tokens, isWhole ? 0 : width)) {
       const to = out?.out.subarray(first * vocabulary, last * vocabulary);
       const isEmpty = !kept.subarray(first, last).includes(1);
       if (isEmpty && first > 0) {
@@ -422,13 +428,15 @@ export abstract class LogitsLossFn<M = Metrics> {
         mask: maskOfOnes(length),
         numbers: call.numbers,
         gradients: grad && { grad: gradientOf(grad, out!.outDtype) },
-        inParts: true,
+        inParts: !isWhole,
       });
-      parts.push(computed.part!);
+      whole = computed;
+      if (computed.part) parts.push(computed.part);
       if (!to || !grad || isDirect) continue;
       for (let i = 0; i < last - first; i++)
         to.set(grad.subarray(i * width, i * width + vocabulary), i * vocabulary);
     }
+    if (isWhole) return whole!;
     const merged = call.evaluator.merge<Metrics>(parts, normalizerOf(call, width));
     return { ...merged, ...(call.wantsPart && { part: joinParts(call, width, parts) }) };
   }
@@ -484,6 +492,16 @@ interface EntryBlock {
   numbers: readonly (Float64Array | undefined)[];
   gradients: { grad: ReturnType<typeof gradientOf>; gradLogZ?: Float32Array } | undefined;
   inParts: boolean;
+}
+
+// Returns the row of each token.
+function rowOfTokens({ tokens, rows, rowLength, offsets }: Layout): Int32Array {
+  const rowOf = allocate(`${tokens} numbers`, () => new Int32Array(tokens));
+  for (let row = 0; row < rows; row++) {
+    const begin = offsets?.[row] ?? row * rowLength;
+    rowOf.fill(row, begin, offsets?.[row + 1] ?? begin + rowLength);
+  }
+  return rowOf;
 }
 
 function specOf(program: LossProgram) {
