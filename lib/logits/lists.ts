@@ -32,16 +32,24 @@ export interface ListedLogprobs {
   readonly entropy: Float32Array | undefined;
 }
 
-/** Returns the lists of the tokens with the largest logits. They are found on the CPU. */
-export function* topTokens({ matrix, tokens, vocabulary, kept }: TokenLogits, count: number): Steps<Lists> {
+/**
+ * Returns the lists of the tokens with the largest logits. They are found on the CPU.
+ * @param likely lists that may have many of them, which saves time.
+ */
+export function* topTokens(
+  { matrix, tokens, vocabulary, kept }: TokenLogits,
+  count: number,
+  likely?: Lists,
+): Steps<Lists> {
   const length = Math.min(count, vocabulary);
   const ids = allocate('lists of tokens', () => new Int32Array(tokens * length));
   const targets = Int32Array.from(kept, (isKept) => (isKept ? 0 : IGNORED));
   const { data, dtype, rowStride } = matrix;
   if (typeof data === 'bigint') throw onDevice();
   const rows = tokens;
+  const listIds = likely?.ids;
   if (length > 0)
-    yield* takeCall(native.topLogits, { rows, vocabulary, rowStride, data, dtype, targets, ids });
+    yield* takeCall(native.topLogits, { rows, vocabulary, rowStride, data, dtype, targets, ids, listIds });
   return { ids, length, tokens };
 }
 

@@ -53,7 +53,7 @@ export function* readLists(entries: Entries, call: EntryCall): Steps<ListedEntri
   const helper = entries.top
     ? yield* amongOthers(
         lists,
-        yield* topTokens(call, lists.length - (hasOwnPlace(entries) ? 1 : 0)),
+        yield* topTokens(call, lists.length - (hasOwnPlace(entries) ? 1 : 0), lists),
         call.vocabulary,
       )
     : undefined;
