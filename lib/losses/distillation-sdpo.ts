@@ -1,16 +1,9 @@
 // TRL's SDPO: a policy loss, mixed with self-distillation.
 import { choice, number } from '../base/option.js';
 import type { Expression } from '../program/expression.js';
+import { BETA, NUMERICS } from './distillation-options.js';
 import { atTarget, logSoftmax } from './distillation-terms.js';
-import {
-  BETA,
-  NUMERICS,
-  SELF,
-  SELF_METRICS,
-  SELF_READS,
-  selfDistillation,
-  selfEntries,
-} from './distillation-trl-lists.js';
+import { SELF, SELF_METRICS, SELF_READS, selfDistillation, selfEntries } from './distillation-trl-lists.js';
 import { COMPLETION_LENGTH, trlWeight } from './divisors.js';
 import type { EntrySymbols } from './entries.js';
 import { logitsLoss } from './logits-loss.js';

@@ -1,6 +1,7 @@
 // The distillation losses of TRL over lists of tokens and over the sampled token.
 import { choice, flag, integer, number } from '../base/option.js';
 import type { Expression } from '../program/expression.js';
+import { BETA, JSD, LIST, NUMERICS, TEMPERATURE } from './distillation-options.js';
 import {
   atTarget,
   expected,
@@ -21,22 +22,7 @@ import type { HasInput } from './logits-parts.js';
 import { limitedLog } from './statistics.js';
 import { IN_ONE_CALL, LOSS, NATS } from './units.js';
 
-/** The numerics of these losses. */
-export const NUMERICS = {
-  range: 'any logits; a logit of −Infinity has probability 0',
-  outside: 'a divergence is infinite where only the other distribution is 0',
-};
-/** What the options of the divergence have in common. */
-export const BETA = {
-  atLeast: 0,
-  atMost: 1,
-  typical: [0, 1],
-  help: 'β: 0 is the forward KL divergence KL(q‖p) from the teacher q, and 1 the reverse one KL(p‖q)',
-} as const;
-const TEMPERATURE = { above: 0, typical: [0.5, 2], help: 'the logits are divided by this' } as const;
 const TAIL = 'whether all other tokens are one bucket; otherwise both are renormalized over the list';
-const JSD = 'β·KL(q‖M) + (1−β)·KL(p‖M), M = (1−β)·p + β·q';
-const LIST = ['teacher_topk_ids', 'teacher_topk_logprobs', 'action_mask'] as const;
 
 /** The loss of TRL's distillation from a teacher server. */
 export class TRLServerDistillLossFn extends logitsLoss({

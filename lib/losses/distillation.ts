@@ -2,6 +2,7 @@
 import { choice, integer, number } from '../base/option.js';
 import { find } from '../batch/batch.js';
 import type { Expression } from '../program/expression.js';
+import { BETA, JSD, NUMERICS, TEMPERATURE } from './distillation-options.js';
 import {
   atTarget,
   expected,
@@ -16,19 +17,7 @@ import { type EntrySymbols, orAbsent } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
 import { LOSS } from './units.js';
 
-const NUMERICS = {
-  range: 'any logits; a logit of −Infinity has probability 0',
-  outside: 'a divergence is infinite where only the other distribution is 0',
-};
-const BETA = {
-  atLeast: 0,
-  atMost: 1,
-  typical: [0, 1],
-  help: 'β: 0 is the forward KL divergence KL(q‖p) from the teacher q, and 1 the reverse one KL(p‖q)',
-} as const;
-const TEMPERATURE = { above: 0, typical: [0.5, 2], help: 'both logits are divided by this' } as const;
 const WEIGHT = { atLeast: 0, typical: [0, 2] } as const;
-const JSD = 'β·KL(q‖M) + (1−β)·KL(p‖M), M = (1−β)·p + β·q';
 const SOFT_AND_HARD = {
   weightHardLoss: number({ ...WEIGHT, default: 0.5, help: 'the factor of the cross-entropy' }),
   weightSoftLoss: number({ ...WEIGHT, default: 0.5, help: 'the factor of the distillation loss' }),

@@ -16,6 +16,7 @@ import * as distillationLists from './distillation-lists.js';
 import * as distillationSDPO from './distillation-sdpo.js';
 import * as distillationTRL from './distillation-trl.js';
 import * as distillationTRLLists from './distillation-trl-lists.js';
+import * as distillationVerl from './distillation-verl.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
 import { ENTROPY_LOSS_FN as ENTROPY_LOSSES } from './entropy.js';
@@ -43,6 +44,7 @@ register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
 register(
   LOGITS_LOSSES,
+  distillationVerl,
   distillationTRL,
   distillation,
   distillationLists,
@@ -74,7 +76,11 @@ export interface RewardLosses extends ByName<typeof rewards> {}
 /** The losses of logits by name. */
 export interface LogitsLosses
   extends ByName<
-    typeof distillationTRL & typeof distillation & typeof distillationLists & typeof distillationTRLLists
+    typeof distillationVerl &
+      typeof distillationTRL &
+      typeof distillation &
+      typeof distillationLists &
+      typeof distillationTRLLists
   > {}
 /** All losses by name. Where losses of several kinds have the same alias, that of the first kind counts. */
 export interface Losses
@@ -163,6 +169,7 @@ export {
   TRLSDFTLossFn,
   TRLServerDistillLossFn,
 } from './distillation-trl-lists.js';
+export * from './distillation-verl.js';
 export {
   DefaultEntropyLossFn,
   DummyEntropyLossFn,

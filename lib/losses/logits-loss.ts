@@ -13,12 +13,8 @@ import { Graph } from '../program/graph.js';
 import { type LossExpressions, type LossProgram, nodesOf, programOf } from '../program/loss-program.js';
 import { type Entries, type EntrySymbols, entrySymbolsOf, MARKS } from './entries.js';
 import type { LogitsLossOptions } from './logits-call.js';
-import {
-  LogitsLossFn,
-  type LogitsLossForm,
-  type LogitsLossParts,
-  type MaskInputs,
-} from './logits-loss-fn.js';
+import type { LogitsLossForm } from './logits-evaluation.js';
+import { LogitsLossFn, type LogitsLossParts, type MaskInputs } from './logits-loss-fn.js';
 import { FORM_INPUTS, type HasInput } from './logits-parts.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
