@@ -12,8 +12,8 @@ import {
   klTerm,
   listSum,
   logSoftmax,
-  logSumOfList,
   perItem,
+  renormalized,
 } from './distillation-terms.js';
 import type { Entries, EntrySymbols } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
@@ -59,8 +59,8 @@ export class NeMoDistillLossFn extends logitsLoss({
   },
   formula: (symbols, { klType, mixedKlWeight, zeroOutsideTopk }) => {
     const { student, teacher, weights, weighted, total, entropy, exp, constant } = symbols;
-    const t = teacher.sub(logSumOfList(symbols, teacher));
-    const s = zeroOutsideTopk ? student : student.sub(logSumOfList(symbols, student));
+    const t = renormalized(symbols, teacher);
+    const s = zeroOutsideTopk ? student : renormalized(symbols, student);
     const p = exp(s);
     const forward = listSum(symbols, klTerm(symbols, t, s));
     const inside = listSum(symbols, expected(symbols, p, s));
@@ -159,13 +159,8 @@ export class ROLLDistillLossFn extends logitsLoss({
     const { kdTemperature, teacherTemperature, logitsTopk, distillLossWeight: w } = options;
     const { student, teacher, weights, weighted, total } = symbols;
     const isList = logitsTopk > 0;
-    const ofList = (x: Expression, temperature: number) => {
-      const divided = x.mul(1 / temperature);
-      return divided.sub(logSumOfList(symbols, divided));
-    };
-    const normalized = isList
-      ? ofList
-      : (x: Expression, temperature: number) => logSoftmax(symbols, x, temperature);
+    const normalized = (x: Expression, temperature: number) =>
+      (isList ? renormalized : logSoftmax)(symbols, x, temperature);
     const s = normalized(student, kdTemperature);
     const t = normalized(teacher, kdTemperature * teacherTemperature);
     const distilled = weighted(weights[0], rollDivergence(symbols, s, t, options));
@@ -286,7 +281,7 @@ export class AxolotlKDLossFn extends logitsLoss({
     const { student, teacher, weights, weighted, sg } = symbols;
     const isDense = hasCrossEntropy(options) && kdTemperature !== 1;
     const own = isDense ? logSoftmax(symbols, student, kdTemperature) : student;
-    const s = kdNormalizeTopk && fused ? own.sub(logSumOfList(symbols, own)) : own;
+    const s = kdNormalizeTopk && fused ? renormalized(symbols, own) : own;
     const divergence = listSum(symbols, jsdTerm(symbols, fused ? kdBeta : 0, s, teacher));
     const surplus = fused ? kdTemperature ** 2 - 1 : 0;
     const scaled = surplus === 0 ? divergence : divergence.add(sg(divergence).mul(surplus));
@@ -343,7 +338,7 @@ export class TinkerSDFTLossFn extends logitsLoss({
   ],
   formula: (symbols, { reverse }) => {
     const { student, teacher, weights, weighted, total, count, exp, sg, rowsSum, max, constant } = symbols;
-    const t = teacher.sub(logSumOfList(symbols, teacher));
+    const t = renormalized(symbols, teacher);
     const entropyOf = (x: Expression) => listSum(symbols, expected(symbols, exp(x), x)).neg();
     const of = (x: Expression) => weighted(weights[0], x);
     const ofTeacher = of(entropyOf(t));
@@ -357,7 +352,7 @@ export class TinkerSDFTLossFn extends logitsLoss({
         },
       };
     }
-    const s = student.sub(logSumOfList(symbols, student));
+    const s = renormalized(symbols, student);
     const loss = of(listSum(symbols, expected(symbols, exp(s), sg(s.sub(t)))));
     const meanOf = (x: Expression) => ({ batch: rowsSum(x).div(max(rowsSum(weights[0]), 1)) });
     return {

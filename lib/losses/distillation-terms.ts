@@ -55,11 +55,17 @@ export function listSum({ rowSum, select, isListed }: EntrySymbols, x: Operand):
   return rowSum(select(isListed, x, 0));
 }
 
-/** Returns the logarithm of the sum of eˣ over the listed entries of a token. */
-export function logSumOfList(symbols: EntrySymbols, x: Expression): Expression {
+// Returns the logarithm of the sum of eˣ over the listed entries of a token.
+function logSumOfList(symbols: EntrySymbols, x: Expression): Expression {
   const { sg, rowMax, exp, log, select, isListed } = symbols;
   const largest = sg(rowMax(select(isListed.and(x.gt(-1e30)), x, -1e30)));
   return log(listSum(symbols, exp(x.sub(largest)))).add(largest);
+}
+
+/** Returns log-probabilities, divided by a temperature, that are renormalized over the list. */
+export function renormalized(symbols: EntrySymbols, x: Expression, temperature = 1): Expression {
+  const divided = x.mul(1 / temperature);
+  return divided.sub(logSumOfList(symbols, divided));
 }
 
 /** Returns the value of an expression at the entry of the target. */
@@ -129,7 +135,7 @@ export function listDivergence(
   hasTail: boolean,
 ): Expression {
   if (!hasTail) {
-    const of = (x: Expression) => x.sub(logSumOfList(symbols, x));
+    const of = (x: Expression) => renormalized(symbols, x);
     return listSum(symbols, jsdTerm(symbols, beta, of(s), of(t)));
   }
   const ofTail = jsdTerm(symbols, beta, logTail(symbols, s), logTail(symbols, t));

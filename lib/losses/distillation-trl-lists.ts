@@ -11,9 +11,9 @@ import {
   listDivergence,
   listSum,
   logSoftmax,
-  logSumOfList,
   logTail,
   perItem,
+  renormalized,
   supportedBy,
 } from './distillation-terms.js';
 import type { Entries, EntrySymbols } from './entries.js';
@@ -116,7 +116,7 @@ export class TRLAsyncDistillationLossFn extends logitsLoss({
     const divergence = ofSupport(listDivergence(supported, beta, student, teacher, addTailBucket));
     const entropyOf = (x: Expression) => {
       const term = (log: Expression) => expected(symbols, exp(log), log);
-      const normal = addTailBucket ? x : x.sub(logSumOfList(supported, x));
+      const normal = addTailBucket ? x : renormalized(supported, x);
       const inside = listSum(supported, term(normal));
       return ofSupport((addTailBucket ? inside.add(term(logTail(supported, x))) : inside).neg());
     };

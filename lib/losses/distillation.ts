@@ -1,4 +1,4 @@
-// The distillation losses of Liger, OpenRLHF, SkyRL, ms-swift and ROLL, whose teachers give logits or probabilities.
+// The distillation losses of Liger, OpenRLHF, SkyRL and ms-swift, whose teachers give logits or probabilities.
 import { choice, integer, number } from '../base/option.js';
 import { find } from '../batch/batch.js';
 import type { Expression } from '../program/expression.js';
@@ -10,8 +10,8 @@ import {
   jsdTerm,
   listSum,
   logSoftmax,
-  logSumOfList,
   perItem,
+  renormalized,
 } from './distillation-terms.js';
 import { type EntrySymbols, orAbsent } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
@@ -242,7 +242,7 @@ export class SkyRLDraftSoftCELossFn extends logitsLoss({
     const { student, teacher, rowSum, exp, weights, weighted } = symbols;
     const isList = mtpLossTopk !== undefined;
     const [s, t] = [student, teacher].map((x) =>
-      isList ? x.sub(logSumOfList(symbols, x)) : logSoftmax(symbols, x),
+      isList ? renormalized(symbols, x) : logSoftmax(symbols, x),
     ) as [Expression, Expression];
     const entropy = expected(symbols, exp(t), s);
     return { loss: weighted(weights[0], rowSum(entropy)).neg(), metrics: {} };
@@ -304,9 +304,3 @@ export class SwiftGKDLossFn extends logitsLoss({
     return { loss: divergence.add(hard), metrics: {} };
   },
 }) {}
-
-// Returns log-probabilities, divided by a temperature, that are renormalized over the list.
-function renormalized(symbols: EntrySymbols, x: Expression, temperature: number): Expression {
-  const divided = x.mul(1 / temperature);
-  return divided.sub(logSumOfList(symbols, divided));
-}
