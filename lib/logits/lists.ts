@@ -20,6 +20,8 @@ export interface Lists {
   /** The places of each list, one after another; −1 for none. */
   readonly ids: Int32Array;
   readonly length: number;
+  /** The number of lists. */
+  readonly tokens: number;
 }
 
 /** What is computed of lists. */
@@ -30,15 +32,25 @@ export interface ListedLogprobs {
   readonly entropy: Float32Array | undefined;
 }
 
-/** Returns the lists of the tokens with the largest logits. They are found on the CPU. */
-export function* topTokens({ matrix, tokens, vocabulary, kept }: TokenLogits, count: number): Steps<Lists> {
+/**
+ * Returns the lists of the tokens with the largest logits. They are found on the CPU.
+ * @param likely lists that may have many of them, which saves time.
+ */
+export function* topTokens(
+  { matrix, tokens, vocabulary, kept }: TokenLogits,
+  count: number,
+  likely?: Lists,
+): Steps<Lists> {
   const length = Math.min(count, vocabulary);
   const ids = allocate('lists of tokens', () => new Int32Array(tokens * length));
   const targets = Int32Array.from(kept, (isKept) => (isKept ? 0 : IGNORED));
   const { data, dtype, rowStride } = matrix;
   if (typeof data === 'bigint') throw onDevice();
-  yield* takeCall(native.topLogits, { rows: tokens, vocabulary, rowStride, data, dtype, targets, ids });
-  return { ids, length };
+  const rows = tokens;
+  const listIds = likely?.ids;
+  if (length > 0)
+    yield* takeCall(native.topLogits, { rows, vocabulary, rowStride, data, dtype, targets, ids, listIds });
+  return { ids, length, tokens };
 }
 
 function onDevice(): LossError {
@@ -54,8 +66,8 @@ function onDevice(): LossError {
  * @param others lists for the same tokens. A token that is in the first list becomes −1 in the other one.
  */
 export function* joined(lists: Lists, others: Lists, vocabulary: number): Steps<Lists> {
+  const { tokens } = lists;
   const length = lists.length + others.length;
-  const tokens = lists.ids.length / lists.length;
   const ids = allocate('lists of tokens', () => new Int32Array(tokens * length));
   const marks = new Marks(vocabulary);
   yield* inSlices(tokens, (begin, end) => {
@@ -66,27 +78,37 @@ export function* joined(lists: Lists, others: Lists, vocabulary: number): Steps<
       ids.set(further, token * length + lists.length);
     }
   });
-  return { ids, length };
+  return { ids, length, tokens };
 }
 
-/** Returns the first places of lists, and after them a place for the target of each token, if there are targets. */
-export function withTargets(lists: Lists, count: number, targets: Int32Array | undefined): Lists {
+/**
+ * Returns the first places of lists, and after them a place for the target of each token, if there are targets.
+ * @param isDistinct whether a target that is in the list too becomes −1 there.
+ */
+export function withTargets(
+  lists: Lists,
+  count: number,
+  targets: Int32Array | undefined,
+  isDistinct: boolean,
+): Lists {
+  const { tokens } = lists;
   const taken = Math.min(count, lists.length);
   const length = taken + (targets ? 1 : 0);
   if (length === lists.length && !targets) return lists;
-  const tokens = lists.length > 0 ? lists.ids.length / lists.length : 0;
   const ids = allocate('lists of tokens', () => new Int32Array(tokens * length));
   for (let token = 0; token < tokens; token++) {
-    ids.set(placesOf(lists, token).subarray(0, taken), token * length);
-    if (targets) ids[token * length + taken] = targets[token]!;
+    const target = targets?.[token];
+    const places = placesOf(lists, token).subarray(0, taken);
+    ids.set(isDistinct ? places.map((id) => (id === target ? -1 : id)) : places, token * length);
+    if (target !== undefined) ids[token * length + taken] = target;
   }
-  return { ids, length };
+  return { ids, length, tokens };
 }
 
 /** Returns 1 for each place of lists whose token is in other lists of the same tokens, and 0 for the others. */
 export function* amongOthers(lists: Lists, others: Lists, vocabulary: number): Steps<Float32Array> {
+  const { tokens } = lists;
   const found = allocate('lists of tokens', () => new Float32Array(lists.ids.length));
-  const tokens = lists.ids.length / lists.length;
   const marks = new Marks(vocabulary);
   yield* inSlices(tokens, (begin, end) => {
     for (let token = begin; token < end; token++) {
@@ -124,7 +146,7 @@ class Marks {
 export function spread(numbers: Matrix, lists: Lists): Matrix {
   const { data, dtype, width } = numbers;
   if (width === lists.length) return numbers;
-  const tokens = lists.ids.length / lists.length;
+  const { tokens } = lists;
   const wide = allocate('lists of numbers', () =>
     data instanceof Float32Array
       ? new Float32Array(tokens * lists.length)

@@ -52,18 +52,6 @@ export const LOGITS_INPUTS = {
     expected: 'a mask per row',
     help: '0 leaves a row out of the distillation. If it is absent, all rows count. Read by trl/sdpo',
   },
-  teacher_action_mask: {
-    expected: 'a mask per token',
-    help: "0 masks one of the teacher's tokens. Read by trl/gold_uld",
-  },
-  teacher_matched_ids: {
-    expected: 'token ids',
-    help: "the teacher's ids of the tokens that both vocabularies have. Read by trl/gold_uld",
-  },
-  student_matched_ids: {
-    expected: 'as many token ids as teacher_matched_ids has',
-    help: "the student's ids of these tokens. Read by trl/gold_uld",
-  },
 } as const satisfies Record<string, { readonly expected: string; readonly help: string }>;
 /** The name of one of these inputs. */
 export type LogitsInput = keyof typeof LOGITS_INPUTS;
@@ -92,12 +80,6 @@ export interface LogitsInputs {
   distillMask?: MaskColumn | undefined;
   /** 0 leaves a row out of the distillation. Read by trl/sdpo. */
   selfDistillationMask?: MaskColumn | undefined;
-  /** 0 masks one of the teacher's tokens. Read by trl/gold_uld. */
-  teacherActionMask?: MaskColumn | undefined;
-  /** The teacher's ids of the tokens that both vocabularies have. Read by trl/gold_uld. */
-  teacherMatchedIds?: TokenIds | undefined;
-  /** The student's ids of these tokens. Read by trl/gold_uld. */
-  studentMatchedIds?: TokenIds | undefined;
 }
 
 /** Several numbers for each token. */

@@ -1,8 +1,11 @@
 // What the distillation losses share: log-probabilities, divergences, lists with a bucket for all other tokens, and
 // divisors.
 import { integer } from '../base/option.js';
+import { float32Of } from '../batch/convert.js';
+import { readTokenMatrix } from '../logits/loss-inputs.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import type { EntrySymbols } from './entries.js';
+import type { MaskInputs } from './logits-loss-fn.js';
 
 /** Returns the log-probability of each entry from its logit. */
 export function logSoftmax(symbols: ProgramSymbols, logit: Expression, temperature = 1): Expression {
@@ -52,16 +55,32 @@ export function listSum({ rowSum, select, isListed }: EntrySymbols, x: Operand):
   return rowSum(select(isListed, x, 0));
 }
 
-/** Returns the logarithm of the sum of eˣ over the listed entries of a token. */
-export function logSumOfList(symbols: EntrySymbols, x: Expression): Expression {
+// Returns the logarithm of the sum of eˣ over the listed entries of a token.
+function logSumOfList(symbols: EntrySymbols, x: Expression): Expression {
   const { sg, rowMax, exp, log, select, isListed } = symbols;
   const largest = sg(rowMax(select(isListed.and(x.gt(-1e30)), x, -1e30)));
   return log(listSum(symbols, exp(x.sub(largest)))).add(largest);
 }
 
+/** Returns log-probabilities, divided by a temperature, that are renormalized over the list. */
+export function renormalized(symbols: EntrySymbols, x: Expression, temperature = 1): Expression {
+  const divided = x.mul(1 / temperature);
+  return divided.sub(logSumOfList(symbols, divided));
+}
+
 /** Returns the value of an expression at the entry of the target. */
 export function atTarget({ rowSum, select, isTarget }: EntrySymbols, x: Expression): Expression {
   return rowSum(select(isTarget, x, 0));
+}
+
+/** Returns for each unmasked token how many entries of the batch's list have a finite log-probability. */
+export function finiteEntries(mask: Uint8Array, { batch, mapper, layout }: MaskInputs): Float32Array {
+  const list = readTokenMatrix(batch, mapper, 'teacher_topk_logprobs', layout.tokens);
+  return Float32Array.from(mask, (isUnmasked, i) =>
+    isUnmasked
+      ? float32Of(list, i * list.width, (i + 1) * list.width).filter((x) => Math.abs(x) < Infinity).length
+      : 0,
+  );
 }
 
 /** The option that sets what a loss is divided by. */
@@ -76,4 +95,59 @@ export const ITEMS = {
 /** Returns 1 divided by a given number of tokens or, without one, by that of the batch's unmasked tokens, at least 1. */
 export function perItem({ constant, tokens, max }: ProgramSymbols, items: number | undefined): Expression {
   return constant(1).div(items ?? max(tokens, 1));
+}
+
+/**
+ * Returns the probability of all tokens but the listed ones, precisely also where it is small.
+ * @param s the log-probability of each listed entry.
+ */
+function massOfOthers(symbols: EntrySymbols, s: Expression): Expression {
+  const { sg, rowMax, exp, expm1, select, isListed } = symbols;
+  // One of the largest entries has nearly all of the mass where the others matter.
+  const largest = sg(rowMax(select(isListed, s, -1e30)));
+  const count = listSum(symbols, s.ge(largest));
+  const smaller = listSum(symbols, select(s.lt(largest), exp(s), 0));
+  const value = expm1(largest)
+    .neg()
+    .sub(count.sub(1).mul(exp(largest)))
+    .sub(smaller);
+  const listed = listSum(symbols, exp(s));
+  return sg(value).sub(listed.sub(sg(listed)));
+}
+
+/** Returns the logarithm of the probability of all tokens but the listed ones, which is at least 1e-7. */
+export function logTail(symbols: EntrySymbols, s: Expression): Expression {
+  // ln(1 − e^min(x, −1e-7)) where x is the logarithm of the probability of the listed tokens.
+  return symbols.log(symbols.max(massOfOthers(symbols, s), LEAST_TAIL));
+}
+
+const LEAST_TAIL = -Math.expm1(-1e-7);
+
+/**
+ * Returns the divergence of a token over a list, with one bucket for all other tokens, or renormalized over the list.
+ * @param s the student's log-probability of an entry, and `t` the teacher's.
+ */
+export function listDivergence(
+  symbols: EntrySymbols,
+  beta: number,
+  s: Expression,
+  t: Expression,
+  hasTail: boolean,
+): Expression {
+  if (!hasTail) {
+    const of = (x: Expression) => renormalized(symbols, x);
+    return listSum(symbols, jsdTerm(symbols, beta, of(s), of(t)));
+  }
+  const ofTail = jsdTerm(symbols, beta, logTail(symbols, s), logTail(symbols, t));
+  return listSum(symbols, jsdTerm(symbols, beta, s, t)).add(ofTail);
+}
+
+/** Returns symbols whose list has only those entries for which a condition holds. */
+export function supportedBy(symbols: EntrySymbols, condition: Expression): EntrySymbols {
+  return { ...symbols, isListed: condition };
+}
+
+/** Returns the condition that a log-probability or a logit is not −Infinity. */
+export function isPossible(x: Expression): Expression {
+  return x.gt(-1e30);
 }

@@ -1,27 +1,12 @@
 // The distillation losses of TRL over the whole vocabulary.
 import { number } from '../base/option.js';
 import type { Expression } from '../program/expression.js';
+import { BETA, JSD, NUMERICS, TEMPERATURE } from './distillation-options.js';
 import { expected, ITEMS, jsdTerm, logSoftmax, perItem } from './distillation-terms.js';
 import type { EntrySymbols } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
 import { NATS } from './units.js';
 
-const NUMERICS = {
-  range: 'any logits; a logit of −Infinity has probability 0',
-  outside: 'a divergence is infinite where only the other distribution is 0',
-};
-const BETA = {
-  atLeast: 0,
-  atMost: 1,
-  typical: [0, 1],
-  help: 'β: 0 is the forward KL divergence KL(q‖p) from the teacher q, and 1 the reverse one KL(p‖q)',
-} as const;
-const TEMPERATURE = {
-  above: 0,
-  typical: [0.5, 2],
-  help: 'both logits are divided by this',
-} as const;
-const JSD = 'β·KL(q‖M) + (1−β)·KL(p‖M), M = (1−β)·p + β·q';
 const TEACHER = ['teacher_logits', 'action_mask'] as const;
 
 /** The loss of TRL's GKDTrainer. */
@@ -109,7 +94,7 @@ export class TRLMiniLLMLossFn extends logitsLoss({
   options: { kdTemperature: number({ ...TEMPERATURE, default: 1 }) },
   metrics: {},
   numerics: NUMERICS,
-  mask: function* (mask) {
+  mask: (mask) => {
     mask.fill(1);
     return undefined;
   },

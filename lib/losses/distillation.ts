@@ -1,37 +1,23 @@
-// The distillation losses of Liger, OpenRLHF, SkyRL, ms-swift and ROLL, whose teachers give logits or probabilities.
+// The distillation losses of Liger, OpenRLHF, SkyRL and ms-swift, whose teachers give logits or probabilities.
 import { choice, integer, number } from '../base/option.js';
 import { find } from '../batch/batch.js';
-import { float32Of } from '../batch/convert.js';
-import { readMask } from '../batch/convert.js';
-import { readTokenMatrix } from '../logits/loss-inputs.js';
 import type { Expression } from '../program/expression.js';
+import { BETA, JSD, NUMERICS, TEMPERATURE } from './distillation-options.js';
 import {
   atTarget,
   expected,
+  finiteEntries,
   jsdTerm,
-  klTerm,
   listSum,
   logSoftmax,
-  logSumOfList,
   perItem,
+  renormalized,
 } from './distillation-terms.js';
 import { type EntrySymbols, orAbsent } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
 import { LOSS } from './units.js';
 
-const NUMERICS = {
-  range: 'any logits; a logit of −Infinity has probability 0',
-  outside: 'a divergence is infinite where only the other distribution is 0',
-};
-const BETA = {
-  atLeast: 0,
-  atMost: 1,
-  typical: [0, 1],
-  help: 'β: 0 is the forward KL divergence KL(q‖p) from the teacher q, and 1 the reverse one KL(p‖q)',
-} as const;
-const TEMPERATURE = { above: 0, typical: [0.5, 2], help: 'both logits are divided by this' } as const;
 const WEIGHT = { atLeast: 0, typical: [0, 2] } as const;
-const JSD = 'β·KL(q‖M) + (1−β)·KL(p‖M), M = (1−β)·p + β·q';
 const SOFT_AND_HARD = {
   weightHardLoss: number({ ...WEIGHT, default: 0.5, help: 'the factor of the cross-entropy' }),
   weightSoftLoss: number({ ...WEIGHT, default: 0.5, help: 'the factor of the distillation loss' }),
@@ -223,7 +209,9 @@ export class OpenRLHFKDLossFn extends logitsLoss({
 export class SkyRLDraftSoftCELossFn extends logitsLoss({
   name: 'skyrl/draft_soft_ce',
   summary: 'ℓ = −Σ q·ln p, the mean over the tokens',
-  details: ['With mtp_loss_topk, both are renormalized over the tokens with the largest logits of the teacher.'],
+  details: [
+    'With mtp_loss_topk, both are renormalized over the tokens with the largest logits of the teacher.',
+  ],
   source: ['SkyRL'],
   reads: ['teacher_logits', 'action_mask'],
   options: {
@@ -254,7 +242,7 @@ export class SkyRLDraftSoftCELossFn extends logitsLoss({
     const { student, teacher, rowSum, exp, weights, weighted } = symbols;
     const isList = mtpLossTopk !== undefined;
     const [s, t] = [student, teacher].map((x) =>
-      isList ? x.sub(logSumOfList(symbols, x)) : logSoftmax(symbols, x),
+      isList ? renormalized(symbols, x) : logSoftmax(symbols, x),
     ) as [Expression, Expression];
     const entropy = expected(symbols, exp(t), s);
     return { loss: weighted(weights[0], rowSum(entropy)).neg(), metrics: {} };
@@ -294,17 +282,10 @@ export class SwiftGKDLossFn extends logitsLoss({
     if (gkdLogitsTopk !== undefined) return { over: 'teacher', count: gkdLogitsTopk, target };
     return { over: 'vocabulary', teacher: 'logits', target, padding: 'teacher' };
   },
-  mask: function* (mask, _, { layout: { tokens }, batch, mapper }) {
-    const marks = new Float32Array(tokens).fill(1);
-    if (!find(batch, mapper.keys('teacher_topk_ids'))) return marks;
-    const list = readTokenMatrix(batch, mapper, 'teacher_topk_logprobs', tokens);
-    for (let i = 0; i < tokens; i++) {
-      if (mask[i] === 0) continue;
-      const logprobs = float32Of(list, i * list.width, (i + 1) * list.width);
-      marks[i] = logprobs.some((x) => Math.abs(x) < Infinity) ? 1 : 0;
-    }
-    return marks;
-  },
+  mask: (mask, _, inputs) =>
+    find(inputs.batch, inputs.mapper.keys('teacher_topk_ids'))
+      ? finiteEntries(mask, inputs).map((count) => (count > 0 ? 1 : 0))
+      : new Float32Array(mask.length).fill(1),
   weights: (symbols) => {
     const { constant, mark, batchSum, max } = symbols;
     return [mark.div(max(batchSum(mark), 1)), perItem(symbols, undefined)].map((x) => constant(1).mul(x));
@@ -323,11 +304,3 @@ export class SwiftGKDLossFn extends logitsLoss({
     return { loss: divergence.add(hard), metrics: {} };
   },
 }) {}
-
-// Returns log-probabilities, divided by a temperature, that are renormalized over the list.
-function renormalized(symbols: EntrySymbols, x: Expression, temperature: number): Expression {
-  const divided = x.mul(1 / temperature);
-  return divided.sub(logSumOfList(symbols, divided));
-}
-void klTerm;
-void readMask;

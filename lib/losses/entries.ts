@@ -10,9 +10,9 @@ import type { MetricExpression } from '../program/loss-program.js';
 export interface Entries {
   /**
    * All tokens of the vocabulary, or a list: the list that the batch has (teacher_topk_ids), the `count` tokens with the
-   * largest logits of the teacher or of the student, or those of both.
+   * largest logits of the teacher or of the student, those of both, or none but the target.
    */
-  readonly over: 'vocabulary' | 'given' | 'teacher' | 'student' | 'both';
+  readonly over: 'vocabulary' | 'given' | 'teacher' | 'student' | 'both' | 'none';
   /** The number of tokens of a list. Of a list that the batch has, all tokens by default. */
   readonly count?: number | undefined;
   /**
@@ -22,8 +22,13 @@ export interface Entries {
   readonly teacher?: 'logits' | 'probs' | 'list' | undefined;
   /** Whether `reference` is read: the logit of the reference policy. Only over the vocabulary. */
   readonly reference?: boolean | undefined;
-  /** Whether the target is read. In a list, it has a place of its own, after those of the list. */
-  readonly target?: boolean | undefined;
+  /**
+   * Whether the target is read. In a list, it has a place of its own, after those of the list, or 'listed' if it is only
+   * sought among these.
+   */
+  readonly target?: boolean | 'listed' | undefined;
+  /** Whether the target leaves the other places of the list. */
+  readonly isDistinct?: boolean | undefined;
   /** What the logits of the student are divided by before the log-probabilities of a list; 1 by default. */
   readonly temperature?: number | undefined;
   /** What those of the teacher are divided by. */
@@ -54,6 +59,11 @@ export function isList({ over }: Entries): boolean {
   return over !== 'vocabulary';
 }
 
+/** Returns whether the target has a place of its own in a list. */
+export function hasOwnPlace({ target }: Entries): boolean {
+  return target === true;
+}
+
 /** Stands for the teacher's log-probability of a token that is not in its list, and for a logit that it lacks. */
 export const ABSENT = Infinity;
 
@@ -73,9 +83,11 @@ export const MARKS = 'clip_cov_keys' satisfies ColumnName;
 export const TOKEN_NUMBERS = {
   weight: 'rewards',
   otherWeight: 'v_star',
+  thirdWeight: 'loss_mask_sum',
   target: 'probability',
   entropy: 'log_z',
   tokens: 'sample_mask',
+  sequences: 'margin',
 } as const satisfies Record<string, RowColumnName>;
 
 /**
@@ -96,8 +108,12 @@ export interface EntrySymbols extends ProgramSymbols {
   /** 1 for the entries of the list. In a list, those are all entries but the place of the target. */
   readonly isListed: Expression;
   /** The weights of the token in the batch, which the statement of the loss gives. */
-  readonly weights: readonly [Expression, Expression];
+  readonly weights: readonly [Expression, Expression, Expression];
   readonly entropy: Expression;
+  /** The number of unmasked tokens of the whole batch. */
+  readonly count: Expression;
+  /** The number of rows of the whole batch. */
+  readonly sequences: Expression;
   /** Returns a weight times x; 0 where the weight is 0. */
   readonly weighted: (weight: Expression, x: Expression) => Expression;
   /** Returns the metric that is the sum over the tokens. */
@@ -116,7 +132,7 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     new Expression(graph, graph.rowColumn(TOKEN_NUMBERS[name]));
   const isTarget = new Expression(graph, graph.apply('is_at', number('target').node));
   const teacher = column('teacher');
-  const ofList = entries.target ? isTarget.not() : constant(1);
+  const ofList = hasOwnPlace(entries) ? isTarget.not() : constant(1);
   const total = (x: Expression): MetricExpression => ({ row: x.mul(rows) });
   return {
     ...symbols,
@@ -127,8 +143,10 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     isTop: column('helper'),
     isTarget,
     isListed: isList(entries) ? ofList : teacher.lt(LARGE),
-    weights: [number('weight'), number('otherWeight')],
+    weights: [number('weight'), number('otherWeight'), number('thirdWeight')],
     entropy: number('entropy'),
+    count: number('tokens'),
+    sequences: number('sequences'),
     weighted: (weight, x) => select(weight.ne(0), weight.mul(x), 0),
     total,
     mean: (x) => total(x.div(number('tokens'))),

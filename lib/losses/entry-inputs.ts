@@ -25,7 +25,7 @@ import {
   readTokenMatrix,
 } from '../logits/loss-inputs.js';
 import { blockOf, blockOfLists, commonWidth, type TokenBlock } from '../logits/vocabulary.js';
-import { ABSENT, type ENTRY_COLUMNS, type Entries } from './entries.js';
+import { ABSENT, type ENTRY_COLUMNS, type Entries, hasOwnPlace } from './entries.js';
 
 /** The logits of a call, and what else its entries are read from. */
 export interface EntryCall extends TokenLogits {
@@ -43,26 +43,35 @@ export interface ListedEntries {
   readonly lists: Lists;
   /** One byte per place, 0 where there is no token. */
   readonly mask: Uint8Array;
-  readonly columns: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>>;
+  readonly columns: { readonly teacher?: NativeColumn; readonly helper?: NativeColumn };
 }
 
 /** Reads the lists of a batch, or finds the tokens with the largest logits. */
 export function* readLists(entries: Entries, call: EntryCall): Steps<ListedEntries> {
-  const { lists, teacher } =
-    entries.over === 'given' ? yield* givenLists(entries, call) : yield* topLists(entries, call);
+  const { lists, teacher } = yield* foundLists(entries, call);
   const mask = Uint8Array.from(lists.ids, (id) => (id >= 0 ? 1 : 0));
   const helper = entries.top
     ? yield* amongOthers(
         lists,
-        yield* topTokens(call, lists.length - (entries.target ? 1 : 0)),
+        yield* topTokens(call, lists.length - (hasOwnPlace(entries) ? 1 : 0), lists),
         call.vocabulary,
       )
     : undefined;
   return {
     lists,
     mask,
-    columns: { teacher, ...(helper && { helper: { data: helper, dtype: DTYPE_CODES.float32 } }) },
+    columns: {
+      ...(teacher && { teacher }),
+      ...(helper && { helper: { data: helper, dtype: DTYPE_CODES.float32 } }),
+    },
   };
+}
+
+function* foundLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher?: Matrix }> {
+  if (entries.over === 'given') return yield* givenLists(entries, call);
+  if (entries.over !== 'none') return yield* topLists(entries, call);
+  const none = { ids: new Int32Array(0), length: 0, tokens: call.tokens };
+  return { lists: withTargets(none, 0, call.targets, false) };
 }
 
 function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher: Matrix }> {
@@ -74,7 +83,12 @@ function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; t
     for (let i = 0; i < ids.length; i++) if (ids[i]! >= entries.vocabulary) ids[i] = -1;
   yield* checkIds(key, ids, width, { isCounted: kept, vocabulary, least: -1 });
   commonWidth({ ...teacher, width }, teacher, mapper.keys('teacher_topk_logprobs')[0]!, false);
-  const lists = withTargets({ ids, length: width }, entries.count ?? width, targetsOf(entries, call));
+  const lists = withTargets(
+    { ids, length: width, tokens },
+    entries.count ?? width,
+    targetsOf(entries, call),
+    entries.isDistinct === true,
+  );
   return { lists, teacher: spread(teacher, lists) };
 }
 
@@ -86,13 +100,23 @@ function* topLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; tea
   const teacher: TokenLogits = { ...call, matrix, vocabulary: entries.teacherWidth ?? own.width };
   const found = over === 'student' ? yield* topTokens(call, count) : yield* topTokens(teacher, count);
   const both = over === 'both' ? yield* joined(found, yield* topTokens(call, count), vocabulary) : found;
-  const lists = withTargets(both, both.length, targetsOf(entries, call));
+  const lists = withTargets(both, both.length, targetsOf(entries, call), entries.isDistinct === true);
   const { logprob } = yield* listedLogprobs(teacher, lists, entries.teacherTemperature ?? 1, false);
   return { lists, teacher: { data: logprob, dtype: DTYPE_CODES.float32, width: lists.length } };
 }
 
-function targetsOf({ target }: Entries, { targets }: EntryCall): Int32Array | undefined {
-  return target ? targets : undefined;
+function targetsOf(entries: Entries, { targets }: EntryCall): Int32Array | undefined {
+  return hasOwnPlace(entries) ? targets : undefined;
+}
+
+/** Returns the place of the target of each token in its list; −1 if it has none. */
+export function placesOfTargets(entries: Entries, lists: Lists, targets: Int32Array): Float64Array {
+  const { ids, length, tokens } = lists;
+  return Float64Array.from({ length: tokens }, (_, token) =>
+    hasOwnPlace(entries)
+      ? length - 1
+      : ids.subarray(token * length, (token + 1) * length).indexOf(targets[token]!),
+  );
 }
 
 /** Reads the entries of blocks of tokens. */
@@ -128,12 +152,24 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
     width,
     read(block) {
       const by = ABSENT;
-      const own = blockOf(student, block, width, padding === 'teacher' && teacher ? { from: teacher } : { by });
+      const own = blockOf(
+        student,
+        block,
+        width,
+        padding === 'teacher' && teacher ? { from: teacher } : { by },
+      );
       const columns: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>> = { student: own };
       if (list && teacher) columns.teacher = blockOfLists(list.ids, teacher, block, vocabulary, ABSENT);
       else if (teacher) columns.teacher = blockOf(teacher, block, width, { by });
       if (reference) columns.reference = blockOf(reference, block, width, { by });
-      if (helper) columns.helper = helperOf(helper, columns as HelperColumns, width, kept.subarray(block.first, block.last));
+      if (helper)
+        columns.helper = helperOf(
+          helper,
+          columns as HelperColumns,
+          width,
+          width,
+          kept.subarray(block.first, block.last),
+        );
       return columns;
     },
   };
@@ -141,17 +177,21 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
 
 type HelperColumns = Readonly<Record<'student' | 'teacher', NativeColumn>>;
 
-/** Returns what an entry's helper computes for some tokens, of which those count whose number is not 0. */
+/**
+ * Returns what a helper computes for the entries of some tokens, of which those count whose number is not 0.
+ * @param count how many entries of each token it reads.
+ */
 export function helperOf(
   helper: NonNullable<Entries['helper']>,
   { student, teacher }: HelperColumns,
   width: number,
+  count: number,
   kept: Uint32Array,
 ): NativeColumn {
   const data = allocate('a column of entries', () => new Float32Array(kept.length * width));
   for (let i = 0; i < kept.length; i++) {
     if (kept[i] === 0) continue;
-    const [begin, end] = [i * width, (i + 1) * width];
+    const [begin, end] = [i * width, i * width + count];
     const numbers = (column: NativeColumn) => Float64Array.from(float32Of(column, begin, end));
     helper(numbers(student), numbers(teacher), data.subarray(begin, end));
   }

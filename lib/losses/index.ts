@@ -12,7 +12,11 @@ import {
 } from './column-loss-fn.js';
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
 import * as distillation from './distillation.js';
+import * as distillationLists from './distillation-lists.js';
+import * as distillationSDPO from './distillation-sdpo.js';
 import * as distillationTRL from './distillation-trl.js';
+import * as distillationTRLLists from './distillation-trl-lists.js';
+import * as distillationVerl from './distillation-verl.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
 import { ENTROPY_LOSS_FN as ENTROPY_LOSSES } from './entropy.js';
@@ -51,7 +55,15 @@ register(
 );
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
-register(LOGITS_LOSSES, distillationTRL, distillation);
+register(
+  LOGITS_LOSSES,
+  distillationVerl,
+  distillationTRL,
+  distillation,
+  distillationLists,
+  distillationTRLLists,
+  distillationSDPO,
+);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
@@ -76,7 +88,14 @@ export interface ValueLosses extends ByName<typeof values> {}
 /** The losses of reward models by name. */
 export interface RewardLosses extends ByName<typeof rewards> {}
 /** The losses of logits by name. */
-export interface LogitsLosses extends ByName<typeof distillationTRL & typeof distillation> {}
+export interface LogitsLosses
+  extends ByName<
+    typeof distillationVerl &
+      typeof distillationTRL &
+      typeof distillation &
+      typeof distillationLists &
+      typeof distillationTRLLists
+  > {}
 /** All losses by name. Where losses of several kinds have the same alias, that of the first kind counts. */
 export interface Losses
   extends PolicyLosses,
@@ -155,7 +174,16 @@ export {
   type CorrectionResult,
 } from './correction-fn.js';
 export * from './distillation.js';
+export * from './distillation-lists.js';
+export { TRLSDPOLossFn } from './distillation-sdpo.js';
 export * from './distillation-trl.js';
+export {
+  TRLAsyncDistillationLossFn,
+  TRLIWOPDJSDLossFn,
+  TRLSDFTLossFn,
+  TRLServerDistillLossFn,
+} from './distillation-trl-lists.js';
+export * from './distillation-verl.js';
 export {
   DefaultEntropyLossFn,
   DummyEntropyLossFn,

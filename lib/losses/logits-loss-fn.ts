@@ -1,20 +1,17 @@
-// The base class of the losses that are computed from logits: distillation losses, and losses of fine-tuning.
-// logits-loss.ts makes the subclasses.
-import type { NativeBatch } from '../../binding.js';
 import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
 import type { TrinityArgs } from '../base/options.js';
 import { Registry } from '../base/registry.js';
 import { inSlices, type Steps, takeLater, takeNow } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import { COLUMNS, type InputName, ROW_DATA } from '../batch/columns.js';
-import { DTYPE_CODES, float32Of, type NativeColumn, PER_ROW } from '../batch/convert.js';
+import { float32Of, type NativeColumn, PER_ROW, readMask } from '../batch/convert.js';
 import { type Counts, type Normalizer, toNativeCounts } from '../batch/counts.js';
-import { emptyBatch } from '../batch/empty-batch.js';
 import { copyIntegers } from '../batch/integers.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import type { Layout } from '../batch/layout.js';
-import { BatchReader, type HostInput, heldBatch } from '../batch/reader.js';
-import type { Metrics, Result } from '../call/calls.js';
+import { BatchReader, type HostInput, heldBatch, missingInput } from '../batch/reader.js';
+import { nextInGroups } from '../batch/row-data.js';
+import type { Metrics } from '../call/calls.js';
 import { countBatch } from '../call/count-batch.js';
 import { Evaluator } from '../call/evaluator.js';
 import { withHeldRequests } from '../call/gradients.js';
@@ -22,31 +19,24 @@ import { cudaIndex } from '../device/device.js';
 import { DeviceBatch } from '../device/device-batch.js';
 import { checkStream } from '../device/stream.js';
 import { type Logits, onePer, readMatrix, readOut, refuseDevice } from '../logits/inputs.js';
-import { listedGradient, listedLogprobs } from '../logits/lists.js';
 import {
   checkIds,
   findLogitsInput,
   LOGITS_INPUT_NAMES,
+  type LogitsInput,
   needed,
   readTokenMatrix,
 } from '../logits/loss-inputs.js';
-import { maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
-import { ENTRY_COLUMNS, type Entries, isList, MARKS, TOKEN_NUMBERS } from './entries.js';
-import { type EntryCall, helperOf, readBlocks, readLists } from './entry-inputs.js';
+import { isList, MARKS, TOKEN_NUMBERS } from './entries.js';
 import type {
   LogitsLossBatch,
   LogitsLossComputeOptions,
   LogitsLossComputeSyncOptions,
   LogitsLossResult,
 } from './logits-call.js';
-import { type HasInput, hasInput, joinParts, splitParts } from './logits-parts.js';
-
-/** One form of a loss: its entries, and the program that computes the loss of the tokens from them. */
-export interface LogitsLossForm {
-  readonly entries: Entries;
-  readonly program: LossProgram;
-}
+import { type LogitsLossForm, overLists, overVocabulary, type ReadCall } from './logits-evaluation.js';
+import { type HasInput, hasInput, splitParts } from './logits-parts.js';
 
 /** What a loss is computed with. */
 export interface LogitsLossParts {
@@ -62,7 +52,7 @@ export interface LogitsLossParts {
   /** The inputs that the loss reads. */
   readonly reads: readonly string[];
   /** Changes which tokens count, and may return a number for each. */
-  readonly mask: ((mask: Uint8Array, inputs: MaskInputs) => Steps<Float32Array | undefined>) | undefined;
+  readonly mask: ((mask: Uint8Array, inputs: MaskInputs) => Float32Array | undefined) | undefined;
 }
 
 /** What the tokens that count may depend on. */
@@ -70,25 +60,9 @@ export interface MaskInputs {
   readonly layout: Layout;
   readonly batch: Batch;
   readonly mapper: KeyMapper;
+  /** Returns a mask of the batch, one byte per token or row; undefined if the batch lacks it. */
+  readonly flags: (name: LogitsInput, per: 'token' | 'row') => Uint8Array | undefined;
 }
-
-// A batch whose inputs for tokens and rows were read.
-interface ReadCall extends EntryCall {
-  readonly layout: Layout;
-  readonly form: LogitsLossForm;
-  readonly evaluator: Evaluator;
-  readonly device: number | undefined;
-  /** The columns of tokens by their places, and the numbers of tokens by theirs. */
-  readonly columns: readonly (NativeColumn | undefined)[];
-  readonly numbers: readonly (Float64Array | undefined)[];
-  readonly normalizer: Normalizer | undefined;
-  readonly wantsPart: boolean;
-  readonly out:
-    | { readonly out: Float32Array | Uint16Array; readonly outDtype: number; readonly outStride: number }
-    | undefined;
-}
-
-type Computed = Pick<Result<Metrics>, 'loss' | 'metrics' | 'part'>;
 
 /**
  * A loss that is computed from logits, with the gradient with respect to them. It computes a loss for each token from its
@@ -202,9 +176,7 @@ export abstract class LogitsLossFn<M = Metrics> {
 
   *#compute(given: LogitsLossBatch, options: LogitsLossComputeOptions = {}): Steps<LogitsLossResult<M>> {
     const call = yield* this.#read(given, withHeldRequests(options as object) as LogitsLossComputeOptions);
-    const computed = isList(call.form.entries)
-      ? yield* this.#overLists(call)
-      : yield* this.#overVocabulary(call);
+    const computed = isList(call.form.entries) ? yield* overLists(call) : yield* overVocabulary(call);
     const key = this.#made.variable === 'logits' ? 'gradLogits' : 'gradProbs';
     const result: LogitsLossResult<Metrics> = computed;
     if (call.out) result[key] = resultOf(options, call.out.out);
@@ -229,6 +201,9 @@ export abstract class LogitsLossFn<M = Metrics> {
     const vocabulary = student.width;
     const matrix = { ...readMatrix(value, tokens, vocabulary, undefined, index), data: student.data };
     const form = formOf((name) => hasInput(batch, mapper, name));
+    for (const name of this.#made.optional)
+      if (form.program.columns.includes(name as never) && !hasInput(batch, mapper, name))
+        throw missingInput(mapper, name);
     const targets = form.entries.target
       ? yield* copyIntegers(
           mapper.keys('targets')[0]!,
@@ -239,7 +214,11 @@ export abstract class LogitsLossFn<M = Metrics> {
       : undefined;
     if (mask) {
       const changed = allocate(`a mask of ${tokens} tokens`, () => Uint8Array.from(input.native.mask!));
-      const marks = yield* mask(changed, { layout, batch, mapper });
+      const flags: MaskInputs['flags'] = (name, per) => {
+        const given = findLogitsInput(batch, mapper, name);
+        return given && takeNow(readMask(given.key, given.value, layout, per));
+      };
+      const marks = mask(changed, { layout, batch, mapper, flags });
       input.native.mask = changed;
       if (marks) input.native.data[COLUMNS.indexOf(MARKS)] = marks;
     }
@@ -252,9 +231,13 @@ export abstract class LogitsLossFn<M = Metrics> {
     const filled = (x: number) => allocate(`${tokens} numbers`, () => new Float64Array(tokens).fill(x));
     set('weight', weights[0]);
     set('otherWeight', weights[1]);
+    set('thirdWeight', weights[2]);
     set('tokens', filled(normalizer?.tokens ?? count));
+    set('sequences', filled(normalizer?.rows ?? layout.rows));
     set('target', targets && Float64Array.from(targets));
     set('entropy', filled(0));
+    if (form.program.rowColumns.includes('group_ids'))
+      numbers[ROW_DATA.indexOf('group_ids')] = yield* nextInGroups(rowOfTokens(layout));
     return {
       batch,
       mapper,
@@ -341,116 +324,6 @@ export abstract class LogitsLossFn<M = Metrics> {
     return evaluator;
   }
 
-  // Computes a loss over lists, whose entries all fit into memory.
-  *#overLists(call: ReadCall): Steps<Computed> {
-    const { form, tokens, out, normalizer, wantsPart } = call;
-    const { entries } = form;
-    const { lists, mask, columns } = yield* readLists(entries, call);
-    const temperature = entries.temperature ?? 1;
-    const listed = yield* listedLogprobs(call, lists, temperature, entries.entropy === true);
-    const width = lists.length;
-    const numbers = [...call.numbers];
-    const set = (name: keyof typeof TOKEN_NUMBERS, of: Float64Array) => {
-      numbers[ROW_DATA.indexOf(TOKEN_NUMBERS[name])] = of;
-    };
-    if (listed.entropy) set('entropy', Float64Array.from(listed.entropy));
-    if (entries.target) set('target', new Float64Array(tokens).fill(width - 1));
-    const student = { data: listed.logprob, dtype: DTYPE_CODES.float32 };
-    const { helper: compute } = entries;
-    const known = { student, teacher: columns.teacher! };
-    const helper = compute && helperOf(compute, known, width, call.kept);
-    const gradients = out && {
-      grad: new Float32Array(lists.ids.length),
-      ...(listed.entropy && { gradLogZ: new Float32Array(tokens) }),
-    };
-    const computed = yield* this.#evaluate(call, {
-      first: 0,
-      last: tokens,
-      width,
-      entries: { ...columns, student, ...(helper && { helper }) },
-      mask,
-      numbers,
-      gradients,
-      inParts: wantsPart || normalizer !== undefined,
-    });
-    if (wantsPart) computed.part = joinParts(call, width, [computed.part!]);
-    else delete computed.part;
-    if (!out || !gradients) return computed;
-    const gradEntropy = gradients.gradLogZ && Float64Array.from(gradients.gradLogZ);
-    yield* listedGradient(call, lists, temperature, listed, {
-      gradListLogprob: gradients.grad,
-      gradEntropy,
-      ...out,
-    });
-    return computed;
-  }
-
-  // Computes a loss over the vocabulary, a block of tokens at a time.
-  *#overVocabulary(call: ReadCall): Steps<Computed> {
-    const { form, tokens, vocabulary, kept, out, matrix } = call;
-    const { width, read } = yield* readBlocks(form.entries, call);
-    const parts: Float64Array[] = [];
-    for (const { first, last } of tokenBlocks(tokens, width)) {
-      const to = out?.out.subarray(first * vocabulary, last * vocabulary);
-      const isEmpty = !kept.subarray(first, last).includes(1);
-      if (isEmpty && first > 0) {
-        to?.fill(0);
-        continue;
-      }
-      // The gradient may be written in place of the logits, which the engine reads several times.
-      const isDirect = width === vocabulary && out?.out.buffer !== matrix.data.buffer;
-      const length = (last - first) * width;
-      const grad = to && (isDirect ? to : emptyLike(to, length));
-      const computed = yield* this.#evaluate(call, {
-        first,
-        last,
-        width,
-        entries: read({ first, last }),
-        mask: maskOfOnes(length),
-        numbers: call.numbers,
-        gradients: grad && { grad: gradientOf(grad, out!.outDtype) },
-        inParts: true,
-      });
-      parts.push(computed.part!);
-      if (!to || !grad || isDirect) continue;
-      for (let i = 0; i < last - first; i++)
-        to.set(grad.subarray(i * width, i * width + vocabulary), i * vocabulary);
-    }
-    const merged = call.evaluator.merge<Metrics>(parts, normalizerOf(call, width));
-    return { ...merged, ...(call.wantsPart && { part: joinParts(call, width, parts) }) };
-  }
-
-  *#evaluate(call: ReadCall, block: EntryBlock): Steps<Computed> {
-    const { first, last, width, entries, mask, numbers, gradients, inParts } = block;
-    const count = last - first;
-    const layout = { rows: count, rowLength: width, tokens: count * width, offsets: undefined };
-    const view: NativeBatch = emptyBatch(layout);
-    const set = (at: number, { data, dtype }: NativeColumn) => {
-      view.data[at] = data;
-      view.dtypes[at] = dtype;
-    };
-    call.columns.forEach((column, at) => {
-      if (column) set(at, { ...column, data: column.data.subarray(first, last) });
-    });
-    for (const [name, column] of Object.entries(entries))
-      set(COLUMNS.indexOf(ENTRY_COLUMNS[name as keyof typeof ENTRY_COLUMNS]), column);
-    view.mask = mask;
-    view.repeats = call.kept.subarray(first, last);
-    view.rowData = numbers.map((of) => of?.subarray(first, last));
-    const input = { native: view, layout, device: call.device, step: undefined };
-    const options = {
-      stream: call.stream,
-      ...(inParts && { normalizer: normalizerOf(call, width), part: true }),
-    };
-    const { loss, metrics, part } = yield* call.evaluator.evaluate<Metrics>({
-      input,
-      gradients: gradients ?? {},
-      options,
-      coefficients: {},
-    });
-    return { loss, metrics, ...(part && { part }) };
-  }
-
   #checkWhole({ normalizer, part }: LogitsLossComputeOptions): void {
     if (!this.readsWholeBatch || (normalizer === undefined && !part)) return;
     throw new LossError('ERR_INVALID_OPTION', {
@@ -461,38 +334,18 @@ export abstract class LogitsLossFn<M = Metrics> {
   }
 }
 
-// The entries of some tokens.
-interface EntryBlock {
-  first: number;
-  last: number;
-  width: number;
-  entries: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>>;
-  mask: Uint8Array;
-  numbers: readonly (Float64Array | undefined)[];
-  gradients: { grad: ReturnType<typeof gradientOf>; gradLogZ?: Float32Array } | undefined;
-  inParts: boolean;
+// Returns the row of each token.
+function rowOfTokens({ tokens, rows, rowLength, offsets }: Layout): Int32Array {
+  const rowOf = allocate(`${tokens} numbers`, () => new Int32Array(tokens));
+  for (let row = 0; row < rows; row++) {
+    const begin = offsets?.[row] ?? row * rowLength;
+    rowOf.fill(row, begin, offsets?.[row + 1] ?? begin + rowLength);
+  }
+  return rowOf;
 }
 
 function specOf(program: LossProgram) {
   return { policyLoss: { program, metrics: program.metrics, aggregation: 'token-sum' } };
-}
-
-// Returns the counts of the whole batch as programs over entries see it: its rows are the unmasked tokens.
-function normalizerOf({ kept, normalizer }: ReadCall, width: number): Normalizer {
-  const rows = normalizer?.tokens ?? kept.reduce((sum, x) => sum + x, 0);
-  return { rows, tokens: rows * width, columns: width };
-}
-
-function gradientOf(data: Float32Array | Uint16Array, dtype: number) {
-  return data instanceof Float32Array
-    ? data
-    : { data, dtype: dtype === 1 ? ('float16' as const) : ('bfloat16' as const) };
-}
-
-function emptyLike(array: Float32Array | Uint16Array, length: number): Float32Array | Uint16Array {
-  return allocate(`a gradient of ${length} values`, () =>
-    array instanceof Float32Array ? new Float32Array(length) : new Uint16Array(length),
-  );
 }
 
 function resultOf({ gradLogits }: LogitsLossComputeOptions, out: Float32Array | Uint16Array): Logits {

@@ -1,7 +1,6 @@
 // Makes the classes of the losses of logits from statements, as policy-loss.ts does for policy losses.
 import type { FunctionDeclaration, MetricSchema, MetricValues } from '../base/declaration.js';
 import { type AnyOption, backendOf, type CheckedOptions, readOptions } from '../base/options.js';
-import type { Steps } from '../base/steps.js';
 import type { ColumnName } from '../batch/columns.js';
 import {
   Expression,
@@ -14,12 +13,8 @@ import { Graph } from '../program/graph.js';
 import { type LossExpressions, type LossProgram, nodesOf, programOf } from '../program/loss-program.js';
 import { type Entries, type EntrySymbols, entrySymbolsOf, MARKS } from './entries.js';
 import type { LogitsLossOptions } from './logits-call.js';
-import {
-  LogitsLossFn,
-  type LogitsLossForm,
-  type LogitsLossParts,
-  type MaskInputs,
-} from './logits-loss-fn.js';
+import type { LogitsLossForm } from './logits-evaluation.js';
+import { LogitsLossFn, type LogitsLossParts, type MaskInputs } from './logits-loss-fn.js';
 import { FORM_INPUTS, type HasInput } from './logits-parts.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
@@ -48,10 +43,10 @@ interface LogitsLossStatement<N extends string, O, M extends MetricSchema>
     mask: Uint8Array,
     options: CheckedOptions<O>,
     inputs: MaskInputs,
-  ) => Steps<Float32Array | undefined>;
+  ) => Float32Array | undefined;
   /** Returns the entries from which the loss of a token is computed. By default, they are its logits alone. */
   readonly entries?: (options: CheckedOptions<O>, has: HasInput) => Entries;
-  /** Returns the weights of a token in the batch, one or two, as values that do not depend on logits. */
+  /** Returns the weights of a token in the batch, at most three, as values that do not depend on logits. */
   readonly weights: (symbols: WeightSymbols, options: CheckedOptions<O>) => readonly Expression[];
   /** Returns the loss of a token, including its weight in the batch, and the metrics. */
   readonly formula: (

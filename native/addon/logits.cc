@@ -65,8 +65,9 @@ void read_list(const Napi::Object& object, cpu::LogitsCall* call) {
   call->list_length = call->rows > 0 ? count / call->rows : 0;
   if (call->list_length * call->rows != count) refuse(env, "listIds has not the same length for all rows");
   call->list_ids = array_of<int32_t>(ids, count, "listIds");
-  call->list_logprob = array_in<float>(object, "listLogprob", count);
+  call->list_logprob = array_if_any<float>(object, "listLogprob", count);
   if (call->out) call->list_grad = array_in<float>(object, "gradListLogprob", count);
+  if (call->out && !call->list_logprob) refuse(env, "listLogprob is missing");
   if (call->token_ids || call->softcap > 0) refuse(env, "a list excludes a support and a softcap");
 }
 
@@ -109,6 +110,7 @@ Napi::Value logits(const Napi::CallbackInfo& info) {
     const Napi::Object object = info[0].As<Napi::Object>();
     const bool on_device = !object.Get("device").IsUndefined();
     const cpu::LogitsCall call = read_logits_call(object, on_device);
+    if (call.list_ids && !call.list_logprob) refuse(info.Env(), "listLogprob is missing");
     if (call.out && !call.grad_logprob && !call.list_grad) refuse(info.Env(), "gradLogprob is missing");
     if (on_device) return logits_on_cuda(object, call);
     return run(object, std::make_shared<Reporting<cpu::LogitsEvaluation>>(call),

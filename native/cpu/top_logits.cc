@@ -9,7 +9,7 @@ namespace policy_loss::cpu {
 namespace {
 
 // How many logits are compared with the bound at once.
-constexpr int kCompared = 64;
+constexpr int kCompared = 16;
 
 // Returns a number that is larger for a larger logit and, of equal logits, for a smaller id.
 uint64_t key_of(float logit, int64_t id) {
@@ -23,18 +23,27 @@ uint64_t key_of(float logit, int64_t id) {
 // The tokens with the largest logits among those that were added.
 class Largest {
  public:
-  explicit Largest(int64_t count) : count_(count) { keys_.reserve(2 * count + kCompared); }
+  explicit Largest(int64_t count) : count_(count) { keys_.reserve(kPlaces * count + kCompared); }
+
+  // Raises the bound to the least logit of some tokens, if they are as many as are wanted.
+  void expect(const void* logits, const LogitsCall& call, int64_t row) {
+    for (int64_t i = call.list_begin(row); i < call.list_begin(row + 1); ++i)
+      if (call.is_listed(i))
+        keys_.push_back(key_of(logit_at(logits, call.dtype, call.list_ids[i]), call.list_ids[i]));
+    std::sort(keys_.begin(), keys_.end(), std::greater<uint64_t>());
+    keys_.erase(std::unique(keys_.begin(), keys_.end()), keys_.end());
+    if (static_cast<int64_t>(keys_.size()) >= count_) raise_bound(keys_[count_ - 1]);
+    keys_.clear();
+  }
 
   // A logit below this is not among the largest.
   float bound() const { return bound_; }
 
   void add(float logit, int64_t id) {
     keys_.push_back(key_of(logit, id));
-    if (static_cast<int64_t>(keys_.size()) < 2 * count_ + kCompared) return;
+    if (static_cast<int64_t>(keys_.size()) < kPlaces * count_ + kCompared) return;
     drop();
-    const uint32_t ordered = static_cast<uint32_t>(keys_.back() >> 32);
-    const uint32_t bits = ordered >> 31 != 0 ? ordered & 0x7fffffffu : ~ordered;
-    std::memcpy(&bound_, &bits, sizeof bits);
+    raise_bound(keys_.back());
   }
 
   // Writes the ids, the largest logit's first.
@@ -45,6 +54,15 @@ class Largest {
   }
 
  private:
+  void raise_bound(uint64_t key) {
+    const uint32_t ordered = static_cast<uint32_t>(key >> 32);
+    const uint32_t bits = ordered >> 31 != 0 ? ordered & 0x7fffffffu : ~ordered;
+    std::memcpy(&bound_, &bits, sizeof bits);
+  }
+
+  // So many times as many as are wanted are kept before the others are dropped.
+  static constexpr int64_t kPlaces = 2;
+
   // Keeps the largest ones, of which the least comes last.
   void drop() {
     std::nth_element(keys_.begin(), keys_.begin() + count_ - 1, keys_.end(), std::greater<uint64_t>());
@@ -56,8 +74,17 @@ class Largest {
   std::vector<uint64_t> keys_;
 };
 
-void find_largest(const void* logits, const LogitsCall& call, int64_t count, int32_t* ids) {
+// Returns whether one of kCompared logits is not below the bound. The number is constant, so that the
+// compiler compares several at once.
+bool reaches(const float* x, float bound) {
+  int count = 0;
+  for (int i = 0; i < kCompared; ++i) count += x[i] >= bound ? 1 : 0;
+  return count > 0;
+}
+
+void find_largest(const void* logits, const LogitsCall& call, int64_t row, int64_t count, int32_t* ids) {
   Largest largest(count);
+  if (call.list_ids) largest.expect(logits, call, row);
   float wide[kCompared];
   for (int64_t at = 0; at < call.vocabulary; at += kCompared) {
     const int n = static_cast<int>(std::min<int64_t>(kCompared, call.vocabulary - at));
@@ -66,10 +93,8 @@ void find_largest(const void* logits, const LogitsCall& call, int64_t count, int
       for (int i = 0; i < n; ++i) wide[i] = logit_at(logits, call.dtype, at + i);
       x = wide;
     }
-    const float bound = largest.bound();
-    int above = 0;
-    for (int i = 0; i < n; ++i) above |= x[i] >= bound ? 1 : 0;
-    for (int i = 0; above != 0 && i < n; ++i)
+    if (n == kCompared && !reaches(x, largest.bound())) continue;
+    for (int i = 0; i < n; ++i)
       if (x[i] >= largest.bound()) largest.add(x[i], at + i);
   }
   largest.write(ids);
@@ -90,7 +115,7 @@ void TopLogits::work(int64_t row) {
   if (call_.targets[row] == kIgnoredTarget) return;
   const char* const logits =
       static_cast<const char*>(call_.data) + row * call_.row_stride * size_of(call_.dtype);
-  find_largest(logits, call_, count_, ids);
+  find_largest(logits, call_, row, count_, ids);
 }
 
 }  // namespace policy_loss::cpu
