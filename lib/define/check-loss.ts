@@ -76,7 +76,7 @@ export function checkLoss(fn: PolicyLossFn<object>, batch?: Batch): Promise<Loss
         expected: 'a policy loss',
         received: describeValue(fn),
       });
-    const rows = batch === undefined ? drawRows() : readRows(fn, batch);
+    const rows = batch === undefined ? drawRows(fn.reads.columns) : readRows(fn, batch);
     const base = compute(fn, padded(rows));
     return reportOf([
       { name: 'finite', ...finiteness(base) },

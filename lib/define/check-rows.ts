@@ -24,8 +24,11 @@ export interface Rows {
 const DRAWN_ROWS = 8;
 const DRAWN_COLUMNS = 13;
 
-/** Draws rows that have all columns, of different lengths, with masked tokens between unmasked ones. */
-export function drawRows(): Rows {
+/**
+ * Draws rows that have all columns, of different lengths, with masked tokens between unmasked ones.
+ * @param reads the columns that the loss reads. Without token_weights among them, the rows have none.
+ */
+export function drawRows(reads: readonly ColumnName[]): Rows {
   const random = generator(20_240_901);
   const normal = () => Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random());
   const size = DRAWN_ROWS * DRAWN_COLUMNS;
@@ -35,6 +38,7 @@ export function drawRows(): Rows {
     if (name.endsWith('_logprob')) return logprob.map((x) => x + 0.3 * normal());
     return logprob.map(name === 'advantages' ? normal : () => 2 * random());
   };
+  const drawn = COLUMNS.filter((name) => name !== 'token_weights' || reads.includes(name));
   const numbers = (name: RowDataName): RowData =>
     name === 'group_ids'
       ? Int32Array.from({ length: DRAWN_ROWS }, (_, b) => b % 3)
@@ -42,7 +46,7 @@ export function drawRows(): Rows {
   return {
     rows: DRAWN_ROWS,
     columns: DRAWN_COLUMNS,
-    floats: new Map(COLUMNS.map((name) => [name, floats(name)])),
+    floats: new Map(drawn.map((name) => [name, floats(name)])),
     numbers: new Map(ROW_DATA.map((name) => [name, numbers(name)])),
     mask: Uint8Array.from({ length: size }, (_, i) => Number(isDrawnUnmasked(i, random()))),
     expert: Uint8Array.from({ length: DRAWN_ROWS }, (_, b) => Number(b % 4 >= 2)),

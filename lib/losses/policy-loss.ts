@@ -25,7 +25,7 @@ import {
   stopsGradient,
   weighted,
 } from '../program/loss-program.js';
-import { LOSS_CORRECTION_OPTIONS, lossCorrection } from './loss-correction.js';
+import { LOSS_CORRECTION_OPTIONS, type LossCorrectionOptions, lossCorrection } from './loss-correction.js';
 import {
   type PolicyLossDeclaration,
   PolicyLossFn,
@@ -124,6 +124,7 @@ export function policyLossClass<D extends PolicyLossDeclaration>(
     if (isCorrected && ('pairs' in declaration || readsWeights))
       throw takesNoWeights(
         owner,
+        (options as LossCorrectionOptions).correction ? 'correction' : 'masks',
         readsWeights ? 'the loss reads token_weights itself' : 'the loss of a pair is not a sum over tokens',
       );
     const own = isCorrected ? located(owner, () => variant(checked, true)) : plain;
@@ -139,11 +140,11 @@ function readsTokenWeights({ program, forms }: PolicyLossVariant): boolean {
   return program?.columns.includes('token_weights') || forms?.optional.includes('token_weights') || false;
 }
 
-function takesNoWeights(at: string, reason: string): LossError {
+function takesNoWeights(at: string, option: string, reason: string): LossError {
   return new LossError('ERR_INVALID_OPTION', {
     at,
-    option: 'correction',
-    expected: `a correction that only leaves out tokens, because ${reason}`,
+    option,
+    expected: `one that only leaves out tokens, because ${reason}`,
     received: 'one with weights',
   });
 }

@@ -113,7 +113,15 @@ export class SwiftSDARLossFn extends policyLoss({
     'sdar/teacher_gap_mean': NATS,
     'sdar/loss': LOSS,
   },
-  numerics: NUMERICS,
+  numerics: {
+    ...NUMERICS,
+    /** The gate's exponential multiplies the rounding error of its exponent. */
+    cancels: ({ logprob, teacherLogprob }) => {
+      const gap = Math.abs(teacherLogprob - logprob);
+      const gate = (1 + 5 * gap) / (1 + Math.exp(5 * (logprob - teacherLogprob)));
+      return { value: 0.1 * gap * gate, gradient: 0.1 * gate };
+    },
+  },
   formula: (symbols, { sdarLossCoef, sdarGateBeta, lossAggMode }) => {
     const { teacher, lp, sigmoid, sg, rows, constant } = symbols;
     const gap = teacher.sub(lp);

@@ -12,7 +12,7 @@ import {
 import { withCorrection } from '../reference/frameworks/verl-correction.js';
 import { type Args, evaluator, formulas, standsOnEdge } from '../reference/index.js';
 import { reported } from '../reference/verl.js';
-import { ARGUMENTS, batchSpec, makeBatch, readsPairs, three } from '../support/draw.js';
+import { ARGUMENTS, batchSpec, makeBatch, OF_WEIGHTS, readsPairs, three } from '../support/draw.js';
 import { type FrameworkLossCase, goldenBatch, verlCases } from '../support/golden.js';
 import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';
@@ -40,6 +40,8 @@ const CORRECTIONS = fc.constantFrom<Args>(
 
 // The references of these losses do not multiply all tokens' losses by weights.
 const WITHOUT_WEIGHTS = ['verl/flowrl', 'verl/self_play_sppo', 'dpo', 'decoupled_ppo', 'clipped_pg'];
+// These losses read token_weights themselves.
+WITHOUT_WEIGHTS.push(...OF_WEIGHTS);
 WITHOUT_WEIGHTS.push('prime_rl', 'prime_rl_ipo', 'ref_kl', 'm2po', 'verl/gvpo', 'verl/online_dpo', 'real');
 const ignoresWeights = (name: string) => name.startsWith('trl/') || WITHOUT_WEIGHTS.includes(name);
 
@@ -96,7 +98,8 @@ describe('the option correction', () => {
   // In a single row, a weight per row multiplies the whole loss.
   const SEQUENCE = { rollout_is: 'sequence', rollout_is_threshold: 1.5 } as const;
   const correctionFn = CORRECTION_FN.create('verl/rollout_correction', SEQUENCE);
-  for (const name of Object.keys(formulas.policy).filter((each) => !readsPairs(each)))
+  const isMultiplied = (name: string) => !readsPairs(name) && !OF_WEIGHTS.includes(name);
+  for (const name of Object.keys(formulas.policy).filter(isMultiplied))
     it(`multiplies ${name} by the weight of the only row`, () => {
       fc.assert(
         fc.property(ARGUMENTS.policy[name]!, three(batchSpec), (args, specs) => {
@@ -191,6 +194,8 @@ describe('the option correction', () => {
       /PPOPolicyLossFn: masks: delta: expected a number above 0/,
     );
     refuses('dpo', { correction: { rollout_is: 'token' } }, /only leaves out tokens/);
+    refuses('prime/ce', { correction: { rollout_is: 'token' } }, /correction: .*reads token_weights itself/);
+    refuses('prime/ce', { masks: { top_entropy_quantile: 0.5 } }, /masks: .*reads token_weights itself/);
     assert.throws(
       () => POLICY_LOSS_FN.create('ppo', { ...ppo, correction: { name: 'verl/rollout' } }),
       isLossError('ERR_UNKNOWN_NAME', /unknown correction: .*got 'verl\/rollout'/),

@@ -5,7 +5,7 @@ import { defineLoss, lossFromExpression, POLICY_LOSS_FN } from '../../lib/index.
 import { withTopEntropy } from '../reference/frameworks/masks.js';
 import { type Args, evaluator, formulas, standsOnEdge } from '../reference/index.js';
 import { reported } from '../reference/verl.js';
-import { ARGUMENTS, batchSpec, makeBatch, readsPairs } from '../support/draw.js';
+import { ARGUMENTS, batchSpec, makeBatch, OF_WEIGHTS, readsPairs } from '../support/draw.js';
 import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';
 import { type Computed, packedBatch, paddedBatch, unpack } from '../support/subject.js';
@@ -23,8 +23,9 @@ const WITHOUT_WEIGHTS = [
   'm2po',
   'verl/bypass_mode',
 ];
+// Losses that read token_weights themselves are refused.
 const isComparable = (name: string) =>
-  OF_ROWS.includes(name) || !(name.startsWith('trl/') || WITHOUT_WEIGHTS.includes(name));
+  OF_ROWS.includes(name) || !(name.startsWith('trl/') || [...WITHOUT_WEIGHTS, ...OF_WEIGHTS].includes(name));
 
 const withoutCorrection = (args: Args): Args =>
   Object.fromEntries(Object.entries(args).filter(([name]) => !name.startsWith('rollout_')));

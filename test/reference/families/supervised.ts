@@ -36,25 +36,25 @@ const swiftSDAR: Formula = (x, args) => {
   const beta = option(args, 'sdar_gate_beta', 5);
   const gap = x.column('teacherLogprob').detach().sub(x.logprob);
   const gate = gap.mul(beta).sigmoid().detach();
-  const perToken = gate.mul(gap);
   const divisors: Record<string, (row: number) => number> = {
     'token-mean': () => x.index.length || 1,
     'seq-mean-token-mean': (row) => x.rows.length * (x.counts[row]! || 1),
     'seq-mean-token-sum': () => x.rows.length,
   };
   const divisorOf = divisors[option(args, 'loss_agg_mode', 'token-mean')]!;
-  const loss = x
-    .rowSum(perToken)
-    .div(x.tape.leaf(x.rows.map((_, row) => divisorOf(row))))
-    .sum();
+  const ofTokens = x.spread(x.tape.leaf(x.rows.map((_, row) => divisorOf(row))));
+  const perToken = gate.mul(gap).div(ofTokens);
   const mean = (of: Variable) => of.sum().per(x.index.length || 1);
   return {
-    loss: loss.mul(option(args, 'sdar_loss_coef', 0.1)),
+    loss: x
+      .weighted(perToken)
+      .sum()
+      .mul(option(args, 'sdar_loss_coef', 0.1)),
     metrics: {
       'sdar/gate_mean': mean(gate),
       'sdar/gate_active_ratio': mean(gate.test((g) => g > 0.5)),
       'sdar/teacher_gap_mean': mean(gap),
-      'sdar/loss': loss,
+      'sdar/loss': perToken.sum(),
     },
   };
 };
