@@ -293,6 +293,18 @@ export const INPUTS = {
     absent: 'own',
     takesPlaceOf: 'group_ids',
   },
+  dataset_ids: {
+    type: 'ids',
+    per: 'row',
+    expected: 'an id per row, equal within a data set',
+    help: 'an id for each row, of the data set of its prompt. Read by tinker/opd for its metrics',
+  },
+  teacher_rows: {
+    type: 'flags',
+    per: 'row',
+    expected: 'a mask per row',
+    help: '0 for each row that the teacher does not score. If it is absent, the teacher scores all rows. Read by roll/opd',
+  },
   attention_mask: {
     type: 'flags',
     per: 'token',

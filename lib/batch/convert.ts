@@ -58,6 +58,22 @@ export function* readFloat32(key: string, value: unknown, layout: Layout): Steps
   return fixedLength(data);
 }
 
+/**
+ * Reads floats of 32 or 16 bits, one per token or per row, as float32.
+ * @throws LossError as {@link readFloats} does.
+ */
+export function* readWideFloats(key: string, value: unknown, layout: Layout): Steps<Float32Array> {
+  const { data, dtype } = yield* floatData(key, value, layout, true);
+  checkAttached(key, data);
+  checkLength(key, data.length, layout, true);
+  if (dtype === 'float32') return fixedLength(data as Float32Array);
+  const wide = newArray(key, data.length, () => new Float32Array(data.length));
+  yield* inSlices(data.length, (begin, end) => {
+    for (let i = begin; i < end; i++) wide[i] = fromHalf(data[i]!, dtype);
+  });
+  return wide;
+}
+
 function checkLength(key: string, length: number, layout: Layout, mayBePerRow: boolean): void {
   if (length === layout.tokens || (mayBePerRow && length === layout.rows)) return;
   throw new LossError('ERR_SHAPE_MISMATCH', {

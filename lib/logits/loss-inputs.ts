@@ -22,7 +22,11 @@ export const LOGITS_INPUTS = {
   },
   targets: {
     expected: 'a token id per token',
-    help: 'shape [B, T]: the tokens that were sampled, or the labels. Those that are masked may be any whole numbers',
+    help: 'shape [B, T]: the tokens that were sampled, or the labels. Those that are masked may be any whole numbers. In losses of fine-tuning, −100 is no label',
+  },
+  target_probs: {
+    expected: 'a probability per token',
+    help: 'shape [B, T]: how probable it is that a step is right, in place of targets. Read by openrlhf/prm',
   },
   teacher_logits: {
     expected: "the teacher's logits per token",
@@ -66,6 +70,8 @@ export interface LogitsInputs {
   probs?: Logits | undefined;
   /** Shape [B, T]: the tokens that were sampled, or the labels. Those that are masked may be any whole numbers. */
   targets?: TokenIds | undefined;
+  /** Shape [B, T]: how probable it is that a step is right, in place of targets. Read by openrlhf/prm. */
+  targetProbs?: Logits | Float64Array | undefined;
   /** Shape [B, T, V]: the teacher's logits. */
   teacherLogits?: Logits | undefined;
   /** Shape [B, T, V]: the teacher's probabilities. */

@@ -108,7 +108,8 @@ export function nonFiniteError(
   return found ? errorAt(found.index, found.value) : errorIn(key);
 }
 
-function notFinite(key: string, index: number, value: number, hint: string | undefined): LossError {
+/** Returns the error for a number that is NaN or infinite. */
+export function notFinite(key: string, index: number, value: number, hint: string | undefined): LossError {
   return new LossError('ERR_INVALID_INPUT', {
     key,
     index,

@@ -39,6 +39,7 @@ import {
   readNamedRewards,
   readOutputs,
 } from './advantage-arrays.js';
+import { computeOnHost, type HostAdvantage, needsHost } from './host-advantages.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
 /** The length of a NativeSpread; see binding.d.ts. */
@@ -131,13 +132,15 @@ export interface AdvantageVariant {
   readonly duplicates?: boolean;
   /** The seed of random draws. */
   readonly seed?: number;
+  /** Computes the function on the host, from a batch in host memory. Without it, native code does. */
+  readonly onHost?: HostAdvantage;
 }
 
 /**
  * All properties of an advantage function after its options were applied. Two functions with equal definitions compute
  * equal results.
  */
-export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
+export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options' | 'onHost'> {
   readonly native: NativeAdvantageSpec;
   readonly perRow: boolean;
   readonly returns: boolean | undefined;
@@ -145,6 +148,8 @@ export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
   readonly whitens: boolean | undefined;
   readonly comparesTokens: boolean | undefined;
   readonly inputs: readonly AdvantageInput[];
+  /** Whether the batch must be in host memory, where the function is computed. */
+  readonly hostOnly: boolean;
 }
 
 interface AdvantageSource extends Omit<Input, 'step'> {
@@ -163,7 +168,9 @@ export abstract class AdvantageFn {
   readonly backend: string;
   /** @internal All properties of the function after its options were applied. */
   readonly definition: AdvantageDefinition;
-  readonly #fn: NativeAdvantage;
+  /** Undefined if the function is computed on the host. */
+  readonly #fn: NativeAdvantage | undefined;
+  readonly #onHost: HostAdvantage | undefined;
   readonly #names: readonly string[];
   readonly #mapper: KeyMapper;
   readonly #reader: BatchReader;
@@ -185,15 +192,16 @@ export abstract class AdvantageFn {
       variant.inputs ?? (declaration.reads.filter((key) => key !== 'action_mask') as AdvantageInput[]);
     this.backend = backend;
     const { perRow, returns, readsMasked, whitens, comparesTokens, optional = [] } = declaration;
-    const { options: variantOptions, ...applied } = variant;
+    const { options: variantOptions, onHost, ...applied } = variant;
     const spec = {
       name: declaration.name,
       options: variantOptions ?? nativeOptions(declaration.options, options),
     };
     const facts = { perRow, returns, readsMasked, whitens, comparesTokens };
-    this.definition = { ...facts, ...applied, native: spec, inputs };
-    this.#fn = guarded(() => native.createAdvantage(spec), 'ERR_INVALID_OPTION');
-    this.#names = native.advantageValueNames(this.#fn);
+    this.definition = { ...facts, ...applied, native: spec, inputs, hostOnly: onHost !== undefined };
+    this.#onHost = onHost;
+    this.#fn = onHost ? undefined : guarded(() => native.createAdvantage(spec), 'ERR_INVALID_OPTION');
+    this.#names = this.#fn ? native.advantageValueNames(this.#fn) : [];
     this.#mapper = mapper;
     this.#reader = new BatchReader(mapper, {
       inputs: ['action_mask', ...inputs],
@@ -238,6 +246,7 @@ export abstract class AdvantageFn {
     const { device, stream } = options ?? {};
     const seed = this.#seed(options);
     const out = readOutputs(options?.out);
+    if (this.#onHost) return yield* this.#hostResult(this.#onHost, batch, out);
     const input = yield* this.#read(batch, device);
     checkStream(stream, input.resident?.device ?? input.device);
     checkOutputs(out, input, this.definition.returns === true);
@@ -263,6 +272,10 @@ export abstract class AdvantageFn {
     part?: AdvantagePart,
   ): Steps<{ computed: ComputedAdvantages; metrics: Metrics }> {
     const seed = this.#seed(options);
+    if (this.#onHost) {
+      const { advantages, metrics } = yield* this.#hostResult(this.#onHost, batch, {});
+      return { computed: { column: advantages, perRow: false, repeats: undefined }, metrics };
+    }
     const input = yield* this.#read(batch, undefined, conversions);
     Object.assign(input.native, part);
     const call = this.#call(input, seed, perToken ? 'tokens' : 'rows');
@@ -297,6 +310,7 @@ export abstract class AdvantageFn {
     metrics: () => Metrics;
     notFinite: (input: number) => LossError;
   } {
+    if (!this.#fn) throw needsHost(batch.device);
     takeNow(this.#read(batch, undefined));
     const advantage = {
       fn: this.#fn,
@@ -310,6 +324,19 @@ export abstract class AdvantageFn {
       metrics: () => this.#metrics(advantage),
       notFinite: (input) => nonFiniteError(this.#mapper, undefined, input, advantage.notFiniteRow[0]!, false),
     };
+  }
+
+  *#hostResult(
+    compute: HostAdvantage,
+    batch: Batch | DeviceBatch,
+    out: AdvantageOutputs,
+  ): Steps<AdvantageResult> {
+    const { rows, ...result } = yield* computeOnHost(compute, batch, {
+      mapper: this.#mapper,
+      out,
+      hasReturns: this.definition.returns === true,
+    });
+    return { ...result, keptRows: yield* keptRows(rows, undefined) };
   }
 
   *#run(input: AdvantageSource, call: NativeAdvantageCall): Steps<void> {
@@ -358,7 +385,7 @@ export abstract class AdvantageFn {
     const what = `the advantages of ${tokens} tokens`;
     return allocate(what, () => {
       return {
-        fn: this.#fn,
+        fn: this.#fn!,
         batch: batch as NativeAdvantageBatch,
         device,
         advantages: scoresOnly || spreadsOnly ? undefined : (out.advantages ?? resultArray(what, tokens)),

@@ -58,7 +58,7 @@ export class NeMoDistillLossFn extends logitsLoss({
     return [of.div(total.add(1e-8))];
   },
   formula: (symbols, { klType, mixedKlWeight, zeroOutsideTopk }) => {
-    const { student, teacher, weights, weighted, total, entropy, exp, constant } = symbols;
+    const { student, teacher, batchWeights, weighted, total, entropy, exp, constant } = symbols;
     const t = renormalized(symbols, teacher);
     const s = zeroOutsideTopk ? student : renormalized(symbols, student);
     const p = exp(s);
@@ -73,7 +73,7 @@ export class NeMoDistillLossFn extends logitsLoss({
     const reverse = zeroOutsideTopk && klType !== 'forward' ? listed.add(outside) : listed;
     const w = { forward: 1, reverse: 0, mixed: mixedKlWeight }[klType];
     const loss = weighted(
-      weights[0],
+      batchWeights[0],
       w === 0 ? reverse : w === 1 ? forward : forward.mul(w).add(reverse.mul(1 - w)),
     );
     return {
@@ -157,15 +157,15 @@ export class ROLLDistillLossFn extends logitsLoss({
   },
   formula: (symbols, options) => {
     const { kdTemperature, teacherTemperature, logitsTopk, distillLossWeight: w } = options;
-    const { student, teacher, weights, weighted, total } = symbols;
+    const { student, teacher, batchWeights, weighted, total } = symbols;
     const isList = logitsTopk > 0;
     const normalized = (x: Expression, temperature: number) =>
       (isList ? renormalized : logSoftmax)(symbols, x, temperature);
     const s = normalized(student, kdTemperature);
     const t = normalized(teacher, kdTemperature * teacherTemperature);
-    const distilled = weighted(weights[0], rollDivergence(symbols, s, t, options));
+    const distilled = weighted(batchWeights[0], rollDivergence(symbols, s, t, options));
     const own = isList ? student : logSoftmax(symbols, student);
-    const trained = weighted(weights[1], atTarget(symbols, own).neg());
+    const trained = weighted(batchWeights[1], atTarget(symbols, own).neg());
     const loss = distilled.mul(w).add(trained.mul(1 - w));
     return {
       loss,
@@ -278,17 +278,20 @@ export class AxolotlKDLossFn extends logitsLoss({
   },
   formula: (symbols, options) => {
     const { fused, kdAlpha, kdCeAlpha, kdTemperature, kdBeta, kdNormalizeTopk } = options;
-    const { student, teacher, weights, weighted, sg } = symbols;
+    const { student, teacher, batchWeights, weighted, sg } = symbols;
     const isDense = hasCrossEntropy(options) && kdTemperature !== 1;
     const own = isDense ? logSoftmax(symbols, student, kdTemperature) : student;
     const s = kdNormalizeTopk && fused ? renormalized(symbols, own) : own;
     const divergence = listSum(symbols, jsdTerm(symbols, fused ? kdBeta : 0, s, teacher));
     const surplus = fused ? kdTemperature ** 2 - 1 : 0;
     const scaled = surplus === 0 ? divergence : divergence.add(sg(divergence).mul(surplus));
-    const soft = weighted(weights[0], scaled).mul(fused ? kdAlpha : 1);
+    const soft = weighted(batchWeights[0], scaled).mul(fused ? kdAlpha : 1);
     if (!hasCrossEntropy(options)) return { loss: soft, metrics: {} };
     const plain = isDense ? logSoftmax(symbols, student) : student;
-    return { loss: soft.sub(weighted(weights[0], atTarget(symbols, plain)).mul(kdCeAlpha)), metrics: {} };
+    return {
+      loss: soft.sub(weighted(batchWeights[0], atTarget(symbols, plain)).mul(kdCeAlpha)),
+      metrics: {},
+    };
   },
 }) {}
 
@@ -337,10 +340,11 @@ export class TinkerSDFTLossFn extends logitsLoss({
     constant(1),
   ],
   formula: (symbols, { reverse }) => {
-    const { student, teacher, weights, weighted, total, count, exp, sg, rowsSum, max, constant } = symbols;
+    const { student, teacher, batchWeights, weighted, total, count, exp, sg, rowsSum, max, constant } =
+      symbols;
     const t = renormalized(symbols, teacher);
     const entropyOf = (x: Expression) => listSum(symbols, expected(symbols, exp(x), x)).neg();
-    const of = (x: Expression) => weighted(weights[0], x);
+    const of = (x: Expression) => weighted(batchWeights[0], x);
     const ofTeacher = of(entropyOf(t));
     if (!reverse) {
       return {
@@ -354,7 +358,7 @@ export class TinkerSDFTLossFn extends logitsLoss({
     }
     const s = renormalized(symbols, student);
     const loss = of(listSum(symbols, expected(symbols, exp(s), sg(s.sub(t)))));
-    const meanOf = (x: Expression) => ({ batch: rowsSum(x).div(max(rowsSum(weights[0]), 1)) });
+    const meanOf = (x: Expression) => ({ batch: rowsSum(x).div(max(rowsSum(batchWeights[0]), 1)) });
     return {
       loss,
       metrics: {
@@ -363,7 +367,7 @@ export class TinkerSDFTLossFn extends logitsLoss({
         'sdft/reverse_kl_loss': total(loss),
         'sdft/reverse_kl_mean': meanOf(loss),
         'sdft/student_entropy_mean': meanOf(of(entropyOf(s))),
-        'sdft/reverse_kl_positions': total(weights[0]),
+        'sdft/reverse_kl_positions': total(batchWeights[0]),
       },
     };
   },

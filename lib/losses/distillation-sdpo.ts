@@ -75,13 +75,13 @@ export class TRLSDPOLossFn extends logitsLoss({
     return distillationWeight < 1 ? [...distilled, ofPolicy] : distilled;
   },
   formula: (symbols, options, has) => {
-    const { weights, weighted, total } = symbols;
+    const { batchWeights, weighted, total } = symbols;
     const { loss, metrics } = selfDistillation(symbols, options, has);
-    const distilled = weighted(weights[0], loss);
+    const distilled = weighted(batchWeights[0], loss);
     const w = options.distillationWeight;
     if (w === 1)
       return { loss: distilled, metrics: { ...metrics, 'self_distillation/policy_loss': undefined } };
-    const policy = weighted(weights[2], policyLoss(symbols, options, has));
+    const policy = weighted(batchWeights[2], policyLoss(symbols, options, has));
     return {
       loss: distilled.mul(w).add(policy.mul(1 - w)),
       metrics: { ...metrics, 'self_distillation/policy_loss': total(policy) },

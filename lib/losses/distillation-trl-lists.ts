@@ -51,13 +51,13 @@ export class TRLServerDistillLossFn extends logitsLoss({
   }),
   weights: (symbols) => [perItem(symbols, undefined)],
   formula: (symbols, { beta, lossAddTail }) => {
-    const { student, teacher, teacherLogprob, isTarget, isListed, select, weights, weighted } = symbols;
+    const { student, teacher, teacherLogprob, isTarget, isListed, select, batchWeights, weighted } = symbols;
     const t = beta > 0 ? select(isTarget, teacherLogprob, teacher) : teacher;
     const ofList = isListed.and(isPossible(teacher));
     const support = beta === 0 ? ofList : beta === 1 ? isTarget : ofList.or(isTarget);
     const supported = supportedBy(symbols, support);
     return {
-      loss: weighted(weights[0], listDivergence(supported, beta, student, t, lossAddTail)),
+      loss: weighted(batchWeights[0], listDivergence(supported, beta, student, t, lossAddTail)),
       metrics: {},
     };
   },
@@ -106,7 +106,7 @@ export class TRLAsyncDistillationLossFn extends logitsLoss({
   }),
   weights: (symbols, { globalNTokens }) => [perItem(symbols, globalNTokens)],
   formula: (symbols, { beta, addTailBucket }) => {
-    const { student, teacher, isTarget, helper, select, weights, weighted, exp, rowSum } = symbols;
+    const { student, teacher, isTarget, helper, select, batchWeights, weighted, exp, rowSum } = symbols;
     const { rowsSum, max, constant, entropy } = symbols;
     const isThere = isPossible(teacher);
     const own = beta === 0 ? constant(1) : beta === 1 ? isTarget : helper.lt(1).or(isTarget);
@@ -122,7 +122,7 @@ export class TRLAsyncDistillationLossFn extends logitsLoss({
     };
     const meanOf = (x: Expression) => ({ batch: rowsSum(x).div(max(rowsSum(hasSupport), 1)) });
     return {
-      loss: weighted(weights[0], divergence),
+      loss: weighted(batchWeights[0], divergence),
       metrics: {
         jsd: meanOf(divergence),
         entropy: meanOf(ofSupport(entropy)),
@@ -166,17 +166,18 @@ export class TRLIWOPDJSDLossFn extends logitsLoss({
     return {
       over: beta === 0 ? 'teacher' : beta === 1 ? 'student' : 'both',
       count: lossTopK,
+      teacher: 'logits',
       ...temperatures,
     };
   },
   weights: (symbols, { numItemsInBatch }) => [perItem(symbols, numItemsInBatch)],
   formula: (symbols, { beta, temperature, lossTopK, lossAddTail }) => {
-    const { student, teacher, weights, weighted, constant } = symbols;
+    const { student, teacher, batchWeights, weighted, constant } = symbols;
     const of =
       lossTopK === 0
         ? fullDivergence(symbols, beta, temperature)
         : listDivergence(supportedBy(symbols, constant(1)), beta, student, teacher, lossAddTail);
-    return { loss: weighted(weights[0], of), metrics: {} };
+    return { loss: weighted(batchWeights[0], of), metrics: {} };
   },
 }) {}
 
@@ -255,7 +256,7 @@ export class TRLSDFTLossFn extends logitsLoss({
   weights: (symbols) => [perRowToken(symbols), perItem(symbols, undefined)],
   formula: (symbols, options, has) => {
     const { loss, metrics } = selfDistillation(symbols, options, has);
-    return { loss: symbols.weighted(symbols.weights[0], loss), metrics };
+    return { loss: symbols.weighted(symbols.batchWeights[0], loss), metrics };
   },
 }) {}
 
@@ -275,7 +276,14 @@ export function selfEntries({
   if (distillationMode === 'full_logits') return { over: 'vocabulary', teacher: 'logits', target: true };
   const over = useTeacherServer && distillationMode === 'topk_logits' ? 'given' : 'student';
   if (distillationMode === 'topk_logits')
-    return { over, count: distillationTopk ?? 100, target: true, temperature, teacherTemperature };
+    return {
+      over,
+      count: distillationTopk ?? 100,
+      teacher: 'logits',
+      target: true,
+      temperature,
+      teacherTemperature,
+    };
   return {
     over: useTeacherServer ? 'none' : 'teacher',
     count: 0,
@@ -289,7 +297,7 @@ export function selfEntries({
 export function selfDistillation(symbols: EntrySymbols, options: SelfOptions, has: HasInput) {
   const { distillationMode, distillationAlpha, distillationAddTail, distillationIsClip, temperature } =
     options;
-  const { student, teacher, teacherLogprob, oldLogprob, weights, weighted, total, mean } = symbols;
+  const { student, teacher, teacherLogprob, oldLogprob, batchWeights, weighted, total, mean } = symbols;
   const { sg, exp, min, abs } = symbols;
   const isFull = distillationMode === 'full_logits';
   const own = isFull ? logSoftmax(symbols, student, temperature) : student;
@@ -309,7 +317,7 @@ export function selfDistillation(symbols: EntrySymbols, options: SelfOptions, ha
   return {
     loss,
     metrics: {
-      'self_distillation/distillation_loss': total(weighted(weights[1], loss)),
+      'self_distillation/distillation_loss': total(weighted(batchWeights[1], loss)),
       'self_distillation/server_logprob_abs_diff': options.useTeacherServer
         ? mean(abs(lp.sub(teacherLogprob)))
         : undefined,

@@ -67,7 +67,7 @@ export class TRLDistillationLossFn extends logitsLoss({
   entries: () => ({ over: 'vocabulary', teacher: 'logits' }),
   weights: (symbols, { numItemsInBatch }) => [perItem(symbols, numItemsInBatch)],
   formula: (symbols, options) => {
-    const { student, teacher, tanh, rowSum, exp, weights, weighted, mean } = symbols;
+    const { student, teacher, tanh, rowSum, exp, batchWeights, weighted, mean } = symbols;
     const changed = (x: Expression, scale: number | undefined, cap: number | undefined) => {
       const scaled = scale === undefined ? x : x.mul(scale);
       return cap === undefined ? scaled : tanh(scaled.mul(1 / cap)).mul(cap);
@@ -78,7 +78,7 @@ export class TRLDistillationLossFn extends logitsLoss({
     const s = logSoftmax(symbols, own, temperature);
     const divergence = rowSum(jsdTerm(symbols, beta, s, logSoftmax(symbols, other, temperature)));
     return {
-      loss: weighted(weights[0], divergence),
+      loss: weighted(batchWeights[0], divergence),
       metrics: { entropy: mean(rowSum(expected(symbols, exp(s), s)).neg()) },
     };
   },
@@ -105,7 +105,10 @@ export class TRLMiniLLMLossFn extends logitsLoss({
 
 // Returns the weighted divergence of a token.
 function jsd(symbols: EntrySymbols, beta: number, temperature: number): Expression {
-  const { student, teacher, rowSum, weights, weighted } = symbols;
+  const { student, teacher, rowSum, batchWeights, weighted } = symbols;
   const s = logSoftmax(symbols, student, temperature);
-  return weighted(weights[0], rowSum(jsdTerm(symbols, beta, s, logSoftmax(symbols, teacher, temperature))));
+  return weighted(
+    batchWeights[0],
+    rowSum(jsdTerm(symbols, beta, s, logSoftmax(symbols, teacher, temperature))),
+  );
 }

@@ -95,7 +95,8 @@ export class VerlDistillTopkLossFn extends logitsLoss({
   weights: (symbols, options) => [verlWeight(symbols, options)],
   formula: (symbols, options) => {
     const { useTaskRewards, usePolicyGradient, strategy, logProbMinClamp, lossMaxClamp } = options;
-    const { student, teacher, isTop, isListed, exp, max, min, weights, weighted, total, mean, sg } = symbols;
+    const { student, teacher, isTop, isListed, exp, max, min, batchWeights, weighted, total, mean, sg } =
+      symbols;
     const { rowsMin, rowsMax, rowsSum, select, oldLogprob, advantages, constant } = symbols;
     const isMegatron = strategy === 'megatron';
     const clamped = (x: Expression) => {
@@ -119,7 +120,7 @@ export class VerlDistillTopkLossFn extends logitsLoss({
     const ppo = (A: Expression) => dualClipped({ ...symbols, d: logRatio }, A, options);
     const own = usePolicyGradient ? ppo(sg(bounded).neg()) : undefined;
     const task = useTaskRewards ? ppo(advantages) : undefined;
-    const of = (x: Expression) => weighted(weights[0], x);
+    const of = (x: Expression) => weighted(batchWeights[0], x);
     const distillation = of(own?.perToken ?? bounded);
     const policy = task && of(task.perToken);
     return {

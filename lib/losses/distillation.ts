@@ -32,8 +32,8 @@ function softAndHard(
   hard: Expression,
   { weightSoftLoss, weightHardLoss }: { weightSoftLoss: number; weightHardLoss: number },
 ) {
-  const { weights, weighted, total } = symbols;
-  const of = (x: Expression) => weighted(weights[0], x);
+  const { batchWeights, weighted, total } = symbols;
+  const of = (x: Expression) => weighted(batchWeights[0], x);
   return {
     loss: of(soft).mul(weightSoftLoss).add(of(hard).mul(weightHardLoss)),
     metrics: { soft_loss: total(of(soft)), hard_loss: total(of(hard)) },
@@ -95,8 +95,8 @@ const REDUCTION = choice(['batchmean', 'mean', 'sum'], {
 });
 
 function reduced(symbols: EntrySymbols, reduction: 'batchmean' | 'mean' | 'sum', loss: Expression) {
-  const { weights, weighted, rowLength } = symbols;
-  const weight = weighted(weights[0], loss);
+  const { batchWeights, weighted, rowLength } = symbols;
+  const weight = weighted(batchWeights[0], loss);
   return { loss: reduction === 'mean' ? weight.div(rowLength) : weight, metrics: {} };
 }
 
@@ -160,9 +160,9 @@ export class LigerCETVDLossFn extends logitsLoss({
   entries: () => ({ over: 'vocabulary', teacher: 'logits', target: true }),
   weights: (symbols) => [perItem(symbols, undefined)],
   formula: (symbols, { ceWeight, tvdWeight }) => {
-    const { student, teacher, rowSum, abs, exp, weights, weighted, total } = symbols;
+    const { student, teacher, rowSum, abs, exp, batchWeights, weighted, total } = symbols;
     const s = logSoftmax(symbols, student);
-    const of = (x: Expression) => weighted(weights[0], x);
+    const of = (x: Expression) => weighted(batchWeights[0], x);
     const ce = of(atTarget(symbols, s).neg());
     const tvd = of(rowSum(abs(exp(s).sub(exp(logSoftmax(symbols, teacher))))).mul(0.5));
     return {
@@ -192,10 +192,10 @@ export class OpenRLHFKDLossFn extends logitsLoss({
   entries: () => ({ over: 'vocabulary', teacher: 'logits', target: true }),
   weights: (symbols) => [perItem(symbols, undefined)],
   formula: (symbols, { kdCoef }) => {
-    const { student, teacher, rowSum, exp, select, weights, weighted, total } = symbols;
+    const { student, teacher, rowSum, exp, select, batchWeights, weighted, total } = symbols;
     const s = logSoftmax(symbols, student);
     const q = exp(logSoftmax(symbols, teacher));
-    const of = (x: Expression) => weighted(weights[0], x);
+    const of = (x: Expression) => weighted(batchWeights[0], x);
     const gpt = of(atTarget(symbols, s).neg());
     const distil = of(rowSum(select(s.gt(LOWEST), expected(symbols, q, s), 0)).neg());
     return {
@@ -239,13 +239,13 @@ export class SkyRLDraftSoftCELossFn extends logitsLoss({
     ),
   ],
   formula: (symbols, { mtpLossTopk }) => {
-    const { student, teacher, rowSum, exp, weights, weighted } = symbols;
+    const { student, teacher, rowSum, exp, batchWeights, weighted } = symbols;
     const isList = mtpLossTopk !== undefined;
     const [s, t] = [student, teacher].map((x) =>
       isList ? renormalized(symbols, x) : logSoftmax(symbols, x),
     ) as [Expression, Expression];
     const entropy = expected(symbols, exp(t), s);
-    return { loss: weighted(weights[0], rowSum(entropy)).neg(), metrics: {} };
+    return { loss: weighted(batchWeights[0], rowSum(entropy)).neg(), metrics: {} };
   },
 }) {}
 
@@ -291,16 +291,16 @@ export class SwiftGKDLossFn extends logitsLoss({
     return [mark.div(max(batchSum(mark), 1)), perItem(symbols, undefined)].map((x) => constant(1).mul(x));
   },
   formula: (symbols, { beta, temperature, gkdLogitsTopk, sftAlpha, dataSource }, has) => {
-    const { student, teacher, weights, weighted, constant } = symbols;
+    const { student, teacher, batchWeights, weighted, constant } = symbols;
     const isList = has('teacher_topk_ids') || gkdLogitsTopk !== undefined;
     const [s, t] = [student, isList ? teacher : orAbsent(symbols, teacher, student)].map((x) =>
       isList ? renormalized(symbols, x, temperature) : logSoftmax(symbols, x, temperature),
     ) as [Expression, Expression];
     const term = jsdTerm(symbols, beta, s, t);
-    const divergence = weighted(weights[0], isList ? listSum(symbols, term) : symbols.rowSum(term));
+    const divergence = weighted(batchWeights[0], isList ? listSum(symbols, term) : symbols.rowSum(term));
     const own = isList ? student : logSoftmax(symbols, student);
     const isTrained = sftAlpha > 0 && dataSource === 'dataset';
-    const hard = isTrained ? weighted(weights[1], atTarget(symbols, own)).mul(-sftAlpha) : constant(0);
+    const hard = isTrained ? weighted(batchWeights[1], atTarget(symbols, own)).mul(-sftAlpha) : constant(0);
     return { loss: divergence.add(hard), metrics: {} };
   },
 }) {}

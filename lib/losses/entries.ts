@@ -17,7 +17,8 @@ export interface Entries {
   readonly count?: number | undefined;
   /**
    * What `teacher` is over the vocabulary: the logits or the probabilities of the teacher, or the log-probabilities that the
-   * batch's list has, and ABSENT elsewhere. In a list, it always is the log-probability.
+   * batch's list has, and ABSENT elsewhere. In a list, it always is the log-probability. The list of the student alone has
+   * it only with 'logits'.
    */
   readonly teacher?: 'logits' | 'probs' | 'list' | undefined;
   /** Whether `reference` is read: the logit of the reference policy. Only over the vocabulary. */
@@ -105,10 +106,12 @@ export interface EntrySymbols extends ProgramSymbols {
   readonly isTop: Expression;
   /** 1 for the entry of the target. */
   readonly isTarget: Expression;
+  /** Returns 1 for the entry of a token, over the vocabulary. */
+  readonly isAt: (id: number) => Expression;
   /** 1 for the entries of the list. In a list, those are all entries but the place of the target. */
   readonly isListed: Expression;
   /** The weights of the token in the batch, which the statement of the loss gives. */
-  readonly weights: readonly [Expression, Expression, Expression];
+  readonly batchWeights: readonly [Expression, Expression, Expression];
   readonly entropy: Expression;
   /** The number of unmasked tokens of the whole batch. */
   readonly count: Expression;
@@ -142,8 +145,9 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     helper: column('helper'),
     isTop: column('helper'),
     isTarget,
+    isAt: (id) => new Expression(graph, graph.apply('is_at', constant(id).node)),
     isListed: isList(entries) ? ofList : teacher.lt(LARGE),
-    weights: [number('weight'), number('otherWeight'), number('thirdWeight')],
+    batchWeights: [number('weight'), number('otherWeight'), number('thirdWeight')],
     entropy: number('entropy'),
     count: number('tokens'),
     sequences: number('sequences'),

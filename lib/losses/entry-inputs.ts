@@ -69,6 +69,10 @@ export function* readLists(entries: Entries, call: EntryCall): Steps<ListedEntri
 
 function* foundLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher?: Matrix }> {
   if (entries.over === 'given') return yield* givenLists(entries, call);
+  if (entries.over === 'student' && entries.teacher === undefined) {
+    const own = yield* topTokens(call, entries.count ?? call.vocabulary);
+    return { lists: withTargets(own, own.length, targetsOf(entries, call), entries.isDistinct === true) };
+  }
   if (entries.over !== 'none') return yield* topLists(entries, call);
   const none = { ids: new Int32Array(0), length: 0, tokens: call.tokens };
   return { lists: withTargets(none, 0, call.targets, false) };

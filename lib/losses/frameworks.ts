@@ -22,6 +22,8 @@ const BY_PREFIX: Readonly<Record<string, string>> = {
   llamafactory: 'LLaMA-Factory',
   openinstruct: 'open-instruct',
   oat: 'oat',
+  tinker: 'Tinker',
+  prime: 'prime-rl',
 };
 
 /** The groups of functions, in the order of lists. */

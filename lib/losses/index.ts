@@ -12,6 +12,7 @@ import {
 } from './column-loss-fn.js';
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
 import * as distillation from './distillation.js';
+import * as distillationAdvantages from './distillation-advantages.js';
 import * as distillationLists from './distillation-lists.js';
 import * as distillationSDPO from './distillation-sdpo.js';
 import * as distillationTRL from './distillation-trl.js';
@@ -27,7 +28,9 @@ import * as clipping from './papers-clipping.js';
 import * as context from './papers-context.js';
 import * as offPolicy from './papers-off-policy.js';
 import { POLICY_LOSS_FN as POLICY_LOSSES, type PolicyLossFn } from './policy-loss-fn.js';
+import * as processRewards from './process-rewards.js';
 import * as rewards from './rewards.js';
+import * as sft from './sft.js';
 import { type ByName, type NamedRegistry, register } from './statement.js';
 import * as supervised from './supervised.js';
 import * as trinity from './trinity.js';
@@ -63,11 +66,13 @@ register(
   distillationLists,
   distillationTRLLists,
   distillationSDPO,
+  sft,
+  processRewards,
 );
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
-register(ADVANTAGES, advantages, verlAdvantages);
+register(ADVANTAGES, advantages, verlAdvantages, distillationAdvantages);
 
 /** The policy losses by name. */
 export interface PolicyLosses
@@ -94,7 +99,9 @@ export interface LogitsLosses
       typeof distillationTRL &
       typeof distillation &
       typeof distillationLists &
-      typeof distillationTRLLists
+      typeof distillationTRLLists &
+      typeof sft &
+      typeof processRewards
   > {}
 /** All losses by name. Where losses of several kinds have the same alias, that of the first kind counts. */
 export interface Losses
@@ -109,7 +116,8 @@ export interface KLFunctions extends ByName<typeof kl> {}
 /** The entropy losses by name. */
 export interface EntropyLosses extends ByName<typeof entropy> {}
 /** The advantage functions by name. */
-export interface Advantages extends ByName<typeof advantages & typeof verlAdvantages> {}
+export interface Advantages
+  extends ByName<typeof advantages & typeof verlAdvantages & typeof distillationAdvantages> {}
 
 type AnyMetrics = Partial<Record<string, number>>;
 
@@ -174,6 +182,7 @@ export {
   type CorrectionResult,
 } from './correction-fn.js';
 export * from './distillation.js';
+export * from './distillation-advantages.js';
 export * from './distillation-lists.js';
 export { TRLSDPOLossFn } from './distillation-sdpo.js';
 export * from './distillation-trl.js';
@@ -223,7 +232,9 @@ export {
   PolicyLossFn,
   type PolicyLossOptions,
 } from './policy-loss-fn.js';
+export * from './process-rewards.js';
 export * from './rewards.js';
+export * from './sft.js';
 export type { MetricsOf, NamedRegistry, OptionsOf } from './statement.js';
 export * from './supervised.js';
 export type { ClipRangeOptions } from './surrogate.js';

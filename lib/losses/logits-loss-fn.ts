@@ -60,6 +60,8 @@ export interface MaskInputs {
   readonly layout: Layout;
   readonly batch: Batch;
   readonly mapper: KeyMapper;
+  /** Returns a copy of the targets. */
+  readonly targets: () => Int32Array;
   /** Returns a mask of the batch, one byte per token or row; undefined if the batch lacks it. */
   readonly flags: (name: LogitsInput, per: 'token' | 'row') => Uint8Array | undefined;
 }
@@ -144,8 +146,29 @@ export abstract class LogitsLossFn<M = Metrics> {
     return takeNow(this.#count(batch));
   }
 
-  #count(batch: Batch): Steps<Counts> {
-    return countBatch(this.#counter, batch);
+  *#count(given: Batch): Steps<Counts> {
+    if (!this.#made.mask) return yield* countBatch(this.#counter, given);
+    checkHost(given);
+    const batch = heldBatch(given, this.#mapper, LOGITS_INPUT_NAMES);
+    const input = yield* this.#counter.read(batch);
+    return yield* countBatch(this.#counter, batch, { mask: this.#changedMask(input, batch).mask });
+  }
+
+  // Returns the mask that the loss makes of the batch's, and its numbers for the tokens.
+  #changedMask({ native: view, layout }: HostInput, batch: Batch) {
+    const mapper = this.#mapper;
+    const mask = allocate(`a mask of ${layout.tokens} tokens`, () => Uint8Array.from(view.mask!));
+    const marks = this.#made.mask?.(mask, {
+      layout,
+      batch,
+      mapper,
+      targets: () => takeNow(readTargets(batch, mapper, layout.tokens)),
+      flags: (name, per) => {
+        const given = findLogitsInput(batch, mapper, name);
+        return given && takeNow(readMask(given.key, given.value, layout, per));
+      },
+    });
+    return { mask, marks };
   }
 
   /**
@@ -185,7 +208,7 @@ export abstract class LogitsLossFn<M = Metrics> {
 
   *#read(given: LogitsLossBatch, options: LogitsLossComputeOptions): Steps<ReadCall> {
     const mapper = this.#mapper;
-    const { variable, form: formOf, mask } = this.#made;
+    const { variable, form: formOf } = this.#made;
     const { device, stream, normalizer, part = false } = options;
     checkHost(given);
     this.#checkWhole(options);
@@ -193,7 +216,6 @@ export abstract class LogitsLossFn<M = Metrics> {
     checkStream(stream, index);
     const batch = heldBatch(given, mapper, LOGITS_INPUT_NAMES);
     const { key, value } = needed(batch, mapper, variable);
-    const found = findLogitsInput(batch, mapper, 'targets');
     const input = yield* this.#reader.read(batch);
     const { layout } = input;
     const { tokens } = layout;
@@ -204,22 +226,10 @@ export abstract class LogitsLossFn<M = Metrics> {
     for (const name of this.#made.optional)
       if (form.program.columns.includes(name as never) && !hasInput(batch, mapper, name))
         throw missingInput(mapper, name);
-    const targets = form.entries.target
-      ? yield* copyIntegers(
-          mapper.keys('targets')[0]!,
-          (found ?? needed(batch, mapper, 'targets')).value,
-          -(2 ** 31),
-          onePer('token', tokens),
-        )
-      : undefined;
-    if (mask) {
-      const changed = allocate(`a mask of ${tokens} tokens`, () => Uint8Array.from(input.native.mask!));
-      const flags: MaskInputs['flags'] = (name, per) => {
-        const given = findLogitsInput(batch, mapper, name);
-        return given && takeNow(readMask(given.key, given.value, layout, per));
-      };
-      const marks = mask(changed, { layout, batch, mapper, flags });
-      input.native.mask = changed;
+    const targets = form.entries.target ? yield* readTargets(batch, mapper, tokens) : undefined;
+    if (this.#made.mask) {
+      const { mask, marks } = this.#changedMask(input, batch);
+      input.native.mask = mask;
       if (marks) input.native.data[COLUMNS.indexOf(MARKS)] = marks;
     }
     const { weights, kept, count } = yield* this.#weigh(input, normalizer);
@@ -350,6 +360,11 @@ function specOf(program: LossProgram) {
 
 function resultOf({ gradLogits }: LogitsLossComputeOptions, out: Float32Array | Uint16Array): Logits {
   return gradLogits === undefined || typeof gradLogits === 'boolean' ? (out as Float32Array) : gradLogits;
+}
+
+function readTargets(batch: Batch, mapper: KeyMapper, tokens: number): Steps<Int32Array> {
+  const { key, value } = needed(batch, mapper, 'targets');
+  return copyIntegers(key, value, -(2 ** 31), onePer('token', tokens));
 }
 
 function checkHost(batch: unknown): void {

@@ -16,6 +16,8 @@ export const FORM_INPUTS = [
   'old_logprob',
   'advantages',
   'distill_mask',
+  'token_weights',
+  'target_probs',
 ] as const satisfies readonly (LogitsInput | InputName)[];
 
 /** Returns whether a batch has an input. */

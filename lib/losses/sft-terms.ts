@@ -1,20 +1,27 @@
 // What the losses of fine-tuning from logits share: which tokens have labels, and what labels cost.
 import { integer, number } from '../base/option.js';
-import { find } from '../batch/batch.js';
 import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { atTarget, perItem } from './distillation-terms.js';
-import type { CommonSymbols, Entries, EntrySymbols } from './entries.js';
+import type { Entries, EntrySymbols } from './entries.js';
 import type { MaskInputs } from './logits-loss-fn.js';
 
 /** The target of a token without a label. */
 const NO_LABEL = -100;
 
 /** Leaves out the tokens without a label. */
-export function maskUnlabelled(mask: Uint8Array, { batch, mapper }: MaskInputs): void {
-  const targets = find(batch, mapper.keys('targets'))?.value as ArrayLike<number> | undefined;
-  if (targets?.length !== mask.length) return;
-  for (let i = 0; i < mask.length; i++) if (targets[i] === NO_LABEL) mask[i] = 0;
+export function maskUnlabelled(mask: Uint8Array, _options: unknown, { targets }: MaskInputs): undefined {
+  for (const [i, target] of targets().entries()) if (target === NO_LABEL) mask[i] = 0;
 }
+
+/** Returns 1 for each token with a label, and 0 for the others. */
+export function marksOfLabels({ targets }: MaskInputs): Float32Array {
+  return Float32Array.from(targets(), (target) => (target === NO_LABEL ? 0 : 1));
+}
+
+export const NUMERICS = {
+  range: 'any logits; a logit of −Infinity has probability 0',
+  outside: 'the loss is infinite where the logit of a label is −Infinity',
+};
 
 /** What all these losses read. */
 export const LABELS = ['targets', 'action_mask'] as const;
@@ -38,7 +45,7 @@ export const SMOOTHING = {
 export const labelSmoothing = number({ ...SMOOTHING, default: 0 });
 
 /** The entries of a loss that reads the log-probabilities of labels alone. */
-export const LABEL_ALONE = { over: 'student', count: 0, target: true } as const satisfies Entries;
+export const LABEL_ALONE = { over: 'none', target: true } as const satisfies Entries;
 /** Those of one that reads all entries. */
 export const ALL = { over: 'vocabulary', target: true } as const satisfies Entries;
 
@@ -49,7 +56,7 @@ export const byItems = (
 ): [Expression] => [perItem(symbols, numItemsInBatch)];
 
 /** Returns the NLL of a label with this log-probability times its probability, which is a constant. */
-export function dynamic({ exp, sg }: CommonSymbols, logprob: Expression): Expression {
+export function dynamic({ exp, sg }: ProgramSymbols, logprob: Expression): Expression {
   return sg(exp(logprob)).mul(logprob).neg();
 }
 

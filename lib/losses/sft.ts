@@ -8,23 +8,17 @@ import {
   ALL,
   byItems,
   dynamic,
-  isRight,
   ITEMS,
+  isRight,
   LABEL_ALONE,
   LABELS,
   labelSmoothing,
   maskUnlabelled,
+  NUMERICS,
   SMOOTHING,
   smoothed,
 } from './sft-terms.js';
 import { FRACTION, LOSS, NATS } from './units.js';
-
-const NUMERICS = {
-  range: 'any logits; a logit of −Infinity has probability 0',
-  outside: 'the loss is infinite where the logit of a label is −Infinity',
-};
-const mask = (changed: Uint8Array, _: unknown, inputs: Parameters<typeof maskUnlabelled>[1]) =>
-  maskUnlabelled(changed, inputs);
 
 const DFT = {
   summary: 'ℓ = −sg(p)·ln p of the label, divided by the number of labels',
@@ -32,12 +26,12 @@ const DFT = {
   options: ITEMS,
   metrics: {},
   numerics: NUMERICS,
-  mask,
+  mask: maskUnlabelled,
   entries: () => LABEL_ALONE,
   weights: byItems,
   formula: (symbols: EntrySymbols) => {
-    const { student, weights, weighted } = symbols;
-    return { loss: weighted(weights[0], dynamic(symbols, atTarget(symbols, student))), metrics: {} };
+    const { student, batchWeights, weighted } = symbols;
+    return { loss: weighted(batchWeights[0], dynamic(symbols, atTarget(symbols, student))), metrics: {} };
   },
 } as const;
 
@@ -72,16 +66,16 @@ export class TRLSFTLossFn extends logitsLoss({
   },
   metrics: { entropy: NATS, mean_token_accuracy: FRACTION },
   numerics: NUMERICS,
-  mask,
+  mask: maskUnlabelled,
   entries: (options) =>
     isSmoothed(options) ? ALL : { over: 'student', count: 1, target: true, entropy: true, top: true },
   weights: byItems,
   formula: (symbols, options) => {
-    const { student, weights, weighted, mean, isTop, entropy } = symbols;
+    const { student, batchWeights, weighted, mean, isTop, entropy } = symbols;
     if (isSmoothed(options)) {
       const s = logSoftmax(symbols, student);
       return {
-        loss: weighted(weights[0], smoothed(symbols, s, options.labelSmoothingFactor)),
+        loss: weighted(batchWeights[0], smoothed(symbols, s, options.labelSmoothingFactor)),
         metrics: {
           entropy: mean(entropyOf(symbols, s)),
           mean_token_accuracy: mean(isRight(symbols, student)),
@@ -91,7 +85,7 @@ export class TRLSFTLossFn extends logitsLoss({
     const label = atTarget(symbols, student);
     const nll = options.lossType === 'dft' ? dynamic(symbols, label) : label.neg();
     return {
-      loss: weighted(weights[0], nll),
+      loss: weighted(batchWeights[0], nll),
       metrics: { entropy: mean(entropy), mean_token_accuracy: mean(atTarget(symbols, isTop)) },
     };
   },
@@ -122,15 +116,15 @@ export class LlamaFactoryASFTLossFn extends logitsLoss({
   },
   metrics: {},
   numerics: NUMERICS,
-  mask,
+  mask: maskUnlabelled,
   entries: () => ({ ...ALL, reference: true }),
   weights: (symbols) => byItems(symbols, {}),
   formula: (symbols, { asftAlpha }) => {
-    const { student, reference, weights, weighted, rowSum } = symbols;
+    const { student, reference, batchWeights, weighted, rowSum } = symbols;
     const s = logSoftmax(symbols, student);
     const kl = rowSum(klTerm(symbols, logSoftmax(symbols, reference), s));
     const loss = dynamic(symbols, atTarget(symbols, s)).add(kl.mul(asftAlpha));
-    return { loss: weighted(weights[0], loss), metrics: {} };
+    return { loss: weighted(batchWeights[0], loss), metrics: {} };
   },
 }) {}
 
@@ -151,15 +145,15 @@ export class LlamaFactoryEAFTLossFn extends logitsLoss({
   options: { eaftAlpha: EAFT_ALPHA, ...ITEMS },
   metrics: {},
   numerics: NUMERICS,
-  mask,
+  mask: maskUnlabelled,
   entries: () => ({ over: 'student', count: 20, target: true }),
   weights: byItems,
   formula: (symbols, { eaftAlpha }) => {
-    const { student, exp, log, pow, sg, weights, weighted } = symbols;
+    const { student, exp, log, pow, sg, batchWeights, weighted } = symbols;
     const mass = listSum(symbols, exp(student));
     const entropy = log(mass).sub(listSum(symbols, exp(student).mul(student)).div(mass));
     const weight = sg(pow(entropy.div(3), eaftAlpha));
-    return { loss: weighted(weights[0], weight.mul(atTarget(symbols, student)).neg()), metrics: {} };
+    return { loss: weighted(batchWeights[0], weight.mul(atTarget(symbols, student)).neg()), metrics: {} };
   },
 }) {}
 
@@ -178,15 +172,15 @@ export class AxolotlEAFTLossFn extends logitsLoss({
   },
   metrics: {},
   numerics: NUMERICS,
-  mask,
+  mask: maskUnlabelled,
   entries: ({ eaftK }) => ({ over: 'student', count: eaftK, target: true }),
   weights: byItems,
   formula: (symbols, { eaftAlpha }) => {
-    const { student, exp, log, pow, sg, max, weights, weighted } = symbols;
+    const { student, exp, log, pow, sg, max, batchWeights, weighted } = symbols;
     const p = exp(student).div(listSum(symbols, exp(student)));
     const entropy = max(listSum(symbols, p.mul(log(p.add(1e-10)))).neg(), 0);
     const weight = sg(pow(entropy, eaftAlpha));
-    return { loss: weighted(weights[0], weight.mul(atTarget(symbols, student)).neg()), metrics: {} };
+    return { loss: weighted(batchWeights[0], weight.mul(atTarget(symbols, student)).neg()), metrics: {} };
   },
 }) {}
 
@@ -199,13 +193,13 @@ export class HFLabelSmoothingLossFn extends logitsLoss({
   options: { labelSmoothingFactor: number({ ...SMOOTHING, required: true }), ...ITEMS },
   metrics: {},
   numerics: NUMERICS,
-  mask,
+  mask: maskUnlabelled,
   entries: ({ labelSmoothingFactor }) => (labelSmoothingFactor > 0 ? ALL : LABEL_ALONE),
   weights: byItems,
   formula: (symbols, { labelSmoothingFactor }) => {
-    const { student, weights, weighted } = symbols;
+    const { student, batchWeights, weighted } = symbols;
     const s = labelSmoothingFactor > 0 ? logSoftmax(symbols, student) : student;
-    return { loss: weighted(weights[0], smoothed(symbols, s, labelSmoothingFactor)), metrics: {} };
+    return { loss: weighted(batchWeights[0], smoothed(symbols, s, labelSmoothingFactor)), metrics: {} };
   },
 }) {}
 
@@ -225,21 +219,24 @@ export class LigerCrossEntropyLossFn extends logitsLoss({
     }),
     softcap: number({ above: 0, typical: [3, 50], help: 'c: c·tanh(x/c) replaces the logit x' }),
     reduction: choice(['mean', 'sum'], { default: 'mean', help: 'the mean over the labels, or the sum' }),
-    useTokenScaling: flag({ default: false, help: 'multiplies the loss by sg(p), as dynamic fine-tuning does' }),
+    useTokenScaling: flag({
+      default: false,
+      help: 'multiplies the loss by sg(p), as dynamic fine-tuning does',
+    }),
   },
   metrics: { z_loss: LOSS, token_accuracy: FRACTION },
   numerics: NUMERICS,
-  mask,
+  mask: maskUnlabelled,
   entries: () => ALL,
   weights: (symbols, { reduction }) => (reduction === 'sum' ? [symbols.constant(1)] : byItems(symbols, {})),
   formula: (symbols, { softcap, useTokenScaling, ...options }) => {
-    const { student, tanh, exp, sg, square, constant, weights, weighted, total, mean } = symbols;
+    const { student, tanh, exp, sg, square, constant, batchWeights, weighted, total, mean } = symbols;
     const logit = softcap === undefined ? student : tanh(student.mul(1 / softcap)).mul(softcap);
     const s = logSoftmax(symbols, logit);
     const label = atTarget(symbols, s);
     const zLoss = square(atTarget(symbols, logit).sub(label)).mul(options.lseSquareScale);
     const scale = useTokenScaling ? sg(exp(label)) : constant(1);
-    const reduced = (x: Expression) => weighted(weights[0], x.mul(scale));
+    const reduced = (x: Expression) => weighted(batchWeights[0], x.mul(scale));
     return {
       loss: reduced(smoothed(symbols, s, options.labelSmoothing).add(zLoss)),
       metrics: { z_loss: total(reduced(zLoss)), token_accuracy: mean(isRight(symbols, logit)) },
@@ -250,7 +247,8 @@ export class LigerCrossEntropyLossFn extends logitsLoss({
 /** The loss of ms-swift, with weights of tokens. */
 export class SwiftSFTLossFn extends logitsLoss({
   name: 'swift/sft',
-  summary: 'ℓ = −w·ln p of the label or, with enable_dft_loss, −w·sg(p)·ln p; divided by the number of labels',
+  summary:
+    'ℓ = −w·ln p of the label or, with enable_dft_loss, −w·sg(p)·ln p; divided by the number of labels',
   details: ['token_weights are what ms-swift calls loss_scale. The loss is not divided by their sum.'],
   source: ['ms-swift'],
   reads: LABELS,
@@ -261,14 +259,14 @@ export class SwiftSFTLossFn extends logitsLoss({
   },
   metrics: {},
   numerics: NUMERICS,
-  mask,
+  mask: maskUnlabelled,
   entries: () => LABEL_ALONE,
   weights: byItems,
   formula: (symbols, { enableDftLoss }, has) => {
-    const { student, weights, weighted, tokenWeights } = symbols;
+    const { student, batchWeights, weighted, tokenWeights } = symbols;
     const label = atTarget(symbols, student);
     const nll = enableDftLoss ? dynamic(symbols, label) : label.neg();
     const own = has('token_weights') ? weighted(tokenWeights, nll) : nll;
-    return { loss: weighted(weights[0], own), metrics: {} };
+    return { loss: weighted(batchWeights[0], own), metrics: {} };
   },
 }) {}

@@ -50,7 +50,7 @@ class TileReader {
       : batch_(batch),
         columns_(columns),
         narrow_(widens || !kHasSpecialLoops || (columns & reads(kTokenWeights)) != 0 ? DType::kFloat32
-                                                                                : narrow_type()) {}
+                                                                                     : narrow_type()) {}
 
   // `solid` says how many tokens at the row's start are known to be unmasked. Their mask is not read.
   void start_row(int64_t row, int64_t solid = 0) {

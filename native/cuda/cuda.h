@@ -232,8 +232,8 @@ struct Call {
   // For a resident batch: how often each row counts, as in BatchView::repeats. Ignored for a host batch,
   // which has its own BatchView::repeats.
   const uint32_t* repeats = nullptr;
-  // For a resident batch: a mask and log-probabilities that replace the batch's own, and the column kTokenWeights.
-  // They have one element per token. A null pointer means that there is no such array.
+  // For a resident batch: a mask and log-probabilities that replace the batch's own, and the column
+  // kTokenWeights. They have one element per token. A null pointer means that there is no such array.
   const uint8_t* mask = nullptr;
   const float* weights = nullptr;
   const float* logprob = nullptr;

@@ -13,8 +13,8 @@ constexpr int kProgram = -2;
 struct Terms {
   int loss = kNone;                      // index in Losses, kProgram or kNone
   Aggregation loss_aggregation[2] = {};  // by kind of row
-  // Whether a loss of Losses multiplies the loss of each token by the column kTokenWeights. A program reads the
-  // column itself.
+  // Whether a loss of Losses multiplies the loss of each token by the column kTokenWeights. A program reads
+  // the column itself.
   bool weighted = false;
 
   int kl = kNone;  // index in KlEstimators, or kNone

@@ -1,6 +1,6 @@
 // Collects the token segments of the package's own losses, each as a graph of the values that it computes.
 import { createHash } from 'node:crypto';
-import type { NativeProgramLossSpec } from '../../binding.js';
+import type { NativeFunctionSpec, NativeProgramLossSpec } from '../../binding.js';
 import { native } from '../../lib/base/native.js';
 import { toSnakeCase } from '../../lib/base/options.js';
 import type { ColumnName } from '../../lib/batch/columns.js';
@@ -115,21 +115,32 @@ function segmentsWith(name: string, args: Record<string, unknown>): Instructions
 export function programsOf(name: string, args: Record<string, unknown>): NativeProgramLossSpec[] {
   const loss = LOSS_FN.create(name, args);
   if (!('spec' in loss || 'withTerms' in loss)) return [];
-  const made = 'withTerms' in loss ? loss.withTerms({}) : loss.spec;
-  const specs = 'spec' in made ? usualForms(made).map((form) => made.spec(form)) : [made];
+  if (!('withTerms' in loss)) return programsIn([loss.spec]);
+  const made = loss.withTerms({});
+  if (!('spec' in made)) return programsIn([made]);
+  return programsIn(usualForms(made, loss.reads.optional).map((form) => made.spec(form)));
+}
+
+function programsIn(specs: readonly NativeFunctionSpec[]): NativeProgramLossSpec[] {
   return specs.flatMap(({ policyLoss }) => (policyLoss && 'program' in policyLoss ? [policyLoss] : []));
 }
 
 // The optional columns that batches usually lack.
-const RARE: readonly ColumnName[] = ['clip_cov_keys'];
+const RARE: readonly ColumnName[] = ['clip_cov_keys', 'token_weights'];
 
 // Returns three forms, all with one advantage per token. Each has all optional columns but the entropies and the rare
-// ones. The second also has the entropies, and the third the rare ones.
-function usualForms({ optional }: FormColumns): number[] {
+// ones. The second also has the entropies, and the third the rare ones that the loss itself reads.
+function usualForms({ optional }: FormColumns, read: readonly ColumnName[]): number[] {
   const bits = (columns: readonly ColumnName[]) =>
     columns.reduce((sum, column) => sum | (optional.includes(column) ? 1 << optional.indexOf(column) : 0), 0);
   const usual = bits(optional.filter((column) => column !== 'entropy' && !RARE.includes(column)));
-  return [...new Set([usual, usual | bits(['entropy']), usual | bits(RARE)])];
+  return [
+    ...new Set([
+      usual,
+      usual | bits(['entropy']),
+      usual | bits(RARE.filter((column) => read.includes(column))),
+    ]),
+  ];
 }
 
 // Returns a text that is equal for segments that differ at most in which operands are the same number for all tokens.

@@ -49,7 +49,7 @@ async function onDevice(name: string, args: Args, batch: Batch): Promise<Advanta
   const fn = ADVANTAGE_FN.create(name, args);
   const fromHost = await fn.compute(batch, { device: DEVICE });
   // Rewards under keys that the caller chose are not uploaded.
-  if (fn.definition.named) return fromHost;
+  if (fn.definition.named || fn.definition.hostOnly) return fromHost;
   using resident = await upload(batch, DEVICE);
   assert.deepStrictEqual(await fn.compute(resident), fromHost);
   assert.deepStrictEqual(fn.computeSync(resident), fromHost);

@@ -239,14 +239,15 @@ export function testedAdvantage(
           `advantage ${perToken}`,
         ),
       axes: [
-        'layout',
+        // This function has a metric of all positions, padding too.
+        ...(name === 'roll/opd' ? [] : (['layout'] as const)),
         'columns',
         'memory',
         ...(unreadOf(name, args).length > 0 ? (['masked'] as const) : []),
       ],
       unread: unreadOf(name, args),
       differsOnDevices: true,
-      hostOnly: fn.definition.named !== undefined,
+      hostOnly: fn.definition.named !== undefined || fn.definition.hostOnly,
     },
     (batch) => fn.computeSync(batch),
     (batch, options) => fn.compute(batch, options),

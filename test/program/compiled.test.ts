@@ -133,7 +133,7 @@ describe('compiled segments', () => {
     assert.deepEqual(Object.fromEntries(files), expected, 'stale: npm run generate');
   });
 
-  const drawn = makeBatch(EDGE_LENGTHS);
+  const drawn = makeBatch({ ...EDGE_LENGTHS, weights: true });
   const batch = { ...drawn, clipCovKeys: drawn.logprob! };
   const batches = [poison(batch, Number.NaN), batch].flatMap((each) => [
     paddedBatch(each),

@@ -14,6 +14,8 @@ export interface RewardedBatch extends ReferenceBatch {
   /** For each token, the sum of the squared probabilities of the vocabulary. */
   sumPiSquared?: ArrayLike<number>;
   rolloutIsWeights?: ArrayLike<number>;
+  /** One value per row: rows with the same id are of one data set. */
+  datasetIds?: ArrayLike<number | string>;
 }
 
 export interface ReferenceAdvantages {

@@ -142,7 +142,7 @@ export function option<T>(args: Args, name: string, fallback: T): T {
 }
 
 export const camelCase = (key: string): string =>
-  key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+  key.replace(/_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 
 export class Tokens {
   readonly tape: Tape;

@@ -10,6 +10,8 @@ import {
   type Batch,
   GRPOGroupedAdvantage,
   JSDAdvantage,
+  MilesOPDAdvantageFn,
+  NemoOPDAdvantageFn,
   OnPolicyDistillAdvantage,
   OPMDGroupAdvantage,
   PPOAdvantageFn,
@@ -18,7 +20,11 @@ import {
   REINFORCEPLUSPLUSAdvantageFn,
   REMAXAdvantageFn,
   RLOOAdvantageFn,
+  RollOPDAdvantageFn,
+  SlimeOPDAdvantageFn,
   StepWiseGRPOAdvantageFn,
+  SwiftOPDAdvantageFn,
+  TinkerOPDAdvantageFn,
   VerlGAEAdvantageFn,
   VerlGDPOAdvantageFn,
   VerlGPGAdvantageFn,
@@ -39,6 +45,7 @@ import { assertArray, assertNumber, assertSameArray } from './tolerance.js';
 
 const VERL_ROWS = ['token_level_rewards', 'group_ids'] as const;
 const VERL_TOKENS = ['token_level_rewards', 'old_logprob', 'sum_pi_squared', 'group_ids'] as const;
+const OPD = ['advantages', 'old_logprob', 'teacher_logprob'] as const;
 const VERL_NORMALISED = { epsilon: 1e-6, norm_adv_by_std_in_grpo: true };
 const VERL_BASELINE = { handle_zero_tail: true, epsilon: 1e-8 };
 
@@ -89,6 +96,23 @@ export const FUNCTIONS = {
   ],
   'verl/optimal_token_baseline': [VerlOptimalTokenBaselineAdvantageFn, VERL_BASELINE, VERL_TOKENS],
   'verl/tir_optimal_token_baseline': [VerlTIROptimalTokenBaselineAdvantageFn, VERL_BASELINE, VERL_TOKENS],
+  'slime/opd': [SlimeOPDAdvantageFn, { opd_kl_coef: 1, normalize_advantages: false }, OPD],
+  'miles/opd': [MilesOPDAdvantageFn, { opd_kl_coef: 1 }, OPD],
+  'swift/opd': [SwiftOPDAdvantageFn, { teacher_kl_coef: 1 }, OPD],
+  'nemo/opd': [NemoOPDAdvantageFn, {}, ['old_logprob', 'teacher_logprob']],
+  'tinker/opd': [TinkerOPDAdvantageFn, { kl_penalty_coef: 1, kl_discount_factor: 0 }, OPD],
+  'roll/opd': [
+    RollOPDAdvantageFn,
+    {
+      opd_kl_coef: null,
+      kl_penalty: 'kl',
+      is_pure_opd: false,
+      gamma: 1,
+      whiten_advantages: false,
+      advantage_clip: null,
+    },
+    ['token_level_rewards', 'old_logprob', 'teacher_logprob'],
+  ],
 } as const;
 export const NAMES = Object.keys(FUNCTIONS);
 
@@ -112,6 +136,7 @@ export const WITH_RETURNS = [
   'verl/reinforce_plus_plus',
   'verl/optimal_token_baseline',
   'verl/tir_optimal_token_baseline',
+  'roll/opd',
 ];
 
 export const create = (name: string, args: Args = {}) => ADVANTAGE_FN.create(name, args);

@@ -3,7 +3,7 @@ import type { Batch } from '../../lib/index.js';
 
 /** Converts snake case to camel case: `group_ids` becomes `groupIds`. */
 export const camelCase = (key: string): string =>
-  key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+  key.replace(/_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 
 /** Returns a copy of a batch without some of its keys. */
 export const without = (batch: object, ...keys: string[]): Batch =>

@@ -266,6 +266,7 @@ function drawRewarded(spec: RewardSpec): RewardedBatch {
     rewards: perRow(() => Math.fround(reward())),
     groupIds: perRow(group[spec.groups]),
     runIds: perRow(() => integer(0, 2)),
+    datasetIds: perRow((b) => b % 3),
     rewardBaselines: perRow(() => Math.fround(normal())),
     ...(spec.perToken ? { tokenLevelRewards: perToken(() => (uniform() < 0.5 ? 0 : reward())) } : {}),
     sumPiSquared: Array.from(batch.oldLogprob!, sumPiSquared),
@@ -275,7 +276,7 @@ function drawRewarded(spec: RewardSpec): RewardedBatch {
 
 const TOKEN_COLUMNS = ['tokenLevelRewards', 'sumPiSquared', 'rolloutIsWeights'] as const;
 const ROW_COLUMNS = ['rewards', 'rewardBaselines'] as const;
-const ID_COLUMNS = ['groupIds', 'runIds'] as const;
+const ID_COLUMNS = ['groupIds', 'runIds', 'datasetIds'] as const;
 
 /** Returns the batch as the library takes it: packed if it has row lengths, and padded otherwise. */
 export function layOut(batch: RewardedBatch): Batch & Record<string, unknown> {

@@ -163,6 +163,12 @@ export const logprobCases = read<
 /** The cases of all advantage functions, under the functions' registry names. */
 export const advantageCases: AdvantageCase[] = [
   ...read<AdvantageCase>('advantage'),
+  ...logprobCases.flatMap((each) => {
+    if (each.kind !== 'advantage') return [];
+    const { advantages, returns = advantages, metrics } = each.expected;
+    const kept_rows = new Array<number>(each.inputs.action_mask!.shape[0]!).fill(1);
+    return [{ ...each, expected: { advantages, returns, kept_rows, metrics } }];
+  }),
   ...verlCases.flatMap((each) => (each.kind === 'advantage' ? [{ ...each, fn: `verl/${each.fn}` }] : [])),
 ];
 export const algorithmCases = read<AlgorithmCase>('algorithm');

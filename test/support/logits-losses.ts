@@ -25,13 +25,7 @@ export interface LogitsBatchSpec {
 
 /** Columns with one or more numbers per token. */
 const LOGITS = ['logits', 'teacherLogits', 'refLogits'] as const;
-const FLOATS = [
-  ...FLOAT_COLUMNS,
-  'probs',
-  'teacherProbs',
-  'teacherTopkLogprobs',
-  'targetProbs',
-] as const;
+const FLOATS = [...FLOAT_COLUMNS, 'probs', 'teacherProbs', 'teacherTopkLogprobs', 'targetProbs'] as const;
 const IDS = ['targets', 'teacherTopkIds'] as const;
 const MASKS = ['actionMask', 'distillMask', 'teacherActionMask'] as const;
 const TOKEN_COLUMNS = [...LOGITS, ...FLOATS, ...IDS, ...MASKS] as const;
