@@ -13,9 +13,9 @@ export function maskUnlabelled(mask: Uint8Array, _options: unknown, { targets }:
   for (const [i, target] of targets().entries()) if (target === NO_LABEL) mask[i] = 0;
 }
 
-/** Returns 1 for each token with a label, and 0 for the others. */
+/** Returns 1 for each token with a label, and −1 for the others. */
 export function marksOfLabels({ targets }: MaskInputs): Float32Array {
-  return Float32Array.from(targets(), (target) => (target === NO_LABEL ? 0 : 1));
+  return Float32Array.from(targets(), (target) => (target === NO_LABEL ? -1 : 1));
 }
 
 export const NUMERICS = {
