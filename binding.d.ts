@@ -389,6 +389,16 @@ export interface NativeLogits extends NativePlace {
   /** Per row: the gradients with respect to the log-probability, which `out` needs, and to the entropy. */
   gradLogprob?: Float64Array | undefined;
   gradEntropy?: Float64Array | undefined;
+  /**
+   * The same number of further token ids for each row, row after row. −1 stands for none. The call then computes their
+   * log-probabilities too or, with `out`, the gradient from those with respect to these, instead of gradLogprob. It takes
+   * neither a softcap nor a support.
+   */
+  listIds?: Int32Array | undefined;
+  /** As long as listIds: receives the log-probabilities or, with `out`, holds them. They are 0 where there is no id. */
+  listLogprob?: Float32Array | undefined;
+  /** As long as listIds: the gradients with respect to the log-probabilities. */
+  gradListLogprob?: Float32Array | undefined;
   /** As in NativeBatch.handles: the memory of another process that has the logits, and the gradient. */
   dataHandle?: Uint8Array | undefined;
   outHandle?: Uint8Array | undefined;
@@ -396,6 +406,19 @@ export interface NativeLogits extends NativePlace {
   timing?: Float64Array | undefined;
   /** As in NativeBatch: what has the memory of the logits and of the gradient. */
   arrays?: NativeDeviceArray[];
+}
+
+/**
+ * A call that finds the tokens with the largest logits of each row. It is faster if listIds has most of them.
+ */
+export interface NativeTopLogits
+  extends Pick<NativeLogits, 'rows' | 'vocabulary' | 'rowStride' | 'dtype' | 'targets' | 'listIds'> {
+  data: Float32Array | Uint16Array;
+  /**
+   * The same number of places for each row, row after row. They receive token ids, those of the largest logits first and,
+   * of equal logits, smaller ids first; −1 after the last token, and in ignored rows.
+   */
+  ids: Int32Array;
 }
 
 /** The logits of some consecutive tokens of a batch. Row i is the token firstToken + i. */
@@ -459,6 +482,8 @@ export interface NativeEngine {
   addSpreads(spreads: Float64Array, total: Float64Array): void;
   /** Computes a call from logits. The value is 0. */
   logits: NativeCompute<NativeLogits>;
+  /** Finds the tokens with the largest logits. The value is 0. Only on the CPU. */
+  topLogits: NativeCompute<NativeTopLogits>;
   /**
    * Computes SAPO's soft gate for each ratio and its advantage, and writes the gates to `out`. `tauPos` is the gate's
    * temperature for positive advantages, and `tauNeg` the one for all others.

@@ -377,6 +377,14 @@ function* widened(key: string, { data, dtype }: TaggedFloats, rows: number): Ste
   return numbers;
 }
 
+/** Returns some numbers of a column as float32. */
+export function float32Of({ data, dtype }: NativeColumn, begin: number, end: number): Float32Array {
+  const some = data.subarray(begin, end);
+  if (dtype === DTYPE_CODES.float32) return some as Float32Array;
+  const name = dtype === DTYPE_CODES.float16 ? 'float16' : 'bfloat16';
+  return Float32Array.from(some, (bits) => fromHalf(bits, name));
+}
+
 // The numbers of bits of the fractions of 16-bit floats, and what their exponents are biased by.
 const HALVES = { float16: { fraction: 10, bias: 15 }, bfloat16: { fraction: 7, bias: 127 } };
 

@@ -24,6 +24,8 @@ export interface RowsThatCount {
   fused?: FusedAdvantage | undefined;
   /** Decides which tokens count. The reader must read what it needs. */
   correction?: Correction | undefined;
+  /** For a host batch: 1 for the tokens that count. */
+  mask?: Uint8Array | undefined;
 }
 
 /**
@@ -40,8 +42,8 @@ export function* countBatch(
   return fromNativeCounts(counts, reader.separatesExperts);
 }
 
-function* countInput(whole: Input, { repeats, fused, correction }: RowsThatCount): Steps<Float64Array> {
-  const mask = correction && (yield* correction.mask(whole));
+function* countInput(whole: Input, { repeats, fused, ...tokens }: RowsThatCount): Steps<Float64Array> {
+  const mask = tokens.mask ?? (tokens.correction && (yield* tokens.correction.mask(whole)));
   const input = mask ? withColumns(whole, { mask }) : whole;
   if (repeats) (input.native as NativeBatch).repeats = repeats;
   const counts = new Float64Array(5);

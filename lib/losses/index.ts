@@ -11,12 +11,19 @@ import {
   ValueLossFn,
 } from './column-loss-fn.js';
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
-import * as distillation from './distillation-advantages.js';
+import * as distillation from './distillation.js';
+import * as distillationAdvantages from './distillation-advantages.js';
+import * as distillationLists from './distillation-lists.js';
+import * as distillationSDPO from './distillation-sdpo.js';
+import * as distillationTRL from './distillation-trl.js';
+import * as distillationTRLLists from './distillation-trl-lists.js';
+import * as distillationVerl from './distillation-verl.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
 import { ENTROPY_LOSS_FN as ENTROPY_LOSSES } from './entropy.js';
 import * as kl from './kl.js';
 import { KL_FN as KL_FUNCTIONS, type KLFn } from './kl-fn.js';
+import { LOGITS_LOSS_FN as LOGITS_LOSSES, LogitsLossFn } from './logits-loss-fn.js';
 import * as clipping from './papers-clipping.js';
 import * as context from './papers-context.js';
 import * as offPolicy from './papers-off-policy.js';
@@ -24,7 +31,9 @@ import { POLICY_LOSS_FN as POLICY_LOSSES, type PolicyLossFn } from './policy-los
 import * as preference from './preference.js';
 import * as families from './preference-families.js';
 import * as openrlhf from './preference-openrlhf.js';
+import * as processRewards from './process-rewards.js';
 import * as rewards from './rewards.js';
+import * as sft from './sft.js';
 import { type ByName, type NamedRegistry, register } from './statement.js';
 import * as supervised from './supervised.js';
 import * as trinity from './trinity.js';
@@ -57,10 +66,21 @@ register(
 );
 register(VALUE_LOSSES, values);
 register(REWARD_LOSSES, rewards);
+register(
+  LOGITS_LOSSES,
+  distillationVerl,
+  distillationTRL,
+  distillation,
+  distillationLists,
+  distillationTRLLists,
+  distillationSDPO,
+  sft,
+  processRewards,
+);
 register(CORRECTIONS, corrections);
 register(KL_FUNCTIONS, kl);
 register(ENTROPY_LOSSES, entropy);
-register(ADVANTAGES, advantages, verlAdvantages, distillation);
+register(ADVANTAGES, advantages, verlAdvantages, distillationAdvantages);
 
 /** The policy losses by name. */
 export interface PolicyLosses
@@ -84,8 +104,23 @@ export interface PolicyLosses
 export interface ValueLosses extends ByName<typeof values> {}
 /** The losses of reward models by name. */
 export interface RewardLosses extends ByName<typeof rewards> {}
+/** The losses of logits by name. */
+export interface LogitsLosses
+  extends ByName<
+    typeof distillationVerl &
+      typeof distillationTRL &
+      typeof distillation &
+      typeof distillationLists &
+      typeof distillationTRLLists &
+      typeof sft &
+      typeof processRewards
+  > {}
 /** All losses by name. Where losses of several kinds have the same alias, that of the first kind counts. */
-export interface Losses extends PolicyLosses, ValueLosses, RewardLosses {}
+export interface Losses
+  extends PolicyLosses,
+    ValueLosses,
+    RewardLosses,
+    Omit<LogitsLosses, keyof PolicyLosses> {}
 /** The corrections by name. */
 export interface Corrections extends ByName<typeof corrections> {}
 /** The KL functions by name. */
@@ -93,7 +128,8 @@ export interface KLFunctions extends ByName<typeof kl> {}
 /** The entropy losses by name. */
 export interface EntropyLosses extends ByName<typeof entropy> {}
 /** The advantage functions by name. */
-export interface Advantages extends ByName<typeof advantages & typeof verlAdvantages & typeof distillation> {}
+export interface Advantages
+  extends ByName<typeof advantages & typeof verlAdvantages & typeof distillationAdvantages> {}
 
 type AnyMetrics = Partial<Record<string, number>>;
 
@@ -103,18 +139,26 @@ export const POLICY_LOSS_FN = POLICY_LOSSES as NamedRegistry<PolicyLossFn<AnyMet
 export const VALUE_LOSS_FN = VALUE_LOSSES as NamedRegistry<ValueLossFn<AnyMetrics>, ValueLosses>;
 /** The registry of the losses of reward models. */
 export const REWARD_LOSS_FN = REWARD_LOSSES as NamedRegistry<RewardLossFn<AnyMetrics>, RewardLosses>;
+/** The registry of the losses that are computed from logits. */
+export const LOGITS_LOSS_FN = LOGITS_LOSSES as NamedRegistry<LogitsLossFn<AnyMetrics>, LogitsLosses>;
 /** A loss of any kind. */
-export type AnyLossFn = PolicyLossFn<AnyMetrics> | ValueLossFn<AnyMetrics> | RewardLossFn<AnyMetrics>;
-/** The registry of all losses: policy losses, value losses and losses of reward models. It has what theirs have. */
+export type AnyLossFn =
+  | PolicyLossFn<AnyMetrics>
+  | ValueLossFn<AnyMetrics>
+  | RewardLossFn<AnyMetrics>
+  | LogitsLossFn<AnyMetrics>;
+/** The registry of all losses: policy losses, value losses, losses of reward models and losses of logits. It has what theirs have. */
 export const LOSS_FN = new CombinedRegistry<AnyLossFn>(
   'loss',
-  [POLICY_LOSSES, VALUE_LOSSES, REWARD_LOSSES],
+  [POLICY_LOSSES, VALUE_LOSSES, REWARD_LOSSES, LOGITS_LOSSES],
   (cls) =>
     cls.prototype instanceof ValueLossFn
       ? (VALUE_LOSSES as Registry<AnyLossFn>)
       : cls.prototype instanceof RewardLossFn
         ? (REWARD_LOSSES as Registry<AnyLossFn>)
-        : POLICY_LOSSES,
+        : cls.prototype instanceof LogitsLossFn
+          ? (LOGITS_LOSSES as Registry<AnyLossFn>)
+          : POLICY_LOSSES,
 ) as NamedRegistry<AnyLossFn, Losses>;
 /** The registry of the corrections. */
 export const CORRECTION_FN = CORRECTIONS as NamedRegistry<CorrectionFn<AnyMetrics>, Corrections>;
@@ -149,7 +193,18 @@ export {
   type CorrectionFnOptions,
   type CorrectionResult,
 } from './correction-fn.js';
+export * from './distillation.js';
 export * from './distillation-advantages.js';
+export * from './distillation-lists.js';
+export { TRLSDPOLossFn } from './distillation-sdpo.js';
+export * from './distillation-trl.js';
+export {
+  TRLAsyncDistillationLossFn,
+  TRLIWOPDJSDLossFn,
+  TRLSDFTLossFn,
+  TRLServerDistillLossFn,
+} from './distillation-trl-lists.js';
+export * from './distillation-verl.js';
 export {
   DefaultEntropyLossFn,
   DummyEntropyLossFn,
@@ -171,6 +226,14 @@ export {
   type KlLossSyncOptions,
   type KlPenaltyResult,
 } from './kl-fn.js';
+export type {
+  LogitsLossBatch,
+  LogitsLossComputeOptions,
+  LogitsLossComputeSyncOptions,
+  LogitsLossOptions,
+  LogitsLossResult,
+} from './logits-call.js';
+export { LogitsLossFn } from './logits-loss-fn.js';
 export type { CorrectionOption, LossCorrectionOptions, MaskOptions } from './loss-correction.js';
 export * from './papers-clipping.js';
 export * from './papers-context.js';
@@ -184,7 +247,9 @@ export {
 export * from './preference.js';
 export * from './preference-families.js';
 export * from './preference-openrlhf.js';
+export * from './process-rewards.js';
 export * from './rewards.js';
+export * from './sft.js';
 export type { MetricsOf, NamedRegistry, OptionsOf } from './statement.js';
 export * from './supervised.js';
 export type { ClipRangeOptions } from './surrogate.js';

@@ -199,6 +199,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("advantages", compute_advantages);
   add("addSpreads", add_spreads);
   add("logits", logits);
+  add("topLogits", top_logits);
   add("softGate", soft_gate);
   add("setThreads", set_threads);
   add("cpu", cpu_device);

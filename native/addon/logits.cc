@@ -4,6 +4,7 @@
 #include "addon/device_work.h"
 #include "addon/devices.h"
 #include "cpu/logits.h"
+#include "cpu/top_logits.h"
 
 namespace policy_loss::addon {
 
@@ -55,6 +56,21 @@ void read_support(const Napi::Object& object, cpu::LogitsCall* call) {
   }
 }
 
+void read_list(const Napi::Object& object, cpu::LogitsCall* call) {
+  const Napi::Value ids = object.Get("listIds");
+  if (ids.IsUndefined()) return;
+  const Napi::Env env = object.Env();
+  if (!ids.IsTypedArray()) refuse(env, "listIds is not an array");
+  const auto count = static_cast<int64_t>(ids.As<Napi::TypedArray>().ElementLength());
+  call->list_length = call->rows > 0 ? count / call->rows : 0;
+  if (call->list_length * call->rows != count) refuse(env, "listIds has not the same length for all rows");
+  call->list_ids = array_of<int32_t>(ids, count, "listIds");
+  call->list_logprob = array_if_any<float>(object, "listLogprob", count);
+  if (call->out) call->list_grad = array_in<float>(object, "gradListLogprob", count);
+  if (call->out && !call->list_logprob) refuse(env, "listLogprob is missing");
+  if (call->token_ids || call->softcap > 0) refuse(env, "a list excludes a support and a softcap");
+}
+
 // Reads a call. Its logits and its gradient may be in memory of a device if `on_device` is set.
 cpu::LogitsCall read_logits_call(const Napi::Object& object, bool on_device = false) {
   for (const char* name : {"data", "out"})
@@ -82,6 +98,7 @@ cpu::LogitsCall read_logits_call(const Napi::Object& object, bool on_device = fa
     call.grad_logprob = array_if_any<double>(object, "gradLogprob", call.rows);
     call.grad_entropy = array_if_any<double>(object, "gradEntropy", call.rows);
   }
+  read_list(object, &call);
   if (!call.targets) refuse(object.Env(), "targets is missing");
   return call;
 }
@@ -93,9 +110,24 @@ Napi::Value logits(const Napi::CallbackInfo& info) {
     const Napi::Object object = info[0].As<Napi::Object>();
     const bool on_device = !object.Get("device").IsUndefined();
     const cpu::LogitsCall call = read_logits_call(object, on_device);
-    if (call.out && !call.grad_logprob) refuse(info.Env(), "gradLogprob is missing");
+    if (call.list_ids && !call.list_logprob) refuse(info.Env(), "listLogprob is missing");
+    if (call.out && !call.grad_logprob && !call.list_grad) refuse(info.Env(), "gradLogprob is missing");
     if (on_device) return logits_on_cuda(object, call);
     return run(object, std::make_shared<Reporting<cpu::LogitsEvaluation>>(call),
+               [](const cpu::Task&) { return 0; });
+  });
+}
+
+Napi::Value top_logits(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    const Napi::Object object = info[0].As<Napi::Object>();
+    const cpu::LogitsCall call = read_logits_call(object);
+    const Napi::Value ids = object.Get("ids");
+    if (!ids.IsTypedArray()) refuse(info.Env(), "ids is missing");
+    const auto places = static_cast<int64_t>(ids.As<Napi::TypedArray>().ElementLength());
+    const int64_t count = call.rows > 0 ? places / call.rows : 0;
+    int32_t* const to = array_in<int32_t>(object, "ids", count * call.rows);
+    return run(object, std::make_shared<Reporting<cpu::TopLogits>>(call, count, to),
                [](const cpu::Task&) { return 0; });
   });
 }

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "math/half.h"
 
@@ -38,6 +40,12 @@ char* at(const void* data, DType dtype, int64_t index) {
 }
 
 }  // namespace
+
+float logit_at(const void* data, DType dtype, int64_t index) {
+  if (dtype == DType::kFloat32) return static_cast<const float*>(data)[index];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[index];
+  return dtype == DType::kFloat16 ? float_of_half(bits) : float_of_bfloat16(bits);
+}
 
 LogitsEvaluation::LogitsEvaluation(const LogitsCall& call, const RowGradients& gradients)
     : call_(call),
@@ -156,6 +164,18 @@ void LogitsEvaluation::finish(int64_t row, const ChunkSums& total) {
   if (call_.logprob) call_.logprob[row] = static_cast<float>(result.logprob);
   if (call_.logsumexp) call_.logsumexp[row] = result.logsumexp;
   if (call_.entropy) call_.entropy[row] = static_cast<float>(result.entropy);
+  if (call_.list_logprob && !call_.out) write_list(row, result.logsumexp);
+}
+
+void LogitsEvaluation::write_list(int64_t row, double logsumexp) {
+  const void* const logits = logits_of(row);
+  const double inverse_temperature = 1 / temperature(row);
+  for (int64_t i = call_.list_begin(row); i < call_.list_begin(row + 1); ++i)
+    call_.list_logprob[i] =
+        logits && call_.is_listed(i)
+            ? static_cast<float>(logit_at(logits, call_.dtype, call_.list_ids[i]) * inverse_temperature -
+                                 logsumexp)
+            : 0.0f;
 }
 
 void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& saved) {
@@ -170,6 +190,26 @@ void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, 
                        grad_logprob(row), grad_entropy(row));
   if (view.token_ids) return write_gradient_of_support(row, view, gradient, saved);
   target()->logits_gradient(view, gradient, has_grad_entropy(), first, last, saved, out, call_.out_dtype);
+  if (call_.list_grad) write_gradient_of_list(row, first, last, gradient);
+}
+
+void LogitsEvaluation::write_gradient_of_list(int64_t row, int64_t first, int64_t last,
+                                              const SoftmaxGradient& gradient) {
+  // The places in the list, ordered by their tokens. A token that has several places gets the sum.
+  std::vector<std::pair<int32_t, int64_t>> places;
+  places.reserve(call_.list_length);
+  for (int64_t i = call_.list_begin(row); i < call_.list_begin(row + 1); ++i) {
+    const int32_t id = call_.list_ids[i];
+    if (first <= id && id < last) places.emplace_back(id, i);
+  }
+  std::sort(places.begin(), places.end());
+  void* const out = gradient_of(row);
+  for (size_t at = 0; at < places.size();) {
+    const auto [id, place] = places[at];
+    double g = 0;
+    for (; at < places.size() && places[at].first == id; ++at) g += call_.list_grad[places[at].second];
+    store(gradient_of_token(gradient, call_.list_logprob[place], g), call_.out_dtype, out, id);
+  }
 }
 
 void LogitsEvaluation::write_gradient_of_support(int64_t row, const LogitsRow& view,

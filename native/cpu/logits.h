@@ -17,6 +17,9 @@ namespace policy_loss::cpu {
 using policy_loss::kIgnoredTarget;
 using policy_loss::LogitsCall;
 
+// Returns a number of an array of logits.
+float logit_at(const void* data, DType dtype, int64_t index);
+
 // The gradients of a loss with respect to the log-probability and the entropy of each row. Both are null if
 // the gradients are in the LogitsCall instead.
 struct RowGradients {
@@ -60,7 +63,7 @@ class LogitsEvaluation : public Task {
   bool has_target(int64_t row) const { return call_.targets[row] != kIgnoredTarget; }
   bool has_grad_entropy() const { return gradients_.entropy || call_.grad_entropy; }
   double grad_logprob(int64_t row) const {
-    return gradients_.logprob ? gradients_.logprob[row] : call_.grad_logprob[row];
+    return gradients_.logprob ? gradients_.logprob[row] : call_.grad_of(row);
   }
   double grad_entropy(int64_t row) const {
     if (gradients_.entropy) return gradients_.entropy[row];
@@ -73,7 +76,10 @@ class LogitsEvaluation : public Task {
   LogitsRow row_of(int64_t row) const;
   void sum(const LogitsRow& view, int64_t chunk, const LogitsTerms& saved, ChunkSums* into) const;
   void finish(int64_t row, const ChunkSums& total);
+  void write_list(int64_t row, double logsumexp);
   void write_gradient(int64_t row, int64_t first, int64_t last, const LogitsTerms& saved = {});
+  // Writes the gradients of the listed tokens among [first, last).
+  void write_gradient_of_list(int64_t row, int64_t first, int64_t last, const SoftmaxGradient& gradient);
   void write_gradient_of_support(int64_t row, const LogitsRow& view, const SoftmaxGradient& gradient,
                                  const LogitsTerms& saved);
 

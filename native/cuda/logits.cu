@@ -53,6 +53,7 @@ class LogitsEvaluation {
     send(host_.temperatures, &call.temperatures, &temperatures_);
     send(host_.grad_logprob, &call.grad_logprob, &grad_logprob_);
     send(host_.grad_entropy, &call.grad_entropy, &grad_entropy_);
+    send_list(&call);
     if (host_.token_ids) call.offsets = context.send_array(host_.offsets, host_.rows + 1, &offsets_);
     pass_.needs_sums = host_.needs_sums();
     if (!pass_.needs_sums) {
@@ -80,6 +81,9 @@ class LogitsEvaluation {
       receive(host_.logprob, pass_.call.logprob);
       receive(host_.logsumexp, pass_.call.logsumexp);
       receive(host_.entropy, pass_.call.entropy);
+      if (host_.list_ids)
+        context_.receive(host_.list_logprob, pass_.call.list_logprob, list_places() * int64_t{sizeof(float)},
+                         logits_.abort);
     }
     context_.await_kernels();
     if (logits_.kernels_ms) *logits_.kernels_ms = context_.passes_ms();
@@ -108,6 +112,20 @@ class LogitsEvaluation {
   void send(const T* from, T** to, Buffer* buffer) {
     *to = const_cast<T*>(context_.send_array(from, host_.rows, buffer));
   }
+  // Sends the lists of all rows, or allocates memory for their log-probabilities.
+  void send_list(LogitsCall* call) {
+    if (!host_.list_ids) return;
+    call->list_ids = context_.send_array(host_.list_ids, list_places(), &list_ids_);
+    call->list_grad = context_.send_array(host_.list_grad, list_places(), &list_grad_);
+    if (host_.out) {
+      const float* const logprob = host_.list_logprob;
+      call->list_logprob = const_cast<float*>(context_.send_array(logprob, list_places(), &list_logprob_));
+      return;
+    }
+    list_logprob_ = context_.allocate(list_places() * int64_t{sizeof(float)});
+    call->list_logprob = list_logprob_.as<float>();
+  }
+  int64_t list_places() const { return host_.list_begin(host_.rows); }
   // Allocates an array with one number per row, if it is wanted.
   template <class T>
   T* make(bool wanted, Buffer* buffer) {
@@ -201,6 +219,10 @@ class LogitsEvaluation {
     call->entropy = by(call->entropy);
     call->grad_logprob = by(call->grad_logprob);
     call->grad_entropy = by(call->grad_entropy);
+    const auto by_list = [&](auto* array) { return array ? array + call->list_begin(first) : nullptr; };
+    call->list_ids = by_list(call->list_ids);
+    call->list_logprob = by_list(call->list_logprob);
+    call->list_grad = by_list(call->list_grad);
   }
 
   void launch(const LogitsPass& pass) {
@@ -210,6 +232,9 @@ class LogitsEvaluation {
     cuda::launch("logits_rows_kernel", logits_rows_kernel,
                  context_.grid_of_threads(pass.call.rows * pass.lanes()), pass);
     if (host_.out) cuda::launch("logits_gradient_kernel", logits_gradient_kernel, grid, pass);
+    const int64_t places = pass.call.list_begin(pass.call.rows);
+    if (places > 0)
+      cuda::launch("logits_list_kernel", logits_list_kernel, context_.grid_of_threads(places), pass);
   }
 
   // Sends the rows of a slice, without those that are ignored. Rows that lie one after another are sent
@@ -249,6 +274,7 @@ class LogitsEvaluation {
   // The arguments of the kernels for all rows. Arrays with one number per row are in memory of the device.
   LogitsPass pass_;
   Buffer targets_, temperatures_, offsets_, grad_logprob_, grad_entropy_;
+  Buffer list_ids_, list_logprob_, list_grad_;
   Buffer logprob_, logsumexp_, entropy_;
 };
 

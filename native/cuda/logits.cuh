@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, 1) logits_rows_kernel(LogitsPass pas
     RowGradient gradient;
     gradient.of_others =
         softmax_gradient(temperature, call.logsumexp[index], call.entropy ? call.entropy[index] : 0,
-                         call.grad_logprob[index], call.grad_entropy ? call.grad_entropy[index] : 0);
+                         call.grad_of(index), call.grad_entropy ? call.grad_entropy[index] : 0);
     gradient.of_target = gradient_of_target(gradient.of_others, z);
     if (softcap > 0.0f) gradient.of_target *= softcap_derivative(x, 1.0f / softcap);
     pass.gradients[index] = gradient;
@@ -252,6 +252,38 @@ __global__ void __launch_bounds__(kThreads, kLogitsBlocks) logits_gradient_kerne
     const int64_t target = target_of(pass, index);
     if (threadIdx.x == 0 && first <= target && target < end)
       store_one(out, out_dtype, target, pass.gradients[index].of_target);
+  }
+}
+
+// Computes the log-probabilities of the listed tokens, or replaces the gradients of their logits. A thread
+// computes one place at a time. Of several places with the same token, the first one has their sum.
+__global__ void __launch_bounds__(kThreads, 1) logits_list_kernel(LogitsPass pass) {
+  const LogitsCall& call = pass.call;
+  const int64_t places = call.list_begin(call.rows);
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < places; i += step) {
+    const int64_t row = i / call.list_length;
+    const bool is_listed = !is_ignored(pass, row) && call.is_listed(i);
+    if (!call.out) {
+      const double z = is_listed ? DeviceRow(pass, row).at(call.list_ids[i]) : 0.0f;
+      call.list_logprob[i] =
+          is_listed ? static_cast<float>(z / temperature_of(pass, row) - call.logsumexp[row]) : 0.0f;
+      continue;
+    }
+    if (!is_listed) continue;
+    const int32_t id = call.list_ids[i];
+    double g = 0;
+    bool is_first = true;
+    PL_NO_UNROLL
+    for (int64_t j = call.list_begin(row); j < call.list_begin(row + 1); ++j) {
+      if (call.list_ids[j] != id) continue;
+      is_first = is_first && j >= i;
+      g += call.list_grad[j];
+    }
+    if (!is_first) continue;
+    char* const out = static_cast<char*>(call.out) + row * call.out_stride * size_of(call.out_dtype);
+    store_one(out, call.out_dtype, id,
+              gradient_of_token(pass.gradients[row].of_others, call.list_logprob[i], g));
   }
 }
 

@@ -37,6 +37,29 @@ struct LogitsCall {
   const double* grad_logprob = nullptr;
   const double* grad_entropy = nullptr;  // may be null
 
+  // Further tokens, list_length per row, whose log-probabilities are wanted too. An id below 0 stands for
+  // none. A call that computes log-probabilities writes theirs to list_logprob, with 0 for none. A call that
+  // computes the gradient reads list_logprob, and in list_grad the gradients with respect to them, instead of
+  // grad_logprob.
+  int64_t list_length = 0;
+  const int32_t* list_ids = nullptr;
+  float* list_logprob = nullptr;
+  const float* list_grad = nullptr;
+
+  // Returns the index in the list's arrays of the first place of a row.
+  PL_FN int64_t list_begin(int64_t row) const { return row * list_length; }
+  // Returns whether there is a token at an index. lib/ has checked the ids, but the caller may change them
+  // during the call.
+  PL_FN bool is_listed(int64_t index) const { return static_cast<uint32_t>(list_ids[index]) < vocabulary; }
+  // Returns the gradient with respect to the log-probability of the target, or the sum of those with respect
+  // to the log-probabilities of the list.
+  PL_FN double grad_of(int64_t row) const {
+    if (!list_grad) return grad_logprob[row];
+    double sum = 0;
+    for (int64_t i = list_begin(row); i < list_begin(row + 1); ++i) sum += is_listed(i) ? list_grad[i] : 0.0;
+    return sum;
+  }
+
   // Returns whether the sums over the rows must be computed. A call that computes the gradient may have all
   // of them from an earlier call.
   bool needs_sums() const { return !out || !logsumexp || (grad_entropy && !entropy); }

@@ -143,14 +143,19 @@ PL_FN float gradient_of(const SoftmaxGradient& row, float least, float z) {
   return gradient_of_term<true>(row, exp2_of_product(distance, row.log2_factor, 1.0f), z);
 }
 
-// Returns the gradient with respect to the target's capped logit. It is computed in float64, because 1 − p
-// would cancel for a probability near 1.
-PL_FN float gradient_of_target(const SoftmaxGradient& row, float z) {
-  const double log_p = z * row.inverse_temperature - row.logsumexp;
+// Returns the gradient with respect to the capped logit of a token, where `g` is the gradient with respect to
+// its log-probability, which is part of row.grad_logprob. It is computed in float64, because 1 − p would
+// cancel for a probability near 1.
+PL_FN float gradient_of_token(const SoftmaxGradient& row, double log_p, double g) {
   const double p = ::exp(log_p);
   const double surplus = p > 0 ? p * (log_p + row.entropy) : p;
-  const double by_y = -row.grad_logprob * ::expm1(log_p) - row.grad_entropy * surplus;
+  const double by_y = -g * ::expm1(log_p) - p * (row.grad_logprob - g) - row.grad_entropy * surplus;
   return static_cast<float>(by_y * row.inverse_temperature);
+}
+
+// Returns the gradient with respect to the target's capped logit.
+PL_FN float gradient_of_target(const SoftmaxGradient& row, float z) {
+  return gradient_of_token(row, z * row.inverse_temperature - row.logsumexp, row.grad_logprob);
 }
 
 }  // namespace POLICY_LOSS_TARGET

@@ -41,6 +41,14 @@ const KINDS = [
     ...(column === 'Reward' && { legend: [[/ℓ/, 'ℓ is the loss of a pair']] }),
   })),
   {
+    base: 'LogitsLossFn',
+    module: './logits-loss-fn.js',
+    declaration: 'FunctionDeclaration',
+    common: 'LogitsLossOptions',
+    stem: (name) => name.replace(/Fn$/, ''),
+    metrics: (name) => `${name.replace(/Fn$/, '')}Metrics`,
+  },
+  {
     base: 'CorrectionFn',
     module: './correction-fn.js',
     declaration: 'FunctionDeclaration',
@@ -72,6 +80,7 @@ const KINDS = [
 const MODULES = {
   FunctionDeclaration: '../base/declaration.js',
   LossAggMode: '../base/options.js',
+  LogitsLossOptions: './logits-call.js',
   Either: './statement.js',
 };
 const TYPES = {

@@ -114,6 +114,7 @@ function segmentsWith(name: string, args: Record<string, unknown>): Instructions
 /** Returns the forms of a loss for the usual batches, or nothing if native code computes the loss. */
 export function programsOf(name: string, args: Record<string, unknown>): NativeProgramLossSpec[] {
   const loss = LOSS_FN.create(name, args);
+  if (!('spec' in loss || 'withTerms' in loss)) return [];
   if (!('withTerms' in loss)) return programsIn([loss.spec]);
   const made = loss.withTerms({});
   if (!('spec' in made)) return programsIn([made]);

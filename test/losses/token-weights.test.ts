@@ -143,7 +143,8 @@ describe('token_weights', () => {
     const perRow = [0.5, 0, 2];
     const spread = Float32Array.from({ length: 12 }, (_, i) => perRow[Math.floor(i / 4)]!);
     for (const name of ['sft', 'ppo', 'trl/grpo', 'tinker/cross_entropy', 'verl/value']) {
-      const fn = LOSS_FN.create(name, name === 'ppo' ? { clip_range: 0.2 } : {});
+      const made = LOSS_FN.create(name, name === 'ppo' ? { clip_range: 0.2 } : {});
+      const fn = made as ReturnType<typeof POLICY_LOSS_FN.create>;
       assert.deepEqual(
         fn.computeSync({ ...batch, tokenWeights: perRow } as Batch, { grad: true }),
         fn.computeSync({ ...batch, tokenWeights: spread }, { grad: true }),

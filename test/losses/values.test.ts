@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import {
   type Batch,
+  LOGITS_LOSS_FN,
   LOSS_FN,
   LossError,
   POLICY_LOSS_FN,
@@ -176,7 +177,7 @@ describe('LOSS_FN', () => {
     LOSS_FN.register('verl/value', LOSS_FN.get('verl/value'));
     assert.deepEqual(
       LOSS_FN.names(),
-      [POLICY_LOSS_FN, VALUE_LOSS_FN, REWARD_LOSS_FN].flatMap((registry) => registry.names()),
+      [POLICY_LOSS_FN, VALUE_LOSS_FN, REWARD_LOSS_FN, LOGITS_LOSS_FN].flatMap((registry) => registry.names()),
     );
   });
 });

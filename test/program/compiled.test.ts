@@ -10,7 +10,15 @@ import { takeNow } from '../../lib/base/steps.js';
 import type { InputName } from '../../lib/batch/columns.js';
 import { BatchReader } from '../../lib/batch/reader.js';
 import { Evaluator } from '../../lib/call/evaluator.js';
-import { type Batch, KeyMapper, LOSS_FN, POLICY_LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
+import {
+  type Batch,
+  KeyMapper,
+  LOSS_FN,
+  POLICY_LOSS_FN,
+  type PolicyLossFn,
+  VALUE_LOSS_FN,
+  type ValueLossFn,
+} from '../../lib/index.js';
 import { compiledSegments } from '../../scripts/generate/compiled-segments.js';
 import { nativeColumns } from '../../scripts/generate/native-columns.js';
 import { programsOf } from '../../scripts/generate/token-segments.js';
@@ -25,7 +33,7 @@ const losses = [POLICY_LOSS_FN, VALUE_LOSS_FN]
   .flatMap((registry) => registry.names())
   .flatMap((name) => {
     const args = requiredArgs(LOSS_FN.get(name).declaration);
-    const made = LOSS_FN.create(name, args);
+    const made = LOSS_FN.create(name, args) as PolicyLossFn | ValueLossFn;
     const { columns, rowColumns } = made.reads;
     // The column of losses that are made longer comes first.
     const inputs = [...new Set<InputName>(['logprob', ...columns, ...rowColumns, 'action_mask'])];

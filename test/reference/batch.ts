@@ -74,6 +74,28 @@ export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[nu
   klEstimate?: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;
+  /** One token id per token; -100 is not a label. */
+  targets?: ArrayLike<number>;
+  /** One probability per token: how probable it is that a step is right. */
+  targetProbs?: ArrayLike<number>;
+  /** One number per token and entry of the vocabulary. */
+  logits?: ArrayLike<number>;
+  teacherLogits?: ArrayLike<number>;
+  refLogits?: ArrayLike<number>;
+  probs?: ArrayLike<number>;
+  teacherProbs?: ArrayLike<number>;
+  /** One number per token and entry of the teacher's list. An entry with -Infinity is absent. */
+  teacherTopkIds?: ArrayLike<number>;
+  teacherTopkLogprobs?: ArrayLike<number>;
+  /** Which tokens a distillation term counts, where this differs from actionMask. */
+  distillMask?: ArrayLike<number>;
+  /** The mask of the teacher's tokens. */
+  teacherActionMask?: ArrayLike<number>;
+  /** One flag per row: whether it is distilled. */
+  selfDistillationMask?: ArrayLike<number>;
+  /** The token ids that the vocabularies of student and teacher share, in the same order. */
+  studentMatchedIds?: ArrayLike<number>;
+  teacherMatchedIds?: ArrayLike<number>;
 }
 
 export interface ReferenceResult {
@@ -106,6 +128,8 @@ export type Column =
   | 'logSumSqProb'
   | 'entropyOther'
   | 'rewards'
+  | 'logits'
+  | 'probs'
   | 'logZ';
 /** The columns with one value per row that are constants. */
 export type RowColumn = 'rewards' | 'vStar' | 'probability';

@@ -14,8 +14,10 @@ import {
 } from './batch.js';
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
+import { distillationFormulas } from './families/distillation.js';
 import { preferenceFormulas } from './families/preference.js';
 import { rewardFormulas } from './families/rewards.js';
+import { sftFormulas } from './families/sft.js';
 import { supervisedFormulas } from './families/supervised.js';
 import { valueFormulas } from './families/values.js';
 import { papersFormulas } from './frameworks/papers.js';
@@ -28,7 +30,7 @@ import { verlFormulas } from './verl.js';
 export type { Args, ReferenceBatch, ReferenceResult, Written } from './batch.js';
 
 export type Evaluate = (args: Args, batch: ReferenceBatch, tape?: Tape) => ReferenceResult;
-export type Wrt = 'logprob' | 'entropy' | 'entropyOther' | 'values' | 'rewards';
+export type Wrt = 'logprob' | 'entropy' | 'entropyOther' | 'values' | 'rewards' | 'logits' | 'probs';
 
 /** Returns the losses that a file exports, by registry name: `sftIs` becomes `sft_is`. */
 function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss> {
@@ -70,12 +72,16 @@ const formulasOf = (family: Record<string, Loss>): Record<string, Formula> =>
   Object.fromEntries(Object.entries(family).map(([name, { formula }]) => [name, formula]));
 
 /** The formulas of all losses, by family and registry name. */
-export const formulas: Record<'policy' | 'kl' | 'entropy' | 'value' | 'reward', Record<string, Formula>> = {
+export const formulas: Record<
+  'policy' | 'kl' | 'entropy' | 'value' | 'reward' | 'logits',
+  Record<string, Formula>
+> = {
   policy: formulasOf(losses.policy),
   kl: formulasOf(losses.kl),
   entropy: entropyFormulas,
   value: valueFormulas,
   reward: rewardFormulas,
+  logits: { ...distillationFormulas, ...sftFormulas },
 };
 
 /** Makes the function that evaluates a formula and computes its gradient with respect to `wrt`. */

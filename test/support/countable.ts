@@ -90,7 +90,8 @@ export function countableLoss(
 export function countable(family: Family, name: string, args: Args): Countable {
   const { loss_agg_mode, ...own } = args;
   const lossAggMode = loss_agg_mode as 'token-mean';
-  if (family !== 'kl' && family !== 'entropy') return countableLoss(LOSS_FN.create(name, args));
+  if (family !== 'kl' && family !== 'entropy')
+    return countableLoss(LOSS_FN.create(name, args) as Parameters<typeof countableLoss>[0]);
   if (family === 'kl') {
     const fn = KL_FN.create(name, own);
     return {

@@ -11,6 +11,7 @@ import {
   ENTROPY_LOSS_FN,
   type FunctionDeclaration,
   KL_FN,
+  LOGITS_LOSS_FN,
   type NumberOption,
   type OptionDeclaration,
   type OptionSchema,
@@ -463,6 +464,9 @@ export const ARGUMENTS: Record<Family, Record<string, fc.Arbitrary<Args>>> = {
   value: drawEvery(VALUE_LOSS_FN),
   reward: drawEvery(REWARD_LOSS_FN),
 };
+
+/** Generators of valid arguments for each loss from logits, by registry name. */
+export const LOGITS_ARGUMENTS: Record<string, fc.Arbitrary<Args>> = drawEvery(LOGITS_LOSS_FN);
 
 /**
  * Generators of valid arguments for each advantage function, by registry name. Results with these arguments are not

@@ -6,11 +6,14 @@ import { readFileSync } from 'node:fs';
 import type { Batch, LossAggMode } from '../../lib/index.js';
 import { camelCase } from '../reference/batch.js';
 import type { ReferenceBatch } from '../reference/index.js';
+import { fromHalf } from './half.js';
 import { generator } from './random.js';
 
 export interface Tensor {
-  dtype: 'float32' | 'float64' | 'bool' | 'int32' | 'int64';
+  /** uint16 are the bits of bfloat16. */
+  dtype: 'float32' | 'float64' | 'bool' | 'int32' | 'int64' | 'uint16';
   shape: number[];
+  /** JSON has no −Infinity, so it is a text, which becomes a number in float32. */
   data: number[];
 }
 
@@ -98,6 +101,18 @@ export interface FamilyCase extends Case {
     grad_rewards?: Tensor;
   };
 }
+/** A case of a loss from logits. */
+export interface LogitsLossCase extends Case {
+  kind: 'distill_loss' | 'sft_loss';
+  source: string;
+  args: Record<string, unknown>;
+  expected: {
+    loss: number;
+    metrics: Record<string, number>;
+    grad_logits?: Tensor;
+    grad_probs?: Tensor;
+  };
+}
 /** Logits, and the gradients with respect to the results. The bits of 16-bit logits are integers. */
 export interface LogitsGoldenCase {
   id: string;
@@ -139,7 +154,15 @@ export const trlCases = read<FrameworkLossCase | (PreferenceCase & { trainer: st
 export const papersCases = read<FrameworkLossCase>('frameworks/papers');
 export const logitsCases = read<LogitsGoldenCase>('frameworks/logits');
 export const verlCases = read<FrameworkCase>('frameworks/verl');
-export const familyCases = read<FamilyCase>('families/value');
+const valueCases = read<FamilyCase | LogitsLossCase>('families/value');
+const isFromLogits = (each: FamilyCase | LogitsLossCase): each is LogitsLossCase =>
+  each.kind === 'sft_loss' || each.kind === 'distill_loss';
+export const familyCases = valueCases.filter((each): each is FamilyCase => !isFromLogits(each));
+export const logitsLossCases: readonly LogitsLossCase[] = [
+  ...read<LogitsLossCase>('families/distill'),
+  ...read<LogitsLossCase>('families/sft'),
+  ...valueCases.filter(isFromLogits),
+];
 /** Losses of log-probabilities, and advantages of on-policy distillation. */
 export const logprobCases = read<
   | (Omit<FrameworkLossCase, 'kind'> & { kind: 'sft_loss' | 'distill_loss' })
@@ -178,12 +201,17 @@ export const algorithmCases = read<AlgorithmCase>('algorithm');
 
 export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
   // Losses of rewards read no tokens, so their rows are taken to have one each.
-  const [rows, columns] = (inputs.action_mask?.shape ?? [inputs.rewards!.data.length, 1]) as [number, number];
+  const { action_mask, targets, rewards } = inputs;
+  const [rows, columns] = ((action_mask ?? targets)?.shape ?? [rewards!.data.length, 1]) as [number, number];
   // The files hold float32 inputs with only as many digits as identify them. Rounding to float32 restores the exact
   // numbers.
   const columnsByName = Object.entries(inputs).map(([key, { dtype, data }]) => [
     camelCase(key),
-    dtype === 'float32' ? data.map(Math.fround) : data,
+    dtype === 'float32'
+      ? data.map(Math.fround)
+      : dtype === 'uint16'
+        ? data.map((bits) => fromHalf(bits, 'bfloat16'))
+        : data,
   ]);
   const actionMask = new Array<number>(rows * columns).fill(1);
   return { rows, columns, actionMask, ...Object.fromEntries(columnsByName) };
@@ -193,9 +221,11 @@ export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
 export function goldenBatch(inputs: Record<string, Tensor>): Batch {
   const columns = Object.entries(inputs).map(([key, { dtype, data }]) => {
     if (dtype === 'bool') return [key, Uint8Array.from(data)];
+    if (dtype === 'uint16') return [key, { data: Uint16Array.from(data), dtype: 'bfloat16' }];
     return [key, dtype === 'float32' ? Float32Array.from(data) : data];
   });
-  const shape = inputs.action_mask && { shape: inputs.action_mask.shape };
+  const perToken = inputs.action_mask ?? inputs.targets;
+  const shape = perToken && { shape: perToken.shape };
   return { ...shape, ...Object.fromEntries(columns) } as Batch;
 }
 

@@ -19,7 +19,7 @@ export function slopesAgree(
 ): number {
   const { loss, grad } = evaluate(args, batch);
   let compared = 0;
-  for (const element of wrt === 'rewards' ? someOf(everyRow(batch)) : someTokens(batch)) {
+  for (const element of wrt === 'rewards' ? someOf(everyRow(batch)) : someElements(batch, grad.length)) {
     const slope = centralDifference(formula, args, batch, wrt, element);
     if (slope === undefined) continue;
     compared++;
@@ -32,12 +32,13 @@ export function slopesAgree(
 }
 
 /**
- * Selects some unmasked elements of a batch, evenly spaced. Testing all would be slow, because each difference
- * evaluates the whole loss several times.
+ * Selects some elements of unmasked tokens, evenly spaced. Testing all would be slow, because each difference evaluates the
+ * whole loss several times.
  */
-function someTokens(batch: ReferenceBatch): number[] {
-  const unmasked = Array.from({ length: batch.rows * batch.columns }, (_, i) => i).filter(
-    (i) => batch.actionMask[i],
+function someElements(batch: ReferenceBatch, length: number): number[] {
+  const perToken = length / (batch.rows * batch.columns);
+  const unmasked = Array.from({ length }, (_, i) => i).filter(
+    (i) => batch.actionMask[Math.floor(i / perToken)],
   );
   return someOf(unmasked);
 }

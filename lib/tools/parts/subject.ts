@@ -14,6 +14,7 @@ import {
   KeyMapper,
   KL_FN,
   LOSS_FN,
+  type LogitsLossFn,
   LossError,
   type Metrics,
   type Normalizer,
@@ -22,7 +23,7 @@ import {
   PolicyLossFn,
   type Registry,
   type Result,
-  type RewardLossFn,
+  RewardLossFn,
   ValueLossFn,
 } from '../../index.js';
 import type { Variable } from '../../program/graph.js';
@@ -38,7 +39,7 @@ export interface Subject {
   /** The functions of an algorithm; undefined if the subject is a loss. */
   readonly functions?: AlgorithmFunctions;
   /** The loss, or the policy loss of the algorithm. */
-  readonly lossFn: AnyLossFn;
+  readonly lossFn: RolloutLossFn;
   /** The column by which the loss is differentiated. The gradient has one number per row for rewards, and else per token. */
   readonly variable: Variable;
   /** Whether the loss depends on advantages and on the ratio of the current policy to the old one, and no more. */
@@ -114,6 +115,9 @@ export function checkComparable(subjects: readonly Subject[]): void {
   });
 }
 
+/** A loss that can be computed from rollout files, which have no logits. */
+type RolloutLossFn = Exclude<AnyLossFn, LogitsLossFn<Partial<Metrics>>>;
+
 /** The registry names of an algorithm's functions, and the coefficients of its KL loss and its entropy loss. */
 export interface AlgorithmFunctions {
   policyLossFn: string;
@@ -142,11 +146,13 @@ export function lossSubject(name: string, args: Readonly<Record<string, unknown>
  * @param name the name of the loss in messages and results.
  */
 export function subjectOfLoss(name: string, fn: AnyLossFn): Subject {
-  return fn instanceof PolicyLossFn
-    ? policyLossSubject(name, fn)
-    : fn instanceof ValueLossFn
-      ? valueLossSubject(name, fn)
-      : rewardLossSubject(name, fn);
+  if (fn instanceof PolicyLossFn) return policyLossSubject(name, fn);
+  if (fn instanceof ValueLossFn) return valueLossSubject(name, fn);
+  if (fn instanceof RewardLossFn) return rewardLossSubject(name, fn);
+  throw new LossError('ERR_INVALID_OPTION', {
+    expected: 'a loss of what rollout files have',
+    received: `${name}, which is computed from logits`,
+  });
 }
 
 function policyLossSubject(name: string, fn: PolicyLossFn<Partial<Metrics>>): Subject {
@@ -195,7 +201,7 @@ function rewardLossSubject(name: string, fn: RewardLossFn<Partial<Metrics>>): Su
 
 function columnLossSubject(
   name: string,
-  lossFn: Exclude<AnyLossFn, PolicyLossFn<Partial<Metrics>>>,
+  lossFn: Exclude<RolloutLossFn, PolicyLossFn<Partial<Metrics>>>,
   variable: Exclude<Variable, 'logprob'>,
 ) {
   return {
@@ -329,7 +335,7 @@ function keysOf(objective: Objective, readsExperts: boolean): string[] {
 }
 
 // A loss that refuses token_weights says so when it gets them.
-function keysOfLoss({ selectKeys }: Pick<AnyLossFn, 'selectKeys'>): string[] {
+function keysOfLoss({ selectKeys }: Pick<RolloutLossFn, 'selectKeys'>): string[] {
   return [...selectKeys, 'token_weights'];
 }
 

@@ -1,0 +1,86 @@
+// The logits of a batch as entries: blocks of tokens, so that what is computed of all entries needs little memory.
+import { allocate, LossError } from '../base/errors.js';
+import { DTYPE_CODES, float32Of, type NativeColumn } from '../batch/convert.js';
+import type { Matrix } from './loss-inputs.js';
+
+/** The entries of a block, unless a single token has more. */
+const BLOCK = 2 ** 24;
+
+/** Some consecutive tokens, the first of which has the index `first`. */
+export interface TokenBlock {
+  readonly first: number;
+  readonly last: number;
+}
+
+/** Divides tokens into blocks, of which there is at least one. */
+export function* tokenBlocks(tokens: number, width: number): Generator<TokenBlock> {
+  const most = Math.max(1, Math.floor(BLOCK / Math.max(width, 1)));
+  for (let first = 0; first === 0 || first < tokens; first += most)
+    yield { first, last: Math.min(first + most, tokens) };
+}
+
+const ones = { mask: new Uint8Array(0) };
+
+/** Returns a mask in which all entries count. Its memory is shared, and must not be written. */
+export function maskOfOnes(length: number): Uint8Array {
+  if (ones.mask.length < length)
+    ones.mask = allocate(`a mask of ${length} entries`, () => new Uint8Array(length).fill(1));
+  return ones.mask.subarray(0, length);
+}
+
+/** Returns the entries of a block whose vocabularies are equally wide; those of the column itself if they are. */
+export function blockOf(
+  matrix: Matrix,
+  { first, last }: TokenBlock,
+  width: number,
+  padding: { readonly by: number } | { readonly from: Matrix },
+): NativeColumn {
+  const { data, dtype } = matrix;
+  if (matrix.width === width) return { data: data.subarray(first * width, last * width), dtype };
+  const wide = allocate(
+    `a block of ${(last - first) * width} entries`,
+    () => new Float32Array((last - first) * width),
+  );
+  for (let token = first; token < last; token++) {
+    const to = wide.subarray((token - first) * width, (token - first + 1) * width);
+    const taken = Math.min(matrix.width, width);
+    to.set(float32Of(matrix, token * matrix.width, token * matrix.width + taken));
+    if ('by' in padding) to.fill(padding.by, taken);
+    else to.set(float32Of(padding.from, token * width + taken, (token + 1) * width), taken);
+  }
+  return { data: wide, dtype: DTYPE_CODES.float32 };
+}
+
+/** Returns entries that are `absent` but for the tokens of lists, which have the numbers of the lists. */
+export function blockOfLists(
+  ids: Int32Array,
+  numbers: Matrix,
+  { first, last }: TokenBlock,
+  vocabulary: number,
+  absent: number,
+): NativeColumn {
+  const { width } = numbers;
+  const wide = allocate(`a block of ${(last - first) * vocabulary} entries`, () =>
+    new Float32Array((last - first) * vocabulary).fill(absent),
+  );
+  const values = float32Of(numbers, first * width, last * width);
+  for (let i = 0; i < values.length; i++) {
+    const id = ids[first * width + i]!;
+    if (id >= 0 && id < vocabulary) wide[Math.floor(i / width) * vocabulary + id] = values[i]!;
+  }
+  return { data: wide, dtype: DTYPE_CODES.float32 };
+}
+
+/**
+ * Returns how wide the rows of the student's and of the teacher's logits are together.
+ * @throws LossError `ERR_SHAPE_MISMATCH` if they differ and may not.
+ */
+export function commonWidth(student: Matrix, teacher: Matrix, key: string, mayDiffer: boolean): number {
+  if (student.width !== teacher.width && !mayDiffer)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key,
+      expected: `${student.width} values per token, as many as logits`,
+      received: String(teacher.width),
+    });
+  return Math.max(student.width, teacher.width);
+}

@@ -1,0 +1,166 @@
+// What the loss of a token is computed from in a loss of logits: a row of entries, which are all tokens of the vocabulary or
+// those of a list. The formula of the loss is a program over a batch whose rows are the tokens and whose tokens are the
+// entries.
+import type { ColumnName, RowColumnName } from '../batch/columns.js';
+import { Expression, type Operand, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
+import type { Graph } from '../program/graph.js';
+import type { MetricExpression } from '../program/loss-program.js';
+
+/** The entries of a token, and what is known of each. */
+export interface Entries {
+  /**
+   * All tokens of the vocabulary, or a list: the list that the batch has (teacher_topk_ids), the `count` tokens with the
+   * largest logits of the teacher or of the student, those of both, or none but the target.
+   */
+  readonly over: 'vocabulary' | 'given' | 'teacher' | 'student' | 'both' | 'none';
+  /** The number of tokens of a list. Of a list that the batch has, all tokens by default. */
+  readonly count?: number | undefined;
+  /**
+   * What `teacher` is over the vocabulary: the logits or the probabilities of the teacher, or the log-probabilities that the
+   * batch's list has, and ABSENT elsewhere. In a list, it always is the log-probability. The list of the student alone has
+   * it only with 'logits'.
+   */
+  readonly teacher?: 'logits' | 'probs' | 'list' | undefined;
+  /** Whether `reference` is read: the logit of the reference policy. Only over the vocabulary. */
+  readonly reference?: boolean | undefined;
+  /**
+   * Whether the target is read. In a list, it has a place of its own, after those of the list, or 'listed' if it is only
+   * sought among these.
+   */
+  readonly target?: boolean | 'listed' | undefined;
+  /** Whether the target leaves the other places of the list. */
+  readonly isDistinct?: boolean | undefined;
+  /** What the logits of the student are divided by before the log-probabilities of a list; 1 by default. */
+  readonly temperature?: number | undefined;
+  /** What those of the teacher are divided by. */
+  readonly teacherTemperature?: number | undefined;
+  /** Whether `entropy` is read: the entropy of the student at its temperature. Only in a list. */
+  readonly entropy?: boolean | undefined;
+  /** Whether `isTop` is read: whether the token is among as many tokens with the student's largest logits. Only in a list. */
+  readonly top?: boolean | undefined;
+  /**
+   * What stands for the logits that the narrower of the two vocabularies lacks: ABSENT or, for the student, the teacher's
+   * logit. By default, both must be equally wide.
+   */
+  readonly padding?: 'absent' | 'teacher' | undefined;
+  /** The number of the teacher's logits that are read, from the first on. By default, all. */
+  readonly teacherWidth?: number | undefined;
+  /** Tokens of the batch's list with this id or a larger one are left out. */
+  readonly vocabulary?: number | undefined;
+  /**
+   * Computes `helper`, a constant for each entry, on the host from what `student` and `teacher` are for a token.
+   */
+  readonly helper?:
+    | ((student: Float64Array, teacher: Float64Array, helper: Float32Array) => void)
+    | undefined;
+}
+
+/** Returns whether the entries are those of a list. */
+export function isList({ over }: Entries): boolean {
+  return over !== 'vocabulary';
+}
+
+/** Returns whether the target has a place of its own in a list. */
+export function hasOwnPlace({ target }: Entries): boolean {
+  return target === true;
+}
+
+/** Stands for the teacher's log-probability of a token that is not in its list, and for a logit that it lacks. */
+export const ABSENT = Infinity;
+
+/**
+ * Where programs over entries find their numbers. They take the places that columns and numbers of rows have in other native
+ * batches.
+ */
+export const ENTRY_COLUMNS = {
+  student: 'logprob',
+  teacher: 'prox_logprob',
+  reference: 'ref_logprob',
+  helper: 'rollout_logprob',
+} as const satisfies Record<string, ColumnName>;
+/** The place of the marks that a loss gives to tokens, for their weights. */
+export const MARKS = 'clip_cov_keys' satisfies ColumnName;
+/** The same for the numbers of a token. */
+export const TOKEN_NUMBERS = {
+  weight: 'rewards',
+  otherWeight: 'v_star',
+  thirdWeight: 'loss_mask_sum',
+  target: 'probability',
+  entropy: 'log_z',
+  tokens: 'sample_mask',
+  sequences: 'margin',
+} as const satisfies Record<string, RowColumnName>;
+
+/**
+ * What the formula of a loss of logits is built from. Reductions over rows are reductions over the entries of a token, and
+ * `rowsMin()` and the like over the tokens of the batch. Columns with one value per token are values of rows.
+ */
+export interface EntrySymbols extends ProgramSymbols {
+  /** The student's logit of an entry; in a list, its log-probability. */
+  readonly student: Expression;
+  /** What the batch has of the teacher for an entry; see {@link Entries}. */
+  readonly teacher: Expression;
+  readonly reference: Expression;
+  readonly helper: Expression;
+  /** 1 for the tokens in a list that are among the student's largest. */
+  readonly isTop: Expression;
+  /** 1 for the entry of the target. */
+  readonly isTarget: Expression;
+  /** Returns 1 for the entry of a token, over the vocabulary. */
+  readonly isAt: (id: number) => Expression;
+  /** 1 for the entries of the list. In a list, those are all entries but the place of the target. */
+  readonly isListed: Expression;
+  /** The weights of the token in the batch, which the statement of the loss gives. */
+  readonly batchWeights: readonly [Expression, Expression, Expression];
+  readonly entropy: Expression;
+  /** The number of unmasked tokens of the whole batch. */
+  readonly count: Expression;
+  /** The number of rows of the whole batch. */
+  readonly sequences: Expression;
+  /** Returns a weight times x; 0 where the weight is 0. */
+  readonly weighted: (weight: Expression, x: Expression) => Expression;
+  /** Returns the metric that is the sum over the tokens. */
+  readonly total: (x: Expression) => MetricExpression;
+  /** Returns the metric that is the mean over the unmasked tokens. */
+  readonly mean: (x: Expression) => MetricExpression;
+}
+
+/** Returns the symbols of a formula for some entries, in a graph whose form has the columns of tokens as columns of rows. */
+export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
+  const symbols = programSymbolsOf(graph);
+  const { rows, constant, select } = symbols;
+  const column = (name: keyof typeof ENTRY_COLUMNS) =>
+    new Expression(graph, graph.column(ENTRY_COLUMNS[name]));
+  const number = (name: keyof typeof TOKEN_NUMBERS) =>
+    new Expression(graph, graph.rowColumn(TOKEN_NUMBERS[name]));
+  const isTarget = new Expression(graph, graph.apply('is_at', number('target').node));
+  const teacher = column('teacher');
+  const ofList = hasOwnPlace(entries) ? isTarget.not() : constant(1);
+  const total = (x: Expression): MetricExpression => ({ row: x.mul(rows) });
+  return {
+    ...symbols,
+    student: column('student'),
+    teacher,
+    reference: column('reference'),
+    helper: column('helper'),
+    isTop: column('helper'),
+    isTarget,
+    isAt: (id) => new Expression(graph, graph.apply('is_at', constant(id).node)),
+    isListed: isList(entries) ? ofList : teacher.lt(LARGE),
+    batchWeights: [number('weight'), number('otherWeight'), number('thirdWeight')],
+    entropy: number('entropy'),
+    count: number('tokens'),
+    sequences: number('sequences'),
+    weighted: (weight, x) => select(weight.ne(0), weight.mul(x), 0),
+    total,
+    mean: (x) => total(x.div(number('tokens'))),
+  };
+}
+
+// Every finite number that a program meets is less than this.
+const LARGE = 3e38;
+
+/** Returns a logit, and `other` where the vocabulary lacks it. */
+export function orAbsent({ select }: EntrySymbols, x: Expression, other: Operand): Expression {
+  return select(x.lt(LARGE), x, other);
+}

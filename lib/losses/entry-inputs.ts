@@ -1,0 +1,203 @@
+// Reads what a batch has for the entries of its tokens: lists of tokens, or the logits of all tokens of the vocabulary.
+
+import { allocate } from '../base/errors.js';
+import type { Steps } from '../base/steps.js';
+import type { Batch } from '../batch/batch.js';
+import { DTYPE_CODES, float32Of, type NativeColumn } from '../batch/convert.js';
+import type { KeyMapper } from '../batch/key-mapper.js';
+import type { NativeMatrix } from '../logits/inputs.js';
+import {
+  amongOthers,
+  joined,
+  type Lists,
+  listedLogprobs,
+  spread,
+  type TokenLogits,
+  topTokens,
+  withTargets,
+} from '../logits/lists.js';
+import {
+  checkIds,
+  type LogitsInput,
+  type Matrix,
+  needed,
+  readTokenIds,
+  readTokenMatrix,
+} from '../logits/loss-inputs.js';
+import { blockOf, blockOfLists, commonWidth, type TokenBlock } from '../logits/vocabulary.js';
+import { ABSENT, type ENTRY_COLUMNS, type Entries, hasOwnPlace } from './entries.js';
+
+/** The logits of a call, and what else its entries are read from. */
+export interface EntryCall extends TokenLogits {
+  readonly batch: Batch;
+  readonly mapper: KeyMapper;
+  readonly matrix: NativeMatrix & { readonly data: Float32Array | Uint16Array };
+  /** The logits, or the probabilities of a loss of these. */
+  readonly student: Matrix;
+  /** The targets, if the loss reads them. */
+  readonly targets: Int32Array | undefined;
+}
+
+/** The entries of each token that are in a list. */
+export interface ListedEntries {
+  readonly lists: Lists;
+  /** One byte per place, 0 where there is no token. */
+  readonly mask: Uint8Array;
+  readonly columns: { readonly teacher?: NativeColumn; readonly helper?: NativeColumn };
+}
+
+/** Reads the lists of a batch, or finds the tokens with the largest logits. */
+export function* readLists(entries: Entries, call: EntryCall): Steps<ListedEntries> {
+  const { lists, teacher } = yield* foundLists(entries, call);
+  const mask = Uint8Array.from(lists.ids, (id) => (id >= 0 ? 1 : 0));
+  const helper = entries.top
+    ? yield* amongOthers(
+        lists,
+        yield* topTokens(call, lists.length - (hasOwnPlace(entries) ? 1 : 0), lists),
+        call.vocabulary,
+      )
+    : undefined;
+  return {
+    lists,
+    mask,
+    columns: {
+      ...(teacher && { teacher }),
+      ...(helper && { helper: { data: helper, dtype: DTYPE_CODES.float32 } }),
+    },
+  };
+}
+
+function* foundLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher?: Matrix }> {
+  if (entries.over === 'given') return yield* givenLists(entries, call);
+  if (entries.over === 'student' && entries.teacher === undefined) {
+    const own = yield* topTokens(call, entries.count ?? call.vocabulary);
+    return { lists: withTargets(own, own.length, targetsOf(entries, call), entries.isDistinct === true) };
+  }
+  if (entries.over !== 'none') return yield* topLists(entries, call);
+  const none = { ids: new Int32Array(0), length: 0, tokens: call.tokens };
+  return { lists: withTargets(none, 0, call.targets, false) };
+}
+
+function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher: Matrix }> {
+  const { batch, mapper, tokens, kept, vocabulary } = call;
+  const { ids, width } = yield* readTokenIds(batch, mapper, 'teacher_topk_ids', tokens);
+  const teacher = readTokenMatrix(batch, mapper, 'teacher_topk_logprobs', tokens);
+  const { key } = needed(batch, mapper, 'teacher_topk_ids');
+  if (entries.vocabulary !== undefined)
+    for (let i = 0; i < ids.length; i++) if (ids[i]! >= entries.vocabulary) ids[i] = -1;
+  yield* checkIds(key, ids, width, { isCounted: kept, vocabulary, least: -1 });
+  commonWidth({ ...teacher, width }, teacher, mapper.keys('teacher_topk_logprobs')[0]!, false);
+  const lists = withTargets(
+    { ids, length: width, tokens },
+    entries.count ?? width,
+    targetsOf(entries, call),
+    entries.isDistinct === true,
+  );
+  return { lists, teacher: spread(teacher, lists) };
+}
+
+function* topLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher: Matrix }> {
+  const { batch, mapper, tokens, vocabulary } = call;
+  const { over, count = vocabulary } = entries;
+  const own = readTokenMatrix(batch, mapper, 'teacher_logits', tokens);
+  const matrix = { ...call.matrix, data: own.data, dtype: own.dtype, rowStride: own.width };
+  const teacher: TokenLogits = { ...call, matrix, vocabulary: entries.teacherWidth ?? own.width };
+  const found = over === 'student' ? yield* topTokens(call, count) : yield* topTokens(teacher, count);
+  const both = over === 'both' ? yield* joined(found, yield* topTokens(call, count), vocabulary) : found;
+  const lists = withTargets(both, both.length, targetsOf(entries, call), entries.isDistinct === true);
+  const { logprob } = yield* listedLogprobs(teacher, lists, entries.teacherTemperature ?? 1, false);
+  return { lists, teacher: { data: logprob, dtype: DTYPE_CODES.float32, width: lists.length } };
+}
+
+function targetsOf(entries: Entries, { targets }: EntryCall): Int32Array | undefined {
+  return hasOwnPlace(entries) ? targets : undefined;
+}
+
+/** Returns the place of the target of each token in its list; −1 if it has none. */
+export function placesOfTargets(entries: Entries, lists: Lists, targets: Int32Array): Float64Array {
+  const { ids, length, tokens } = lists;
+  return Float64Array.from({ length: tokens }, (_, token) =>
+    hasOwnPlace(entries)
+      ? length - 1
+      : ids.subarray(token * length, (token + 1) * length).indexOf(targets[token]!),
+  );
+}
+
+/** Reads the entries of blocks of tokens. */
+export interface BlockReader {
+  /** The number of entries of each token. */
+  readonly width: number;
+  read(block: TokenBlock): Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>>;
+}
+
+/** Returns what reads the entries of a batch over its vocabulary. */
+export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReader> {
+  const { batch, mapper, tokens, kept, vocabulary, student } = call;
+  const read = (name: LogitsInput) => readTokenMatrix(batch, mapper, name, tokens);
+  const key = (name: LogitsInput) => mapper.keys(name)[0]!;
+  const { padding, helper } = entries;
+  const isList = entries.teacher === 'list';
+  const list = isList ? yield* readTokenIds(batch, mapper, 'teacher_topk_ids', tokens) : undefined;
+  const name = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
+  const teacher = isList ? read('teacher_topk_logprobs') : entries.teacher ? read(name) : undefined;
+  const reference = entries.reference ? read('ref_logits') : undefined;
+  if (reference) commonWidth(student, reference, key('ref_logits'), false);
+  if (list) {
+    yield* checkIds(key('teacher_topk_ids'), list.ids, list.width, {
+      isCounted: kept,
+      vocabulary,
+      least: -1,
+    });
+    commonWidth({ ...teacher!, width: list.width }, teacher!, key('teacher_topk_logprobs'), false);
+  }
+  const seen = teacher && { ...teacher, width: entries.teacherWidth ?? teacher.width };
+  const width = !seen || list ? vocabulary : commonWidth(student, seen, key(name), padding !== undefined);
+  return {
+    width,
+    read(block) {
+      const by = ABSENT;
+      const own = blockOf(
+        student,
+        block,
+        width,
+        padding === 'teacher' && teacher ? { from: teacher } : { by },
+      );
+      const columns: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>> = { student: own };
+      if (list && teacher) columns.teacher = blockOfLists(list.ids, teacher, block, vocabulary, ABSENT);
+      else if (teacher) columns.teacher = blockOf(teacher, block, width, { by });
+      if (reference) columns.reference = blockOf(reference, block, width, { by });
+      if (helper)
+        columns.helper = helperOf(
+          helper,
+          columns as HelperColumns,
+          width,
+          width,
+          kept.subarray(block.first, block.last),
+        );
+      return columns;
+    },
+  };
+}
+
+type HelperColumns = Readonly<Record<'student' | 'teacher', NativeColumn>>;
+
+/**
+ * Returns what a helper computes for the entries of some tokens, of which those count whose number is not 0.
+ * @param count how many entries of each token it reads.
+ */
+export function helperOf(
+  helper: NonNullable<Entries['helper']>,
+  { student, teacher }: HelperColumns,
+  width: number,
+  count: number,
+  kept: Uint32Array,
+): NativeColumn {
+  const data = allocate('a column of entries', () => new Float32Array(kept.length * width));
+  for (let i = 0; i < kept.length; i++) {
+    if (kept[i] === 0) continue;
+    const [begin, end] = [i * width, i * width + count];
+    const numbers = (column: NativeColumn) => Float64Array.from(float32Of(column, begin, end));
+    helper(numbers(student), numbers(teacher), data.subarray(begin, end));
+  }
+  return { data, dtype: DTYPE_CODES.float32 };
+}

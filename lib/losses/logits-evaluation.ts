@@ -1,0 +1,189 @@
+// Computes a loss of logits on a batch that was read: runs its program over the entries of the tokens, and writes the
+// gradient with respect to the logits.
+import type { NativeBatch } from '../../binding.js';
+import { allocate } from '../base/errors.js';
+import type { Steps } from '../base/steps.js';
+import { COLUMNS, ROW_DATA } from '../batch/columns.js';
+import { DTYPE_CODES, type NativeColumn } from '../batch/convert.js';
+import type { Normalizer } from '../batch/counts.js';
+import { emptyBatch } from '../batch/empty-batch.js';
+import type { Layout } from '../batch/layout.js';
+import type { Metrics, Result } from '../call/calls.js';
+import type { Evaluator } from '../call/evaluator.js';
+import { listedGradient, listedLogprobs } from '../logits/lists.js';
+import { maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
+import type { LossProgram } from '../program/loss-program.js';
+import { ENTRY_COLUMNS, type Entries, hasOwnPlace, TOKEN_NUMBERS } from './entries.js';
+import { type EntryCall, helperOf, placesOfTargets, readBlocks, readLists } from './entry-inputs.js';
+import { joinParts } from './logits-parts.js';
+
+/** One form of a loss: its entries, and the program that computes the loss of the tokens from them. */
+export interface LogitsLossForm {
+  readonly entries: Entries;
+  readonly program: LossProgram;
+}
+
+/** A batch whose inputs for tokens and rows were read. */
+export interface ReadCall extends EntryCall {
+  readonly layout: Layout;
+  readonly form: LogitsLossForm;
+  readonly evaluator: Evaluator;
+  readonly device: number | undefined;
+  /** The columns of tokens by their places, and the numbers of tokens by theirs. */
+  readonly columns: readonly (NativeColumn | undefined)[];
+  readonly numbers: readonly (Float64Array | undefined)[];
+  readonly normalizer: Normalizer | undefined;
+  readonly wantsPart: boolean;
+  readonly out:
+    | { readonly out: Float32Array | Uint16Array; readonly outDtype: number; readonly outStride: number }
+    | undefined;
+}
+
+/** What is computed of a batch in addition to its gradient. */
+export type Computed = Pick<Result<Metrics>, 'loss' | 'metrics' | 'part'>;
+
+/** Computes a loss over lists, whose entries all fit into memory. */
+export function* overLists(call: ReadCall): Steps<Computed> {
+  const { form, tokens, out, normalizer, wantsPart } = call;
+  const { entries } = form;
+  const { lists, mask, columns } = yield* readLists(entries, call);
+  const temperature = entries.temperature ?? 1;
+  const listed = yield* listedLogprobs(call, lists, temperature, entries.entropy === true);
+  const width = lists.length;
+  const numbers = [...call.numbers];
+  const set = (name: keyof typeof TOKEN_NUMBERS, of: Float64Array) => {
+    numbers[ROW_DATA.indexOf(TOKEN_NUMBERS[name])] = of;
+  };
+  if (listed.entropy) set('entropy', Float64Array.from(listed.entropy));
+  if (entries.target) set('target', placesOfTargets(entries, lists, call.targets!));
+  const student = { data: listed.logprob, dtype: DTYPE_CODES.float32 };
+  const { helper: compute } = entries;
+  const known = { student, teacher: columns.teacher! };
+  const helper =
+    compute && helperOf(compute, known, width, hasOwnPlace(entries) ? width - 1 : width, call.kept);
+  const gradients = out && {
+    grad: new Float32Array(lists.ids.length),
+    ...(listed.entropy && { gradLogZ: new Float32Array(tokens) }),
+  };
+  const computed = yield* evaluate(call, {
+    first: 0,
+    last: tokens,
+    width,
+    entries: { ...columns, student, ...(helper && { helper }) },
+    mask,
+    numbers,
+    gradients,
+    inParts: wantsPart || normalizer !== undefined,
+  });
+  if (wantsPart) computed.part = joinParts(call, width, [computed.part!]);
+  else delete computed.part;
+  if (!out || !gradients) return computed;
+  const gradEntropy = gradients.gradLogZ && Float64Array.from(gradients.gradLogZ);
+  yield* listedGradient(call, lists, temperature, listed, {
+    gradListLogprob: gradients.grad,
+    gradEntropy,
+    ...out,
+  });
+  return computed;
+}
+
+/** Computes a loss over the vocabulary, a block of tokens at a time. */
+export function* overVocabulary(call: ReadCall): Steps<Computed> {
+  const { form, tokens, vocabulary, kept, out, matrix } = call;
+  const { width, read } = yield* readBlocks(form.entries, call);
+  // A loss over the tokens of a row cannot be divided.
+  const isWhole = call.evaluator.readsWholeBatch;
+  const parts: Float64Array[] = [];
+  let whole: Computed | undefined;
+  for (const { first, last } of tokenBlocks(tokens, isWhole ? 0 : width)) {
+    const to = out?.out.subarray(first * vocabulary, last * vocabulary);
+    const isEmpty = !kept.subarray(first, last).includes(1);
+    if (isEmpty && first > 0) {
+      to?.fill(0);
+      continue;
+    }
+    // The gradient may be written in place of the logits, which the engine reads several times.
+    const isDirect = width === vocabulary && out?.out.buffer !== matrix.data.buffer;
+    const length = (last - first) * width;
+    const grad = to && (isDirect ? to : emptyLike(to, length));
+    const computed = yield* evaluate(call, {
+      first,
+      last,
+      width,
+      entries: read({ first, last }),
+      mask: maskOfOnes(length),
+      numbers: call.numbers,
+      gradients: grad && { grad: gradientOf(grad, out!.outDtype) },
+      inParts: !isWhole,
+    });
+    whole = computed;
+    if (computed.part) parts.push(computed.part);
+    if (!to || !grad || isDirect) continue;
+    for (let i = 0; i < last - first; i++)
+      to.set(grad.subarray(i * width, i * width + vocabulary), i * vocabulary);
+  }
+  if (isWhole) return whole!;
+  const merged = call.evaluator.merge<Metrics>(parts, normalizerOf(call, width));
+  return { ...merged, ...(call.wantsPart && { part: joinParts(call, width, parts) }) };
+}
+
+function* evaluate(call: ReadCall, block: EntryBlock): Steps<Computed> {
+  const { first, last, width, entries, mask, numbers, gradients, inParts } = block;
+  const count = last - first;
+  const layout = { rows: count, rowLength: width, tokens: count * width, offsets: undefined };
+  const view: NativeBatch = emptyBatch(layout);
+  const set = (at: number, { data, dtype }: NativeColumn) => {
+    view.data[at] = data;
+    view.dtypes[at] = dtype;
+  };
+  call.columns.forEach((column, at) => {
+    if (column) set(at, { ...column, data: column.data.subarray(first, last) });
+  });
+  for (const [name, column] of Object.entries(entries))
+    set(COLUMNS.indexOf(ENTRY_COLUMNS[name as keyof typeof ENTRY_COLUMNS]), column);
+  view.mask = mask;
+  view.repeats = call.kept.subarray(first, last);
+  view.rowData = numbers.map((of) => of?.subarray(first, last));
+  const input = { native: view, layout, device: call.device, step: undefined };
+  const options = {
+    stream: call.stream,
+    ...(inParts && { normalizer: normalizerOf(call, width), part: true }),
+  };
+  const { loss, metrics, part } = yield* call.evaluator.evaluate<Metrics>({
+    input,
+    gradients: gradients ?? {},
+    options,
+    coefficients: {},
+  });
+  return { loss, metrics, ...(part && { part }) };
+}
+
+// The entries of some tokens.
+interface EntryBlock {
+  first: number;
+  last: number;
+  width: number;
+  entries: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>>;
+  mask: Uint8Array;
+  numbers: readonly (Float64Array | undefined)[];
+  gradients: { grad: ReturnType<typeof gradientOf>; gradLogZ?: Float32Array } | undefined;
+  inParts: boolean;
+}
+
+// Returns the counts of the whole batch as programs over entries see it: its rows are the unmasked tokens.
+function normalizerOf({ kept, normalizer }: ReadCall, width: number): Normalizer {
+  const rows = normalizer?.tokens ?? kept.reduce((sum, x) => sum + x, 0);
+  return { rows, tokens: rows * width, columns: width };
+}
+
+function gradientOf(data: Float32Array | Uint16Array, dtype: number) {
+  return data instanceof Float32Array
+    ? data
+    : { data, dtype: dtype === 1 ? ('float16' as const) : ('bfloat16' as const) };
+}
+
+function emptyLike(array: Float32Array | Uint16Array, length: number): Float32Array | Uint16Array {
+  return allocate(`a gradient of ${length} values`, () =>
+    array instanceof Float32Array ? new Float32Array(length) : new Uint16Array(length),
+  );
+}

@@ -1,0 +1,190 @@
+/** Distillation losses: where their gradients are written, and lists with unusual tokens. */
+import assert from 'node:assert/strict';
+import { native } from '../../lib/base/native.js';
+import { LOGITS_LOSS_FN, type LogitsLossBatch, LossError, sumCounts } from '../../lib/index.js';
+
+const [B, T, V, K] = [2, 4, 9, 3];
+const N = B * T;
+let seed = 1;
+const random = () => {
+  seed = (seed * 16807) % 2147483647;
+  return seed / 2147483647 - 0.5;
+};
+const floats = (length: number) => Float32Array.from({ length }, () => 6 * random());
+const mask = Uint8Array.from({ length: N }, (_, i) => (i % 4 === 1 ? 0 : 1));
+const ids = Int32Array.from({ length: N * K }, (_, i) => (i * 2) % V);
+const batch = {
+  shape: [B, T] as const,
+  logits: floats(N * V),
+  teacherLogits: floats(N * V),
+  actionMask: mask,
+  teacherTopkIds: ids,
+  teacherTopkLogprobs: floats(N * K).map((x) => x / 4 - 2),
+  targets: Int32Array.from({ length: N }, (_, i) => ids[i * K]!),
+  oldLogprob: floats(N).map((x) => x / 10 - 2),
+  advantages: floats(N),
+};
+type Given = typeof batch & LogitsLossBatch;
+
+const isError = (text: string) => (error: unknown) =>
+  error instanceof LossError && error.message.includes(text);
+
+/** Checks that two numbers differ by at most `most`. */
+function near(found: number, wanted: number, most: number, what?: string): void {
+  assert.ok(Math.abs(found - wanted) <= most, `${what ?? ''} ${found} is not near ${wanted}`);
+}
+
+const LOSSES = [
+  ['trl/gkd', {}],
+  ['liger/jsd', {}],
+  ['swift/gkd', { sft_alpha: 0.5 }],
+  ['axolotl/kd', { kd_alpha: 0.5, kd_ce_alpha: 0.5, kd_temperature: 2 }],
+  ['nemo/distill', { zero_outside_topk: true, global_valid_toks: 7 }],
+  ['verl/distill_topk', { use_task_rewards: true }],
+  ['trl/iw_opd_jsd', { loss_top_k: 2, beta: 0.5 }],
+] as const;
+const lossOf = ([name, args]: (typeof LOSSES)[number]) => LOGITS_LOSS_FN.create(name as string, { ...args });
+
+describe('distillation losses', () => {
+  for (const each of LOSSES) {
+    const fn = lossOf(each);
+    const whole = fn.computeSync(batch, { grad: true });
+
+    it(`${each[0]}: writes the gradient in place of the logits, and in 16 bits`, async () => {
+      const logits = batch.logits.slice();
+      const written = await fn.compute({ ...batch, logits }, { gradLogits: logits });
+      assert.equal(written.gradLogits, logits);
+      assert.equal(written.loss, whole.loss);
+      assert.deepEqual(logits, whole.gradLogits);
+      const half = { data: new Uint16Array(N * V), dtype: 'bfloat16' as const };
+      half.data.set(new Uint16Array(batch.logits.buffer).filter((_, i) => i % 2 === 1));
+      const widened = new Float32Array(Uint32Array.from(half.data, (bits) => bits << 16).buffer);
+      const exact = fn.computeSync({ ...batch, logits: widened }, { grad: true }).gradLogits as Float32Array;
+      await fn.compute({ ...batch, logits: half }, { gradLogits: half });
+      const found = new Float32Array(Uint32Array.from(half.data, (bits) => bits << 16).buffer);
+      for (const [i, x] of exact.entries()) near(found[i]!, x, Math.abs(x) / 200 + 1e-30);
+    });
+
+    // axolotl multiplies the value of the divergence by T², but not its gradient.
+    const hasSlopes = each[0] !== 'axolotl/kd';
+    if (hasSlopes)
+      it(`${each[0]}: has the gradient that its slopes tell`, () => {
+        const step = 1 / 128;
+        const losses = (i: number, by: number) => {
+          const logits = batch.logits.slice();
+          logits[i]! += by;
+          return fn.computeSync({ ...batch, logits }).loss;
+        };
+        const gradient = whole.gradLogits as Float32Array;
+        for (let i = 0; i < N * V; i += 5) {
+          const slope = (losses(i, step) - losses(i, -step)) / (2 * step);
+          near(gradient[i]!, slope, 2e-3, `${i}:`);
+        }
+      });
+
+    it(`${each[0]}: does not read what is masked`, () => {
+      const poisoned: Given = {
+        ...batch,
+        logits: batch.logits.map((x, i) => (mask[Math.floor(i / V)] ? x : Number.NaN)),
+        teacherLogits: batch.teacherLogits.map((x, i) => (mask[Math.floor(i / V)] ? x : Number.NaN)),
+        teacherTopkIds: ids.map((x, i) => (mask[Math.floor(i / K)] ? x : 12345)),
+        targets: batch.targets.map((x, i) => (mask[i] ? x : -7)),
+      };
+      const found = fn.computeSync(poisoned, { grad: true });
+      assert.deepEqual(found, whole);
+      const nothing = fn.computeSync({ ...poisoned, actionMask: new Uint8Array(N) }, { grad: true });
+      assert.equal(nothing.loss, 0);
+      assert.equal(
+        (nothing.gradLogits as Float32Array).every((x) => x === 0),
+        true,
+      );
+    });
+
+    it(`${each[0]}: adds up from its parts`, () => {
+      const row = (at: number) => ({
+        ...batch,
+        shape: [1, T] as const,
+        ...Object.fromEntries(
+          Object.entries(batch)
+            .filter(([key]) => key !== 'shape')
+            .map(([key, values]) => {
+              const length = values.length / B;
+              return [key, (values as Float32Array).subarray(at * length, (at + 1) * length)];
+            }),
+        ),
+      });
+      const parts = [row(0), row(1)];
+      const normalizer = sumCounts(parts.map((part) => fn.countSync(part)));
+      if (fn.readsWholeBatch) {
+        assert.throws(() => fn.computeSync(parts[0]!, { normalizer }), isError('whole batch'));
+        return;
+      }
+      const results = parts.map((part) => fn.computeSync(part, { grad: true, normalizer, part: true }));
+      const merged = fn.merge(
+        results.map(({ part }) => part!),
+        normalizer,
+      );
+      assert.equal(merged.loss, whole.loss);
+      const gradients = results.flatMap(({ gradLogits }) => [...(gradLogits as Float32Array)]);
+      assert.deepEqual(gradients, [...(whole.gradLogits as Float32Array)]);
+    });
+  }
+
+  it('give a token that stands twice in a list the sum of both gradients', () => {
+    const fn = LOGITS_LOSS_FN.create('verl/distill_topk', { log_prob_min_clamp: null, loss_max_clamp: null });
+    const { logits } = batch;
+    const one = { shape: [1, 1] as const, logits: logits.subarray(0, V) };
+    const pair = Float32Array.of(-1, -1);
+    const twice = { ...one, teacherTopkIds: [4, 4], teacherTopkLogprobs: pair };
+    const once = { ...one, teacherTopkIds: [4, -1], teacherTopkLogprobs: pair };
+    const gradient = (given: LogitsLossBatch) =>
+      fn.computeSync(given, { grad: true }).gradLogits as Float32Array;
+    const [double, single] = [gradient(twice), gradient(once)];
+    for (const [i, x] of single.entries()) near(double[i]!, 2 * x, 1e-6);
+  });
+
+  it('are finite at logits of −Infinity where the divergence is', () => {
+    const logits = Float32Array.of(1, 2, -Infinity, 0);
+    const teacherLogits = Float32Array.of(0, 3, -Infinity, -Infinity);
+    const given = { shape: [1, 1] as const, logits, teacherLogits };
+    for (const beta of [0, 0.5]) {
+      const { loss, gradLogits } = LOGITS_LOSS_FN.create('trl/gkd', { beta }).computeSync(given, {
+        grad: true,
+      });
+      assert.ok(loss >= 0 && loss < 2);
+      assert.equal((gradLogits as Float32Array)[2], 0);
+      assert.equal((gradLogits as Float32Array).every(Number.isFinite), true);
+    }
+  });
+
+  it('name an id that is not one of the vocabulary', () => {
+    const fn = LOGITS_LOSS_FN.create('nemo/distill');
+    const teacherTopkIds = ids.with(2 * K, V);
+    assert.throws(() => fn.computeSync({ ...batch, teacherTopkIds }), isError('teacherTopkIds[6]'));
+  });
+});
+
+describe('the tokens with the largest logits', () => {
+  it('are found with any list of likely ones, the first of equal logits first', () => {
+    const [rows, vocabulary, count] = [40, 300, 17];
+    const data = Float32Array.from({ length: rows * vocabulary }, () => Math.round(20 * random()) / 2);
+    const targets = new Int32Array(rows);
+    const wanted = Array.from({ length: rows }, (_, row) => {
+      const logits = data.subarray(row * vocabulary, (row + 1) * vocabulary);
+      const order = Array.from(logits.keys()).sort((a, b) => logits[b]! - logits[a]! || a - b);
+      return order.slice(0, count);
+    }).flat();
+    for (const likely of [
+      undefined,
+      () => 0,
+      (i: number) => wanted[i]!,
+      () => Math.floor(150 * (random() + 1)),
+    ]) {
+      const found = new Int32Array(rows * count);
+      const listIds = likely && Int32Array.from(found.keys(), likely);
+      const call = { rows, vocabulary, rowStride: vocabulary, dtype: 0, data, targets, ids: found, listIds };
+      native.topLogits(call);
+      assert.deepEqual([...found], wanted);
+    }
+  });
+});
