@@ -24,6 +24,17 @@ export function klTerm(symbols: ProgramSymbols, logP: Expression, logQ: Expressi
   return expected(symbols, symbols.exp(logP), logP.sub(logQ));
 }
 
+// Returns ln(1 + share·(eˣ − 1)). Of two forms, it takes the one that neither cancels nor overflows.
+function logMixed({ expm1, log1p, min, select }: ProgramSymbols, share: number, x: Expression): Expression {
+  const one = log1p(expm1(min(x, FAR)).mul(share));
+  const other = x.add(log1p(expm1(min(x.neg(), FAR)).mul(1 - share)));
+  const isFar = x.ge(FAR);
+  return select(share < 0.5 ? isFar : isFar.or(x.lt(0).and(x.gt(-FAR))), other, one);
+}
+
+// The exponential of this number and of smaller ones is far from an overflow.
+const FAR = 30;
+
 /**
  * Returns the term of the generalized Jensen-Shannon divergence β·KL(q‖M) + (1−β)·KL(p‖M) with M = (1−β)·p + β·q for an
  * entry. It is that of KL(q‖p) for β = 0, and that of KL(p‖q) for β = 1.
@@ -38,14 +49,10 @@ export function jsdTerm(
 ): Expression {
   if (beta === 0) return klTerm(symbols, logQ, logP);
   if (beta === 1) return klTerm(symbols, logP, logQ);
-  const { exp, expm1, log1p, select } = symbols;
-  // M is relative to the larger of p and q, so that nothing overflows and equal probabilities give exactly 0.
+  const { exp } = symbols;
   const ratio = logQ.sub(logP);
-  const isMore = ratio.gt(0);
-  const distance = select(isMore, ratio, ratio.neg());
-  const common = log1p(select(isMore, 1 - beta, beta).mul(expm1(distance.neg())));
-  const aboveP = select(isMore, ratio, 0).add(common);
-  const aboveQ = select(isMore, 0, ratio.neg()).add(common);
+  const aboveP = logMixed(symbols, beta, ratio);
+  const aboveQ = logMixed(symbols, 1 - beta, ratio.neg());
   const ofQ = expected(symbols, exp(logQ), aboveQ).mul(-beta);
   return ofQ.sub(expected(symbols, exp(logP), aboveP).mul(1 - beta));
 }

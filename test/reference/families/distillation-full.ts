@@ -68,7 +68,7 @@ const openrlhf: Formula = (all, args) => {
   const x = labelled(all);
   const distilled = perToken(x, softCrossEntropy(logSoftmax(x), logSoftmax(x, 'teacherLogits')));
   const labels = perToken(x, nll(x));
-  const coefficient = option(args, 'kd_coef', 0);
+  const coefficient = option(args, 'kd_coef', 0.4);
   return {
     loss: labels.mul(1 - coefficient).add(distilled.mul(coefficient)),
     metrics: { gpt_loss: labels, distil_loss: distilled },

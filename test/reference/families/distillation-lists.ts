@@ -43,7 +43,7 @@ function verlList(x: Tokens, args: Args) {
   const isShared = own.with(own.values.test(() => true)).at(list, 0);
   const shared = list.sum(isShared);
   const hasShared = shared.test((n) => n > 0);
-  const advantages = hasShared.choose(list.sum(product(isShared, terms)).div(shared), 0);
+  const advantages = list.sum(product(isShared, terms)).div(shared.max(1));
   const range = (name: string, of: Variable) => ({
     [name]: plainMean(of),
     [`${name}_min`]: extreme(of, -1),
@@ -116,7 +116,7 @@ const nemo: Formula = (all, args) => {
   const share = option(args, 'mixed_kl_weight', 0.5);
   const losses = kind === 'mixed' ? terms.forward.mul(share).add(terms.reverse.mul(1 - share)) : terms[kind];
   const loss = losses.sum().per(option(args, 'global_valid_toks', x.index.length) + 1e-8);
-  return { loss, metrics: { loss, num_valid_samples: all.rows.length } };
+  return { loss, metrics: { loss, num_valid_samples: x.index.length > 0 ? all.rows.length : 0 } };
 };
 
 /** An entry per token: its label. */
@@ -144,7 +144,7 @@ const supportOf = (beta: number, list: Entries, best: Entries, sampled: Entries)
 
 const server: Formula = (x, args) => {
   const beta = option<number>(args, 'beta', 1);
-  const list = teacherList(x);
+  const list = teacherList(x).top(option(args, 'loss_top_k', 1));
   const sampled = () =>
     labelEntries(x, x.tape.leaf(x.index.map((at) => x.batch.teacherLogprob![at]!))).filter(
       (value) => value > Number.NEGATIVE_INFINITY,
@@ -192,7 +192,7 @@ const iwOpd: Formula = (x, args) => {
     const ofTeacher = (list: Entries) => list.with(t.at(list));
     if (beta === 0) return t.top(k);
     if (k > 1) return beta === 1 ? ofTeacher(s.top(k)) : joined(t.top(k), ofTeacher(s.top(k)));
-    const isArgmax = args.reverse_kl_top_1_mode === 'argmax';
+    const isArgmax = (args.reverse_kl_top_1_mode ?? args.reverse_kl_top1_mode) === 'argmax';
     const own = ofTeacher(isArgmax ? s.top(1) : labelEntries(x, x.tape.leaf(x.index.map(() => 0))));
     return supportOf(beta, own, t.top(1), own);
   }
@@ -205,20 +205,17 @@ const axolotl: Formula = (all, args) => {
   const s = logSoftmax(x, 'logits', temperature);
   const t = teacherList(x);
   const listed = t.with(s.at(t));
-  const student = option(args, 'kd_normalize_topk', false) ? listed.normalized() : listed;
+  const student = isFused && option(args, 'kd_normalize_topk', false) ? listed.normalized() : listed;
   const losses = divergence(isFused ? jsd(option(args, 'kd_beta', 0)) : forwardKl, student, t).sum();
+  const divided = (sum: Variable, count: number) =>
+    sum.per(option(args, 'num_items_in_batch', Math.max(count, 1)));
+  if (!isFused) return { loss: divided(losses, t.values.length), metrics: {} };
   // The value is multiplied by the square of the temperature, and the gradient is not.
-  const distilled = isFused ? losses.add(losses.detach().mul(temperature ** 2 - 1)) : losses;
-  const items = option<number | null>(args, 'num_items_in_batch', null);
-  const ce = labelLogprob(logSoftmax(x)).neg().sum();
-  const divided = (sum: Variable, count: number) => sum.per(items ?? Math.max(count, 1));
-  const weighted = divided(distilled, isFused ? x.index.length : t.values.length).mul(
-    args.kd_alpha as number,
-  );
-  return {
-    loss: weighted.add(divided(ce, x.index.length).mul(args.kd_ce_alpha as number)),
-    metrics: {},
-  };
+  const distilled = losses.add(losses.detach().mul(temperature ** 2 - 1)).mul(args.kd_alpha as number);
+  const ce = labelLogprob(logSoftmax(x))
+    .sum()
+    .mul(-(args.kd_ce_alpha as number));
+  return { loss: divided(distilled.add(ce), x.index.length), metrics: {} };
 };
 
 /** The tokens of each row after the first ones that its mask chooses. */
@@ -235,8 +232,8 @@ const tinker: Formula = (all, args) => {
   const x = withoutFirst(all, option(args, 'skip_first_n_tokens', 3));
   const size = option(args, 'vocab_size', Number.POSITIVE_INFINITY);
   const t = teacherList(x)
-    .filter((_, id) => id < size)
     .top(option(args, 'topk', 20))
+    .filter((_, id) => id < size)
     .normalized();
   const s = logSoftmax(x);
   const ofTeacher = entropy(t).sum();

@@ -38,8 +38,8 @@ function ofMode(x: Tokens, s: Entries, args: Args): Variable {
 const served = (x: Tokens): Variable => x.constant('teacherLogprob');
 
 /** The distillation term: the mean over rows of means over tokens, with truncated importance weights. */
-function selfDistilled(all: Tokens, args: Args) {
-  const { selfDistillationMask: rows, actionMask, columns } = all.batch;
+function selfDistilled(all: Tokens, args: Args, rows?: ArrayLike<number>) {
+  const { actionMask, columns } = all.batch;
   const first = option(args, 'num_loss_tokens_to_skip', 0);
   const x = all.corrected(
     Array.from(actionMask, (flag, at) =>
@@ -62,11 +62,8 @@ function selfDistilled(all: Tokens, args: Args) {
 }
 
 const sdpo: Formula = (x, args) => {
-  const { loss, metrics } = selfDistilled(x, {
-    distillation_alpha: 1,
-    distillation_mode: 'sampled_token',
-    ...args,
-  });
+  const own = { distillation_alpha: 1, distillation_mode: 'sampled_token', ...args };
+  const { loss, metrics } = selfDistilled(x, own, x.batch.selfDistillationMask);
   const weight = option(args, 'distillation_weight', 1);
   if (weight === 1) return { loss, metrics };
   const s = logSoftmax(x, 'logits', option(args, 'temperature', 1));
@@ -183,7 +180,7 @@ function hybrid(x: Tokens, p: Entries, q: Entries, ofRows: (values: Variable) =>
 }
 
 export const ownFormulas: Record<string, Formula> = {
-  'trl/sdft': selfDistilled,
+  'trl/sdft': (x, args) => selfDistilled(x, args),
   'trl/sdpo': sdpo,
   'trl/gold_uld': uld,
 };
