@@ -102,19 +102,18 @@ export class HeadSource implements LogitsSource {
   // Turns the gradient with respect to the logits of some rows into others.
   *#backward(span: Span, { gradHidden, ...sums }: HeadGradients): Steps<void> {
     const { size } = this.#head;
-    const own = gradHidden?.data.subarray(span.begin * size, span.last * size);
-    const onDevice = Object.entries(sums).map(([key, { length }]) => [
-      key,
-      this.#array(key as OnDevice, length),
-    ]);
+    const places = Object.entries(sums).map(([key, sum]) => {
+      const isHere = this.device === undefined;
+      return [key, isHere ? sum : this.#array(key as OnDevice, sum.length)];
+    });
     yield* takeCall(native.head, {
       ...this.#call(span),
-      ...(this.device === undefined ? sums : Object.fromEntries(onDevice)),
-      gradHidden: own,
+      ...Object.fromEntries(places),
+      gradHidden: gradHidden?.data.subarray(span.begin * size, span.last * size),
       gradHiddenDtype: gradHidden && DTYPE_CODES[gradHidden.dtype],
       adds: this.#adds,
     });
-    if (Object.keys(sums).length > 0) this.#adds = true;
+    if (places.length > 0) this.#adds = true;
   }
 
   // Returns a call that computes the logits of a span.
