@@ -50,13 +50,12 @@ HeadCall read_head(const Napi::Object& object) {
   call.vocabulary = size_in(object, "vocabulary", kMostWidth);
   call.size = size_in(object, "size", kMostWidth);
   call.targets = array_in<int32_t>(object, "targets", call.rows);
-  call.hidden =
-      floats_if_any(object, {"hidden", "hiddenDtype", call.rows * call.size}, &call.hidden_dtype);
+  call.hidden = floats_if_any(object, {"hidden", "hiddenDtype", call.rows * call.size}, &call.hidden_dtype);
   call.weight =
       floats_if_any(object, {"weight", "weightDtype", call.vocabulary * call.size}, &call.weight_dtype);
   call.bias = floats_if_any(object, {"bias", "biasDtype", call.vocabulary}, &call.bias_dtype);
-  call.grad_hidden =
-      floats_if_any(object, {"gradHidden", "gradHiddenDtype", call.rows * call.size}, &call.grad_hidden_dtype);
+  call.grad_hidden = floats_if_any(object, {"gradHidden", "gradHiddenDtype", call.rows * call.size},
+                                   &call.grad_hidden_dtype);
   call.adds = object.Get("adds").ToBoolean();
   if (!call.hidden || !call.weight) refuse(object.Env(), "hidden or weight is missing");
   return call;

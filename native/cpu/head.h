@@ -19,28 +19,25 @@ class HeadEvaluation : public Task {
   void done() override {}
 
  private:
-  // A product with the size of its parts.
-  struct Divided {
-    Product product;
+  // How a product is divided.
+  struct Parts {
     int64_t columns;  // of a part
-    int64_t parts_per_row;
-    int64_t parts;
+    int64_t per_column;
+    int64_t count;
   };
 
   int64_t open_phase() override;
   void work(int64_t item) override;
-  void find_rows();
-  void prepare_logits();
-  void prepare_gradients();
-  void add_product(const Product& product);
+  static Parts divide(const Product& product);
+  static void compute(const Product& product, const Parts& parts, int64_t part);
   void clear_ignored_rows(int64_t first, int64_t last) const;
 
   HeadCall call_;
   bool has_begun_ = false;
-  int64_t first_ = 0;           // the first row that takes part
-  std::vector<int64_t> rows_;   // the rows that take part, counted from the first of them
-  std::vector<Divided> products_;
-  int64_t clearing_items_ = 0;  // items that write zeros to grad_hidden
+  std::vector<int64_t> rows_;   // those that take part, as in HeadRows
+  int64_t clearing_items_ = 0;  // the first items write zeros to grad_hidden
+  HeadProducts products_;
+  Parts parts_[3] = {};
 };
 
 }  // namespace policy_loss::cpu

@@ -3,17 +3,14 @@
 // so large that its sums fill the processor's registers.
 #include "cpu/product_pass.h"
 
+#include "cpu/narrow.h"
 #include "cpu/tile.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 namespace {
 
-using cpu::kProductTerms;
-using cpu::Matrix;
-using cpu::Product;
 using cpu::ProductMemory;
 using cpu::ProductPart;
-using cpu::Vectors;
 
 // AVX-512 and NEON have 32 vector registers, the others 16.
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -67,10 +64,6 @@ void with_values(const void* data, DType dtype, int64_t first, const Use& use) {
     use(BFloat16s{static_cast<const uint16_t*>(begin)});
 }
 
-PL_FN int64_t begin_of(const Matrix& matrix, int64_t row) {
-  return (matrix.rows ? matrix.rows[row] : row) * matrix.stride;
-}
-
 // Copies the terms [first_term, first_term + terms) of the vectors [first, first + count) to a panel of
 // `width` vectors. The other vectors of the panel are 0.
 template <int width>
@@ -79,12 +72,12 @@ void fill_panel(const Vectors& vectors, int64_t first, int count, int64_t first_
   const Matrix& matrix = vectors.matrix;
   if (vectors.are_columns) {
     for (int k = 0; k < terms; ++k)
-      with_values(matrix.data, matrix.dtype, begin_of(matrix, first_term + k) + first, [&](auto row) {
+      with_values(matrix.data, matrix.dtype, vectors.index(first, first_term + k), [&](auto row) {
         for (int l = 0; l < count; ++l) panel[k * width + l] = row[l];
       });
   } else {
     for (int l = 0; l < count; ++l)
-      with_values(matrix.data, matrix.dtype, begin_of(matrix, first + l) + first_term, [&](auto row) {
+      with_values(matrix.data, matrix.dtype, vectors.index(first + l, first_term), [&](auto row) {
         for (int k = 0; k < terms; ++k) panel[k * width + l] = row[k];
       });
   }
@@ -104,17 +97,13 @@ void for_each_tile(const ProductPart& part, ProductMemory* memory, const Visit& 
             static_cast<int>(at_most<int64_t>(part.last_column - column, kTileColumns)));
 }
 
-PL_FN int64_t begin_of_out(const Product& product, int64_t row) {
-  return (product.out_rows ? product.out_rows[row] : row) * product.out_stride;
-}
-
 // Sets the sums to what they begin with.
 void begin_sums(const Product& product, const ProductPart& part, ProductMemory* memory) {
   for_each_tile(part, memory, [&](Sums* tile, int64_t row, int rows, int64_t column, int columns) {
     *tile = {};
     if (product.adds)
       for (int i = 0; i < rows; ++i)
-        memcpy(tile->of[i], static_cast<const float*>(product.out) + begin_of_out(product, row + i) + column,
+        memcpy(tile->of[i], static_cast<const float*>(product.out) + product.begin_of_out(row + i) + column,
                columns * sizeof(float));
     if (product.bias)
       with_values(product.bias, product.bias_dtype, column, [&](auto bias) {
@@ -122,17 +111,6 @@ void begin_sums(const Product& product, const ProductPart& part, ProductMemory* 
           for (int l = 0; l < columns; ++l) tile->of[i][l] += bias[l];
       });
   });
-}
-
-// Stores the sums of a tile's row.
-void store_row(const float* sums, int columns, DType dtype, void* out, int64_t at) {
-  if (dtype == DType::kFloat32) {
-    memcpy(static_cast<float*>(out) + at, sums, columns * sizeof(float));
-    return;
-  }
-  uint16_t* const bits = static_cast<uint16_t*>(out) + at;
-  for (int l = 0; l < columns; ++l)
-    bits[l] = dtype == DType::kFloat16 ? half_of_float(sums[l]) : bfloat16_of_float(sums[l]);
 }
 
 // Adds the products of a chunk of terms.
@@ -170,7 +148,8 @@ void multiply(const Product& product, const ProductPart& part, ProductMemory* me
   }
   for_each_tile(part, memory, [&](Sums* tile, int64_t row, int rows, int64_t column, int columns) {
     for (int i = 0; i < rows; ++i)
-      store_row(tile->of[i], columns, product.out_dtype, product.out, begin_of_out(product, row + i) + column);
+      store_numbers(tile->of[i], columns, product.out_dtype, product.out,
+                    product.begin_of_out(row + i) + column);
   });
 }
 

@@ -5,6 +5,6 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-void multiply(const cpu::Product& product, const cpu::ProductPart& part, cpu::ProductMemory* memory);
+void multiply(const Product& product, const cpu::ProductPart& part, cpu::ProductMemory* memory);
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "logits/call.h"
+#include "logits/product.h"
 
 namespace policy_loss {
 
@@ -30,8 +31,71 @@ struct HeadCall {
   float* grad_bias = nullptr;    // [vocabulary]
   // Whether grad_weight and grad_bias contain the sums over earlier rows.
   bool adds = false;
-
-  bool wants_gradients() const { return grad_hidden || grad_weight || grad_bias; }
 };
+
+// The rows of a call that take part. They are counted from the first of them.
+struct HeadRows {
+  int64_t first = 0;
+  int64_t count = 0;
+  const int64_t* rows = nullptr;
+};
+
+// The products that compute a call. They can run at the same time.
+struct HeadProducts {
+  Product of[3];
+  int count = 0;
+
+  void add(const Product& product) { of[count++] = product; }
+};
+
+inline const void* number_at(const void* data, DType dtype, int64_t index) {
+  return static_cast<const char*>(data) + index * size_of(dtype);
+}
+
+// Returns the products of a call. `one` is the address of the number 1.
+inline HeadProducts products_of(const HeadCall& call, const HeadRows& rows, const float* one) {
+  const int64_t first = rows.first * call.size;
+  const Matrix hidden{number_at(call.hidden, call.hidden_dtype, first), call.hidden_dtype, call.size,
+                      rows.rows};
+  const Matrix weight{call.weight, call.weight_dtype, call.size};
+  const Matrix logits{call.logits, DType::kFloat32, call.vocabulary, rows.rows};
+  HeadProducts products;
+  if (!call.grad_hidden && !call.grad_weight && !call.grad_bias)
+    products.add({.left = {hidden},
+                  .right = {weight},
+                  .rows = rows.count,
+                  .columns = call.vocabulary,
+                  .terms = call.size,
+                  .out = call.logits,
+                  .out_stride = call.vocabulary,
+                  .out_rows = rows.rows,
+                  .bias = call.bias,
+                  .bias_dtype = call.bias_dtype});
+  if (call.grad_hidden)
+    products.add({.left = {logits},
+                  .right = {weight, true},
+                  .rows = rows.count,
+                  .columns = call.size,
+                  .terms = call.vocabulary,
+                  .out = const_cast<void*>(number_at(call.grad_hidden, call.grad_hidden_dtype, first)),
+                  .out_dtype = call.grad_hidden_dtype,
+                  .out_stride = call.size,
+                  .out_rows = rows.rows});
+  const auto add_sum = [&](const Matrix& factors, int64_t columns, float* out) {
+    if (out)
+      products.add({.left = {logits, true},
+                    .right = {factors, true},
+                    .rows = call.vocabulary,
+                    .columns = columns,
+                    .terms = rows.count,
+                    .out = out,
+                    .out_stride = columns,
+                    .in_order = true,
+                    .adds = call.adds});
+  };
+  add_sum(hidden, call.size, call.grad_weight);
+  add_sum({one}, 1, call.grad_bias);
+  return products;
+}
 
 }  // namespace policy_loss
