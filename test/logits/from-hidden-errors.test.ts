@@ -16,7 +16,11 @@ describe('bad arguments of fromHidden()', () => {
   const tokens = mask.length;
   const unmasked = mask.indexOf(1);
   const targets = batch.targets as Int32Array;
-  const resizable = new Float32Array(new ArrayBuffer(4 * V * D, { maxByteLength: 8 * V * D }));
+  const resizable = new Float32Array(
+    new (ArrayBuffer as new (n: number, options: object) => ArrayBuffer)(4 * V * D, {
+      maxByteLength: 8 * V * D,
+    }),
+  );
   for (const [title, changes, options, message] of [
     ['a logprob', { logprob: columns.oldLogprob }, {}, /^logprob: expected a batch without it/],
     ['missing hidden states', { hidden: undefined }, {}, /^hidden: expected a Float32Array.*got undefined/],
