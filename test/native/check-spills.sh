@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Compiles the kernels that read their tokens through a feed (native/cuda/feed.cuh), those that interpret user-defined
-# losses, and those that compute from logits and hidden states, for the architectures that builds from source add to those of the prebuilt
-# binaries. Tests in test/install do the same for the latter. Prints how many registers each kernel uses. Needs nvcc 12.8
-# or later. Fails in two cases:
+# losses, and those that compute from logits or hidden states, for the architectures that builds from source add to those
+# of the prebuilt binaries. Tests in test/install do the same for the latter. Prints how many registers each kernel uses.
+# Needs nvcc 12.8 or later. Fails in two cases:
 #
 # - One of these kernels uses local memory. Spilled registers would use memory bandwidth, which limits their speed.
 # - One of them declares more shared memory than kOwnSharedBytes, from which the host computes the number of blocks.
