@@ -23,15 +23,7 @@ int64_t divide_up(int64_t n, int64_t by) {
 int64_t HeadEvaluation::open_phase() {
   if (has_begun_ || check_abort()) return 0;
   has_begun_ = true;
-  HeadRows rows;
-  for (int64_t row = 0; row < call_.rows; ++row) {
-    if (call_.targets[row] == kIgnoredTarget) continue;
-    if (rows_.empty()) rows.first = row;
-    rows_.push_back(row - rows.first);
-  }
-  rows.rows = rows_.data();
-  rows.count = static_cast<int64_t>(rows_.size());
-  products_ = products_of(call_, rows, &kOne);
+  products_ = products_of(call_, find_rows(call_, &rows_), &kOne);
   if (call_.grad_hidden) clearing_items_ = divide_up(call_.rows, kRowsToClear);
   int64_t items = clearing_items_;
   for (int i = 0; i < products_.count; ++i) {

@@ -16,15 +16,12 @@ class HeadEvaluation {
       : context_(context), head_(head), call_(head.call) {
     const HeadCall& host = head.call;
     std::vector<int64_t> rows;
-    for (int64_t row = 0; row < host.rows; ++row) {
-      if (host.targets[row] == kIgnoredTarget) continue;
-      if (rows.empty()) first_ = row;
-      rows.push_back(row - first_);
-    }
+    const HeadRows found = find_rows(host, &rows);
+    first_ = found.first;
     // The device gets the rows from the first that takes part to the last one.
     call_.rows = rows.empty() ? 0 : rows.back() + 1;
-    rows_.count = static_cast<int64_t>(rows.size());
-    rows_.rows = context.send_array(rows.data(), rows_.count, &places_);
+    rows_.count = found.count;
+    rows_.rows = context.send_array(found.rows, found.count, &places_);
     const float one = 1.0f;
     one_there_ = context.send_array(&one, 1, &one_);
     const int64_t states = call_.rows * call_.size;
@@ -43,7 +40,6 @@ class HeadEvaluation {
 
   void compute() {
     context_.order_kernels_after_copies();
-    // Without rows, grad_hidden has no memory there, but it is zero on the host.
     const HeadProducts products = products_of(call_, rows_, one_there_);
     for (int i = 0; i < products.count; ++i) {
       check_abort(head_.abort);

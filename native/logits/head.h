@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "logits/call.h"
 #include "logits/product.h"
@@ -39,6 +40,19 @@ struct HeadRows {
   int64_t count = 0;
   const int64_t* rows = nullptr;
 };
+
+// Returns the rows of a call that take part. Their list is in `rows`, which must be empty.
+inline HeadRows find_rows(const HeadCall& call, std::vector<int64_t>* rows) {
+  HeadRows found;
+  for (int64_t row = 0; row < call.rows; ++row) {
+    if (call.targets[row] == kIgnoredTarget) continue;
+    if (rows->empty()) found.first = row;
+    rows->push_back(row - found.first);
+  }
+  found.count = static_cast<int64_t>(rows->size());
+  found.rows = rows->data();
+  return found;
+}
 
 // The products that compute a call. They can run at the same time.
 struct HeadProducts {
