@@ -426,6 +426,43 @@ export interface NativeLogitsOfTokens extends NativeLogits {
   firstToken: number;
 }
 
+/**
+ * A call on the output head: the layer of a model that turns hidden states into logits. Without any gradient, it computes
+ * logits = hidden·weightᵀ + bias. With one, it computes the gradients from that of the logits. Rows that are ignored take
+ * no part. On a device, the arrays that may be NativeDeviceArrays must be.
+ */
+export interface NativeHead extends NativePlace {
+  rows: number;
+  /** The number of logits per row. */
+  vocabulary: number;
+  /** The length of a hidden state. */
+  size: number;
+  /** As in NativeLogits. */
+  targets: Int32Array;
+  /** [rows, size]; the dtypes are numbered as in NativeBatch.dtypes. */
+  hidden: Float32Array | Uint16Array;
+  hiddenDtype: number;
+  /** [vocabulary, size] */
+  weight: Float32Array | Uint16Array;
+  weightDtype: number;
+  /** [vocabulary] */
+  bias?: Float32Array | Uint16Array | undefined;
+  biasDtype?: number | undefined;
+  /** Only on a device: keeps a copy of `weight`, which the first call makes. Two numbers of 16 bits take one element. */
+  weightThere?: NativeDeviceArray | undefined;
+  /** The rows from the first one that is not ignored to the last one: the logits, or the gradient with respect to them. */
+  logits: Float32Array | NativeDeviceArray;
+  /** [rows, size]. The ignored rows become 0. */
+  gradHidden?: Float32Array | Uint16Array | undefined;
+  gradHiddenDtype?: number | undefined;
+  /** [vocabulary, size] */
+  gradWeight?: Float32Array | NativeDeviceArray | undefined;
+  /** [vocabulary] */
+  gradBias?: Float32Array | NativeDeviceArray | undefined;
+  /** Whether gradWeight and gradBias contain the sums over earlier rows. */
+  adds?: boolean;
+}
+
 /** What computes: the contract of every engine. A second engine implements this and has no devices. */
 export interface NativeEngine {
   /** The version of the package from whose source the module was built. */
@@ -484,6 +521,8 @@ export interface NativeEngine {
   logits: NativeCompute<NativeLogits>;
   /** Finds the tokens with the largest logits. The value is 0. Only on the CPU. */
   topLogits: NativeCompute<NativeTopLogits>;
+  /** Computes logits from hidden states, or the gradients back. The value is 0. */
+  head: NativeCompute<NativeHead>;
   /**
    * Computes SAPO's soft gate for each ratio and its advantage, and writes the gates to `out`. `tauPos` is the gate's
    * temperature for positive advantages, and `tauNeg` the one for all others.

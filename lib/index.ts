@@ -40,6 +40,8 @@ export { Objective } from './algorithm/objective.js';
 export type {
   ObjectiveComputeOptions,
   ObjectiveComputeSyncOptions,
+  ObjectiveFromHiddenOptions,
+  ObjectiveFromHiddenSyncOptions,
   ObjectiveFromLogitsOptions,
   ObjectiveFromLogitsSyncOptions,
 } from './algorithm/objective-options.js';
@@ -110,6 +112,13 @@ export { trimDevice } from './device/trim.js';
 export type { ColumnUpdate, UpdateOptions } from './device/update.js';
 export { type UploadBatch, type UploadOptions, upload } from './device/upload.js';
 export type { AsyncLogitsBlocks, LogitsBlocks } from './logits/blocks.js';
+export type {
+  FromHiddenOptions,
+  FromHiddenSyncOptions,
+  HiddenBatch,
+  HiddenResult,
+  ModelNumbers,
+} from './logits/from-hidden.js';
 export type {
   FromLogitsOptions,
   FromLogitsSyncOptions,

@@ -48,7 +48,7 @@ export interface Tensor {
 
 /** What PyTorch needs to know about a loss. */
 export interface TorchLoss {
-  readonly family: Work['family'] | 'logits';
+  readonly family: Work['family'] | 'logits' | 'hidden';
   readonly name: string;
   readonly args: Record<string, number>;
   readonly wrt: readonly string[];

@@ -1,6 +1,6 @@
 """The losses that PyTorch has, by family and name. A loss that is missing here is benchmarked without PyTorch."""
 
-from torch_losses import ENTROPY, EXPRESSION, KL, LOGITS, OBJECTIVE, POLICY
+from torch_losses import ENTROPY, EXPRESSION, HIDDEN, KL, LOGITS, OBJECTIVE, POLICY
 from torch_papers import PAPERS
 from torch_trl import TRL
 from torch_values import REWARD, VALUE
@@ -16,4 +16,5 @@ FUNCTIONS = {
     "objective": OBJECTIVE,
     "expression": EXPRESSION,
     "logits": LOGITS,
+    "hidden": HIDDEN,
 }

@@ -355,7 +355,18 @@ def grpo(b, entropy_coef=0.0, kl_coef=0.001):
 
 
 def ppo_from_logits(b, entropy_coef):
-    logprobs = torch.log_softmax(b.logits.float(), -1)
+    return ppo_of_logits(b, b.logits.float(), entropy_coef)
+
+
+# From the hidden states [N, size] and the weight of the output head [vocabulary, size].
+
+
+def ppo_from_hidden(b, entropy_coef):
+    return ppo_of_logits(b, b.hidden @ b.weight.T, entropy_coef)
+
+
+def ppo_of_logits(b, logits, entropy_coef):
+    logprobs = torch.log_softmax(logits, -1)
     logprob = logprobs.gather(-1, b.targets[:, None].long())[:, 0]
     ratio = (logprob - b.old_logprob).exp()
     losses, _ = surrogate(b.advantages, ratio, 0.8, 1.2)
@@ -459,6 +470,7 @@ KL = {
 ENTROPY = {"default": entropy, "mix": usual_entropy}
 OBJECTIVE = {"grpo": grpo}
 LOGITS = {"ppo": ppo_from_logits}
+HIDDEN = {"ppo": ppo_from_hidden}
 EXPRESSION = {
     text: expression_loss(per_token)
     for text, per_token in {

@@ -8,7 +8,8 @@ import {
   type ObjectiveConfig,
   TRAINER_KEYS,
 } from './config.js';
-import { Objective, type ObjectiveFunctions } from './objective.js';
+import { Objective } from './objective.js';
+import type { ObjectiveFunctions } from './objective-functions.js';
 
 /**
  * The kind of experiences that an algorithm trains on: given answers ('sft'), answers with rewards or advantages

@@ -7,6 +7,7 @@ import type {
   LossComputeSyncOptions,
   RequestOf,
 } from '../call/calls.js';
+import type { FromHiddenOptions, FromHiddenSyncOptions } from '../logits/from-hidden.js';
 import type { FromLogitsOptions, FromLogitsSyncOptions } from '../logits/from-logits.js';
 
 /** Options of Objective.computeSync(). */
@@ -32,6 +33,18 @@ export interface ObjectiveFromLogitsSyncOptions extends FromLogitsSyncOptions {
 
 /** Options of Objective.fromLogits(). */
 export interface ObjectiveFromLogitsOptions extends FromLogitsOptions {
+  /** As in {@link ObjectiveComputeSyncOptions}. */
+  seed?: number;
+}
+
+/** Options of Objective.fromHiddenSync(). */
+export interface ObjectiveFromHiddenSyncOptions extends FromHiddenSyncOptions {
+  /** As in {@link ObjectiveComputeSyncOptions}. */
+  seed?: number;
+}
+
+/** Options of Objective.fromHidden(). */
+export interface ObjectiveFromHiddenOptions extends FromHiddenOptions {
   /** As in {@link ObjectiveComputeSyncOptions}. */
   seed?: number;
 }

@@ -1,6 +1,6 @@
 // An algorithm's objective: policy loss − entropy loss + KL loss, computed in one pass over a batch.
 import type { NativeFunctionSpec } from '../../binding.js';
-import { describeValue, guarded, LossError } from '../base/errors.js';
+import { guarded, LossError } from '../base/errors.js';
 import { checkLossAggMode } from '../base/option.js';
 import type { LossAggMode } from '../base/options.js';
 import { type Steps, takeLater, takeNow } from '../base/steps.js';
@@ -24,6 +24,14 @@ import { termsOfPart } from '../call/part-sums.js';
 import type { DeviceBatch } from '../device/device-batch.js';
 import { hasInput, heldInput, type Input } from '../device/input.js';
 import {
+  fromHidden,
+  fromHiddenSync,
+  type HiddenBatch,
+  type HiddenRequests,
+  type HiddenResult,
+  type RequestedHidden,
+} from '../logits/from-hidden.js';
+import {
   fromLogits,
   fromLogitsSync,
   type LogitsBatch,
@@ -35,23 +43,22 @@ import {
 } from '../logits/from-logits.js';
 import type { AdvantageFn } from '../losses/advantage-fn.js';
 import type { EntropyLossFn } from '../losses/entropy.js';
-import { ADVANTAGE_FN, DummyKLFn, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../losses/index.js';
+import { ADVANTAGE_FN, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../losses/index.js';
 import type { KLFn } from '../losses/kl-fn.js';
 import type { PolicyLossFn } from '../losses/policy-loss-fn.js';
-import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 import { KlPenalty } from './kl-penalty.js';
 import { type CallAdvantages, ObjectiveAdvantages } from './objective-advantages.js';
+import { checkCombination, type ObjectiveFunctions, policyLossArgs } from './objective-functions.js';
 import type {
   ObjectiveComputeOptions,
   ObjectiveComputeSyncOptions,
+  ObjectiveFromHiddenOptions,
+  ObjectiveFromHiddenSyncOptions,
   ObjectiveFromLogitsOptions,
   ObjectiveFromLogitsSyncOptions,
   WithEntropies,
 } from './objective-options.js';
 import { type ObjectiveResult, toResult } from './objective-result.js';
-
-/** @internal A checked configuration that names a policy loss, as every objective needs one. */
-export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 
 /** @internal What an objective of another framework than Trinity-RFT has in addition to its functions. */
 export interface ObjectiveExtras {
@@ -142,7 +149,7 @@ export class Objective {
     this.klPenaltyFn = KL_FN.create(config.kl_penalty_fn ?? 'none', config.kl_penalty_fn_args, options);
     this.#mapper = KeyMapper.get(backend);
     this.#klPenalty = new KlPenalty(this.klPenaltyFn, this.#mapper);
-    this.#checkCombination(config);
+    checkCombination(this, config);
     this.#finder = new BatchReader(this.#mapper, { inputs: ['action_mask'] });
     this.#advantages = new ObjectiveAdvantages(`objective of ${algorithm}`, {
       advantageFn: this.advantageFn,
@@ -230,6 +237,46 @@ export class Objective {
     return fromLogitsSync(this.#ofLogits, batch, options);
   }
 
+  /**
+   * Computes the logits from hidden states and the output head of the model, and from them the objective and its metrics
+   * and, if requested, the gradients with respect to the hidden states and the head; see {@link PolicyLossFn.fromHidden}.
+   */
+  fromHidden<R extends HiddenRequests>(
+    batch: HiddenBatch,
+    options: Requesting<R, ObjectiveFromHiddenOptions>,
+  ): Promise<ObjectiveResult & HiddenResult & RequestedHidden<R> & WithEntropies<R>>;
+  /**
+   * Computes the objective from hidden states. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
+   */
+  fromHidden(
+    batch: HiddenBatch,
+    options?: ObjectiveFromHiddenOptions,
+  ): Promise<ObjectiveResult & HiddenResult>;
+  fromHidden(
+    batch: HiddenBatch,
+    options?: ObjectiveFromHiddenOptions,
+  ): Promise<ObjectiveResult & HiddenResult> {
+    return fromHidden(this.#ofLogits, batch, options);
+  }
+
+  /** Synchronous version of {@link fromHidden}. */
+  fromHiddenSync<R extends HiddenRequests>(
+    batch: HiddenBatch,
+    options: Requesting<R, ObjectiveFromHiddenSyncOptions>,
+  ): ObjectiveResult & HiddenResult & RequestedHidden<R> & WithEntropies<R>;
+  /** Synchronous version of {@link fromHidden}. */
+  fromHiddenSync(
+    batch: HiddenBatch,
+    options?: ObjectiveFromHiddenSyncOptions,
+  ): ObjectiveResult & HiddenResult;
+  fromHiddenSync(
+    batch: HiddenBatch,
+    options?: ObjectiveFromHiddenSyncOptions,
+  ): ObjectiveResult & HiddenResult {
+    return fromHiddenSync(this.#ofLogits, batch, options);
+  }
+
   get #ofLogits(): LossOfLogits<ObjectiveResult> {
     const { columns, optional } = this.lossFn.reads;
     const { rows, entropyCoef } = this.entropyLossFn;
@@ -310,36 +357,6 @@ export class Objective {
   // Whether the loss that is evaluated contains the KL loss and the entropy loss.
   get #hasTerms(): boolean {
     return this.lossFn !== this.policyLossFn;
-  }
-
-  #checkCombination(config: ObjectiveFunctions): void {
-    const at = `objective of ${this.algorithm}`;
-    const { policy_loss_fn, advantage_fn, kl_penalty_fn } = config;
-    if (!this.#klPenalty.isNone && !this.advantageFn?.definition.inputs.includes('token_level_rewards')) {
-      const reason = advantage_fn
-        ? `${advantage_fn} reads no token_level_rewards`
-        : 'no advantages are computed';
-      throw new LossError('ERR_INVALID_OPTION', {
-        at,
-        option: 'kl_penalty_fn',
-        expected: `none, as ${reason}`,
-        received: describeValue(kl_penalty_fn),
-      });
-    }
-    if (this.lossFn.correction?.replacesLogprob && !(this.klLossFn instanceof DummyKLFn))
-      throw new LossError('ERR_INVALID_OPTION', {
-        at,
-        option: 'delta',
-        expected: 'no limit of the ratio in an objective with a KL loss, which reads logprob too',
-        received: 'one',
-      });
-    if (this.lossFn.readsPairs && this.advantageFn?.definition.drops)
-      throw new LossError('ERR_INVALID_OPTION', {
-        at,
-        option: 'advantage_fn',
-        expected: `a function that keeps all rows, as the rows of ${policy_loss_fn} are pairs`,
-        received: `${describeValue(advantage_fn)}, which drops rows`,
-      });
   }
 
   #masks(withEntropy: boolean): InputName[] {
@@ -474,15 +491,4 @@ export class Objective {
     const gradEntropy = wanted.gradEntropy ?? (depends && requestLike(grad));
     return gradientsOf(input, { grad, gradEntropy, gradLogZ });
   }
-}
-
-// Returns the arguments of the policy loss. They include the loss_agg_mode of the configuration, if the policy loss has
-// this option and its own arguments do not set it.
-function policyLossArgs(config: ObjectiveFunctions): FunctionArgs {
-  const args = config.policy_loss_fn_args ?? {};
-  const cls = POLICY_LOSS_FN.get(config.policy_loss_fn);
-  const aggregates =
-    'loss_agg_mode' in cls.defaultArgs() || cls.declaration?.options.lossAggMode !== undefined;
-  if (config.loss_agg_mode === undefined || !aggregates || names(args, 'loss_agg_mode')) return args;
-  return { ...args, loss_agg_mode: config.loss_agg_mode };
 }

@@ -32,8 +32,11 @@ export interface LogitsSource {
   whole: Block | undefined;
   /** Whether each() can be called more than once. */
   canRepeat: boolean;
-  /** Does `use` for each block in turn. */
-  each(use: (block: Block) => Steps<void>): Steps<void>;
+  /**
+   * Does `use` for each block in turn.
+   * @param targets tells which rows are ignored. A source may leave out blocks of ignored rows.
+   */
+  each(targets: Int32Array, use: (block: Block) => Steps<void>): Steps<void>;
 }
 
 /**
@@ -58,7 +61,7 @@ export function readSource(
     device,
     whole: undefined,
     canRepeat: isFunction || Array.isArray(logits),
-    each: (use) => eachBlock(open, { rows, vocabulary: width, stride, device }, use),
+    each: (_, use) => eachBlock(open, { rows, vocabulary: width, stride, device }, use),
   };
 }
 
@@ -76,7 +79,7 @@ function wholeSource(
       : checkVocabulary(given, ', because the logits are in memory of a device');
   const matrix = readMatrix(logits, rows, vocabulary, rowStride, device);
   const block: Block = { given: logits as Logits, matrix, first: 0, rows };
-  return { vocabulary, device, whole: block, canRepeat: true, each: (use) => use(block) };
+  return { vocabulary, device, whole: block, canRepeat: true, each: (_, use) => use(block) };
 }
 
 function vocabularyOf(logits: unknown, rows: number, rowStride: number | undefined): number {

@@ -130,7 +130,7 @@ export function fromLogits<R extends LossResult<unknown>>(
   batch: LogitsBatch,
   options: FromLogitsOptions | undefined,
 ): Promise<R & LogitsResult> {
-  return takeLater(evaluate(loss, batch, options), options);
+  return takeLater(evaluateLogits(loss, batch, options), options);
 }
 
 /** @internal Implements fromLogitsSync() of losses and objectives. */
@@ -141,9 +141,32 @@ export function fromLogitsSync<R extends LossResult<unknown>>(
 ): R & LogitsResult {
   return guarded(() => {
     refuseDevice((options as FromLogitsOptions | undefined)?.device);
-    return takeNow(evaluate(loss, batch, options));
+    return takeNow(evaluateLogits(loss, batch, options));
   });
 }
+
+function* evaluateLogits<R extends LossResult<unknown>>(
+  loss: LossOfLogits<R>,
+  given: LogitsBatch,
+  options: FromLogitsOptions | undefined,
+): Steps<R & LogitsResult> {
+  const { logits, vocabulary, rowStride, ...batch } = checkBatch(given, 'logits');
+  const { gradLogits, ...others } = options ?? {};
+  return yield* evaluate(loss, batch, others, (tokens, device) => {
+    const source = readSource(logits, tokens, vocabulary, rowStride, device);
+    return { source, out: readGradLogits(gradLogits, source) };
+  });
+}
+
+/** Where the logits of a call come from, and where the gradient with respect to them goes, if it is wanted. */
+export interface LogitsEnds {
+  source: LogitsSource;
+  out: LogitsOut | undefined;
+}
+
+/** The columns of a call and what says how its logits are read, without the logits. */
+type ColumnsOfLogits = Omit<Batch, 'logprob' | 'log_prob' | 'entropy'> &
+  Omit<LogitsColumns<unknown>, 'logits' | 'vocabulary' | 'rowStride'>;
 
 // A call whose arguments were read.
 interface Call {
@@ -153,7 +176,7 @@ interface Call {
   entropy: Float32Array | undefined;
   rows: NativeRows;
   source: LogitsSource;
-  out: Out | undefined;
+  out: LogitsOut | undefined;
   lossOptions: LossComputeOptions;
   // Arrays that must not overlap with the gradient.
   others: Record<string, ArrayBufferView | undefined>;
@@ -161,25 +184,35 @@ interface Call {
   returns: { grad: boolean; gradEntropy: boolean };
 }
 
-// Where the gradient goes: to an array for all logits, or to the logits of each block, which are then passed on.
-type Out =
-  | { native: NativeOut | NativeDeviceOut; result: Logits | undefined; receive?: undefined }
-  | { native?: undefined; receive: (gradient: Logits, firstToken: number) => unknown };
+/** Where the gradient goes: to memory for all logits, or to the logits of each block. */
+export interface LogitsOut {
+  native?: NativeOut | NativeDeviceOut | undefined;
+  /** Takes the gradient of a block, which has replaced its logits. */
+  receive?(block: Block): Steps<void>;
+  /** The arrays that are written, by their keys in the options. */
+  written: Record<string, ArrayBufferView | bigint>;
+  /** What the result of the call has in addition. */
+  result: object;
+}
 
 // Reads the properties of all arguments before it first yields, because the caller may put others in their place
 // afterwards.
-function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogitsOptions): Steps<Call> {
-  const { gradLogits, entropy: wantsEntropy, device, signal, stream, ...wanted } = withHeldRequests(options);
+function* read<R>(
+  loss: LossOfLogits<R>,
+  given: ColumnsOfLogits,
+  options: Omit<FromLogitsOptions, 'gradLogits'>,
+  open: (tokens: number, device: number | undefined) => LogitsEnds,
+): Steps<Call> {
+  const { entropy: wantsEntropy, device, signal, stream, ...wanted } = withHeldRequests(options);
   const index = cudaIndex(device);
   checkStream(stream, index);
-  const { logits, targets, vocabulary, temperature, softcap, support, rowStride, ...others } =
-    checkBatch(given);
+  const { targets, temperature, softcap, support, ...others } = given;
   const batch = heldColumns(others);
   const kept = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
   for (const name of ['logprob', 'entropy']) checkAbsent(batch, loss.mapper.keys(name));
   const layout = yield* readLayout(batch);
   const { tokens } = layout;
-  const source = readSource(logits, tokens, vocabulary, rowStride, index);
+  const { source, out } = open(tokens, index);
   const ids = yield* copyIntegers('targets', targets, -(2 ** 31), onePer('token', tokens));
   const mask = yield* readActionMask(batch, loss.mapper, layout);
   yield* ignoreMasked(ids, mask, source.vocabulary);
@@ -187,9 +220,8 @@ function* read<R>(loss: LossOfLogits<R>, given: LogitsBatch, options: FromLogits
   const column = () => allocate(`a column of ${tokens} values`, () => new Float32Array(tokens));
   const logprob = column();
   const entropy = loss.needsEntropy || wantsEntropy === true ? column() : undefined;
-  const out = readGradLogits(gradLogits, source);
   const apart = { ...arraysOf({ ...batch, ...wanted, temperature }), 'support.tokenIds': rows.tokenIds };
-  if (out?.native) checkApart('gradLogits', out.native.out, apart);
+  for (const [key, array] of Object.entries(out?.written ?? {})) checkApart(key, array, apart);
   // With `grad`, an objective also returns the gradient with respect to the entropies.
   const byDefault = isWanted(wanted.grad) && !loss.requestsGradEntropy;
   const returns = { grad: isWanted(wanted.grad), gradEntropy: isWanted(wanted.gradEntropy ?? byDefault) };
@@ -232,12 +264,13 @@ function checkOnHost(key: string, request: GradientRequest | undefined): void {
   });
 }
 
-function checkBatch(batch: LogitsBatch): LogitsBatch {
+/** @internal Checks that a batch is an object. `what` names what the logits come from. */
+export function checkBatch<B>(batch: B, what: string): B {
   const isResident = batch instanceof DeviceBatch;
   if (typeof batch === 'object' && batch !== null && !isResident) return batch;
   throw new LossError('ERR_INVALID_INPUT', {
     at: 'batch',
-    expected: 'an object with logits and targets, which may be in memory of a device',
+    expected: `an object with ${what} and targets, whose ${what} may be in memory of a device`,
     received: isResident ? 'an uploaded batch' : describeValue(batch),
   });
 }
@@ -278,9 +311,10 @@ function* ignoreMasked(targets: Int32Array, mask: Uint8Array, vocabulary: number
 function readGradLogits(
   wanted: FromLogitsOptions['gradLogits'],
   { whole, vocabulary }: LogitsSource,
-): Out | undefined {
+): LogitsOut | undefined {
   if (wanted === undefined || wanted === false) return undefined;
-  if (typeof wanted === 'function') return { receive: wanted };
+  if (typeof wanted === 'function')
+    return { receive: (block) => pass(wanted, block), written: {}, result: {} };
   if (!whole)
     throw new LossError('ERR_INVALID_INPUT', {
       key: 'gradLogits',
@@ -289,8 +323,8 @@ function readGradLogits(
     });
   const array = wanted === true ? undefined : wanted;
   const written = readOut(array, { ...whole.matrix, rows: whole.rows, vocabulary }, 'gradLogits');
-  if (typeof written.out === 'bigint') return { native: written, result: undefined };
-  return { native: written, result: (array as Logits | undefined) ?? (written.out as Float32Array) };
+  const onHost = typeof written.out !== 'bigint' && { gradLogits: array ?? written.out };
+  return { native: written, written: { gradLogits: written.out }, result: { ...onHost } };
 }
 
 // Returns the arrays among some inputs, for checkApart().
@@ -303,32 +337,36 @@ function arraysOf(inputs: Record<string, unknown>): Record<string, ArrayBufferVi
   return found;
 }
 
-// Computes a call. If the gradient of a token depends on its own logits only, it is written while these are in the
-// cache. Otherwise the logits are read twice.
-function* evaluate<R extends LossResult<unknown>>(
+/**
+ * @internal Computes a call. If the gradient of a token depends on its own logits only, it is written while these are in
+ * the cache. Otherwise the logits are read twice.
+ * @param open returns where the logits of a number of tokens come from, on a device or on the CPU.
+ */
+export function* evaluate<R extends LossResult<unknown>>(
   loss: LossOfLogits<R>,
-  given: LogitsBatch,
-  options: FromLogitsOptions | undefined,
+  given: ColumnsOfLogits,
+  options: Omit<FromLogitsOptions, 'gradLogits'>,
+  open: (tokens: number, device: number | undefined) => LogitsEnds,
 ): Steps<R & LogitsResult> {
-  const call = yield* read(loss, given, options ?? {});
+  const call = yield* read(loss, given, options, open);
   const { batch, logprob, entropy, source, out, lossOptions, returns } = call;
   const isFused = out && source.device === undefined && !loss.needsLogprobFirst(batch);
   const early = isFused ? yield* loss.read(batch, lossOptions) : undefined;
   const direct = early?.logitsGradients();
   if (out && !direct && !source.canRepeat) throw mustRepeat(source);
   const logsumexp = out && !direct ? float64(logprob.length) : undefined;
-  yield* source.each(function* (block) {
+  yield* source.each(call.rows.targets, function* (block) {
     const outputs = subarraysOf({ logprob, logsumexp, entropy }, block);
     const logits = { ...block.matrix, ...rowsOf(call.rows, block), ...outputs };
     if (!direct) return void (yield* run(call, logits));
     yield* direct({ ...logits, ...outOf(call, block), firstToken: block.first });
-    if (out) yield* pass(out, block);
+    if (out?.receive) yield* out.receive(block);
   });
   const computation = early ?? (yield* loss.read(batch, lossOptions));
   const result: LossResult<unknown> = yield* computation.compute();
   if (out && !direct) {
     const { grad, gradEntropy } = computation.gradients as Partial<Record<string, Float32Array>>;
-    yield* source.each(function* (block) {
+    yield* source.each(call.rows.targets, function* (block) {
       yield* run(call, {
         ...block.matrix,
         ...rowsOf(call.rows, block),
@@ -337,7 +375,7 @@ function* evaluate<R extends LossResult<unknown>>(
         gradEntropy: entropy && gradEntropy && widened(gradEntropy, block),
         ...outOf(call, block),
       });
-      yield* pass(out, block);
+      if (out.receive) yield* out.receive(block);
     });
   }
   if (!returns.grad) delete result.grad;
@@ -345,7 +383,7 @@ function* evaluate<R extends LossResult<unknown>>(
   const more: LogitsResult = {
     logprob,
     ...(entropy && { entropy }),
-    ...(out?.native && out.result && { gradLogits: out.result }),
+    ...out?.result,
   };
   return Object.assign(result as R, more);
 }
@@ -408,9 +446,11 @@ function run({ lossOptions: { stream } }: Call, logits: NativeLogits): Steps<unk
   return takeCall(native.logits, { ...logits, stream });
 }
 
-// Passes the gradient of a block on.
-function* pass({ receive }: Out, { given, first }: Block): Steps<void> {
-  if (!receive) return;
+// Passes the gradient of a block on to the caller.
+function* pass(
+  receive: (gradient: Logits, firstToken: number) => unknown,
+  { given, first }: Block,
+): Steps<void> {
   yield* takeForCaller('gradLogits failed', ({ later }) => {
     const received = receive(given, first);
     if (later || !ignored(received)) return received;

@@ -34,6 +34,16 @@ import { gradientsOf, withHeldRequests } from '../call/gradients.js';
 import { DeviceBatch } from '../device/device-batch.js';
 import type { Input } from '../device/input.js';
 import {
+  type FromHiddenOptions,
+  type FromHiddenSyncOptions,
+  fromHidden,
+  fromHiddenSync,
+  type HiddenBatch,
+  type HiddenRequests,
+  type HiddenResult,
+  type RequestedHidden,
+} from '../logits/from-hidden.js';
+import {
   type FromLogitsOptions,
   type FromLogitsSyncOptions,
   fromLogits,
@@ -375,6 +385,41 @@ export abstract class PolicyLossFn<M = Metrics> {
   fromLogitsSync(batch: LogitsBatchSync, options?: FromLogitsSyncOptions): LossResult<M> & LogitsResult;
   fromLogitsSync(batch: LogitsBatchSync, options?: FromLogitsSyncOptions): LossResult<M> & LogitsResult {
     return fromLogitsSync(this.#ofLogits, batch, options);
+  }
+
+  /**
+   * Computes the logits from hidden states and the output head of the model, a block of tokens at a time, and from them what
+   * fromLogits() computes. The gradients are with respect to the hidden states and the head. In addition to its inputs and
+   * results, the call takes memory for one block of logits: 64 MiB, or one token's logits if these are more. The logits are
+   * computed twice if the gradient of a token depends on other tokens.
+   *
+   * @param batch a batch with `hidden`, `weight` and `targets` in place of log-probabilities and entropies.
+   * @returns the result of compute() for the log-probabilities of these logits. Its bits are always the same for the same
+   * input: they depend neither on the number of threads nor on the blocks. The promise rejects with the LossErrors of
+   * fromLogits().
+   */
+  fromHidden<R extends HiddenRequests>(
+    batch: HiddenBatch,
+    options: Requesting<R, FromHiddenOptions>,
+  ): Promise<LossResult<M> & HiddenResult & RequestedHidden<R>>;
+  /**
+   * Computes the loss from hidden states. If the types of the options leave open whether a gradient is requested, it is
+   * optional in the type of the result.
+   */
+  fromHidden(batch: HiddenBatch, options?: FromHiddenOptions): Promise<LossResult<M> & HiddenResult>;
+  fromHidden(batch: HiddenBatch, options?: FromHiddenOptions): Promise<LossResult<M> & HiddenResult> {
+    return fromHidden(this.#ofLogits, batch, options);
+  }
+
+  /** Synchronous version of {@link fromHidden}. */
+  fromHiddenSync<R extends HiddenRequests>(
+    batch: HiddenBatch,
+    options: Requesting<R, FromHiddenSyncOptions>,
+  ): LossResult<M> & HiddenResult & RequestedHidden<R>;
+  /** Synchronous version of {@link fromHidden}. */
+  fromHiddenSync(batch: HiddenBatch, options?: FromHiddenSyncOptions): LossResult<M> & HiddenResult;
+  fromHiddenSync(batch: HiddenBatch, options?: FromHiddenSyncOptions): LossResult<M> & HiddenResult {
+    return fromHiddenSync(this.#ofLogits, batch, options);
   }
 
   get #ofLogits(): LossOfLogits<LossResult<M>> {

@@ -11,6 +11,7 @@
 #include "addon/calls.h"
 #include "addon/device_memory.h"
 #include "addon/devices.h"
+#include "addon/head.h"
 #include "addon/logits.h"
 #include "cpu/advantages.h"
 #include "loss/sapo.h"
@@ -200,6 +201,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("addSpreads", add_spreads);
   add("logits", logits);
   add("topLogits", top_logits);
+  add("head", head);
   add("softGate", soft_gate);
   add("setThreads", set_threads);
   add("cpu", cpu_device);

@@ -289,4 +289,37 @@ Napi::Value logits_on_cuda(const Napi::Object& object, const LogitsCall& call) {
   return perform(object, work);
 }
 
+Napi::Value head_on_cuda(const Napi::Object& object, const HeadCall& call, int64_t rows) {
+  auto work = std::make_shared<Work>();
+  cuda::DeviceHead head;
+  head.call = call;
+  head.stream = stream_if_any(object.Get("stream"));
+  work->device = object.Get("device").ToNumber().Int32Value();
+  // Returns an array on the device of at least `length` numbers; null if the property is undefined.
+  const auto array = [&](const char* name, int64_t length) -> cuda::DeviceArray* {
+    const Napi::Value value = object.Get(name);
+    if (value.IsUndefined()) return nullptr;
+    work->arrays.push_back(read_device_array(value));
+    cuda::DeviceArray* const found = work->arrays.back().get();
+    const cuda::ArrayInfo known = cuda::array_info(found);
+    if (known.device != work->device || known.length < length)
+      refuse(object.Env(), std::string(name) + " is on another device or too short");
+    return found;
+  };
+  constexpr int64_t kFloatBytes = sizeof(float);
+  const int64_t numbers = call.vocabulary * call.size;
+  head.weight = array("weightThere", (numbers * size_of(call.weight_dtype) + kFloatBytes - 1) / kFloatBytes);
+  head.logits = array("logits", rows * call.vocabulary);
+  head.grad_weight = array("gradWeight", numbers);
+  head.grad_bias = array("gradBias", call.vocabulary);
+  if (!head.weight || !head.logits) refuse(object.Env(), "an array on the device is missing");
+  work->run = [=, device = work->device](const int32_t* abort, cuda::Problem* problem) {
+    cuda::DeviceHead one = head;
+    one.abort = abort;
+    return cuda::head(device, one, problem);
+  };
+  work->value = [](Napi::Env env) { return Napi::Number::New(env, 0); };
+  return perform(object, work);
+}
+
 }  // namespace policy_loss::addon

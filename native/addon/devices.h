@@ -68,6 +68,8 @@ Napi::Value advantages_on_cuda(const Napi::Object& object, const AdvantageFuncti
 Napi::Value kl_on_cuda(const Napi::Object& object, const Function& function, const Place& place,
                        const KlOutputs& outputs);
 Napi::Value logits_on_cuda(const Napi::Object& object, const LogitsCall& call);
+// `rows` is the number of rows of logits.
+Napi::Value head_on_cuda(const Napi::Object& object, const HeadCall& call, int64_t rows);
 
 // Makes the CUDA engine copy host memory on the threads of the CPU engine.
 void share_devices_work();

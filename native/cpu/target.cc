@@ -8,6 +8,7 @@
 #include "cpu/kl_pass.h"
 #include "cpu/logits_pass.h"
 #include "cpu/loops.h"
+#include "cpu/product_pass.h"
 #include "cpu/program_pass.h"
 #include "cpu/row_sums.h"
 #include "cpu/token_pass.h"
@@ -65,6 +66,7 @@ const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET)
                                                      distill,
                                                      subtract_baselines,
                                                      sum_logits,
-                                                     logits_gradient};
+                                                     logits_gradient,
+                                                     multiply};
 
 }  // namespace policy_loss::cpu

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/product.h"
 #include "engine/advantages.h"
 #include "engine/exact_sums.h"
 #include "engine/function.h"
@@ -230,6 +231,8 @@ struct Target {
   // has the dtype out_dtype. It may be the logits themselves. If the terms of the sums were saved, uses them.
   void (*logits_gradient)(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy,
                           int64_t first, int64_t last, const LogitsTerms& saved, void* out, DType out_dtype);
+  // Computes a part of the elements of a product.
+  void (*multiply)(const Product& product, const ProductPart& part, ProductMemory* memory);
 };
 
 // Returns the table for the widest instruction set that the processor and the operating system support. If

@@ -81,6 +81,9 @@ Status kl_host(int, const BatchView&, const KlCall&, Problem* problem) {
 Status logits(int, const DeviceLogits&, Problem* problem) {
   return no_device(problem);
 }
+Status head(int, const DeviceHead&, Problem* problem) {
+  return no_device(problem);
+}
 #if defined(POLICY_LOSS_BENCH)
 Status copy_bandwidth(int, int64_t, double*, Problem* problem) {
   return no_device(problem);

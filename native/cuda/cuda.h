@@ -13,7 +13,7 @@
 #include "engine/advantage_batch.h"
 #include "engine/sums.h"
 #include "engine/terms.h"
-#include "logits/call.h"
+#include "logits/head.h"
 #include "program/program.h"
 
 namespace policy_loss::cuda {
@@ -293,6 +293,20 @@ struct DeviceLogits {
   float* kernels_ms = nullptr;
 };
 Status logits(int device, const DeviceLogits& logits, Problem* problem);
+
+// A call on the output head. The hidden states, grad_hidden and the bias are in host memory.
+struct DeviceHead {
+  HeadCall call;
+  // The weight of the call is copied to this array, unless an earlier call has done so.
+  DeviceArray* weight = nullptr;
+  DeviceArray* logits = nullptr;
+  // Take the place of those of the call; null if they are not wanted.
+  DeviceArray* grad_weight = nullptr;
+  DeviceArray* grad_bias = nullptr;
+  CallerStream stream;
+  const int32_t* abort = nullptr;
+};
+Status head(int device, const DeviceHead& head, Problem* problem);
 
 // Measures how many bytes per second the device copies within its own memory. Every byte counts twice,
 // because it is read and written. Benchmarks compare the speed of the token pass with this. Only the bench

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Compiles the kernels that read their tokens through a feed (native/cuda/feed.cuh), those that interpret user-defined
-# losses, and those that compute from logits, for the architectures that builds from source add to those of the prebuilt
-# binaries. Tests in test/install do the same for the latter. Prints how many registers each kernel uses. Needs nvcc 12.8
-# or later. Fails in two cases:
+# losses, and those that compute from logits or hidden states, for the architectures that builds from source add to those
+# of the prebuilt binaries. Tests in test/install do the same for the latter. Prints how many registers each kernel uses.
+# Needs nvcc 12.8 or later. Fails in two cases:
 #
 # - One of these kernels uses local memory. Spilled registers would use memory bandwidth, which limits their speed.
 # - One of them declares more shared memory than kOwnSharedBytes, from which the host computes the number of blocks.
@@ -14,7 +14,7 @@ object=$(mktemp)
 trap 'rm -f "$report" "$object"' EXIT
 
 for architecture in 100 120; do
-  for source in native/cuda/{tokens_*,rows,advantages,program,logits}.cu; do
+  for source in native/cuda/{tokens_*,rows,advantages,program,logits,head}.cu; do
     nvcc -std=c++20 -O3 -DPOLICY_LOSS_TARGET=gpu -Inative -Xptxas -v -cubin \
       -gencode "arch=compute_$architecture,code=sm_$architecture" -o "$object" "$source" 2>>"$report"
   done
@@ -24,7 +24,7 @@ done
 awk -v own_shared_bytes=8704 '
   /Compiling entry function/ {
     name = $0; sub(/^.*4cuda[0-9]+/, "", name); sub(/\x27 for \x27/, " ", name); sub(/\x27.*/, "", name)
-    checked = name ~ /^(token|row|kl|value_sums|distill|program_(rows|tokens)|logits_(sums|rows|gradient))_kernel/
+    checked = name ~ /^(token|row|kl|value_sums|distill|program_(rows|tokens)|logits_(sums|rows|gradient)|product)_kernel/
   }
   /bytes stack frame/ { local = $1 + $5 + $9 }
   /Used [0-9]+ registers/ && checked {
