@@ -18,12 +18,16 @@ enum Column : unsigned {
   kValues,
   kOldValues,
   kReturns,
-  kWeights,  // what the loss of each token is multiplied by; see Terms::weighted
+  kTokenWeights,
+  kLogSumSqProb,
+  kEntropyOther,
+  kAnswerMask,
 };
-constexpr int kColumns = 14;
+constexpr int kColumns = 17;
 
 // The columns of float64 numbers, one per row, that programs read. kNextInGroup has the index of the next row
-// of the row's group. After the last row of a group comes the first.
+// of the row's group. After the last row of a group comes the first. kNextInPair is the same for pairs. A
+// batch without it has pairs of rows 2i and 2i + 1.
 enum RowColumn : unsigned {
   kRewards,
   kVStar,
@@ -32,9 +36,15 @@ enum RowColumn : unsigned {
   kSampleMask,
   kMargin,
   kLossMaskSum,
+  kLabel,
+  kRefLogps,
+  kProbDesirable,
+  kChosen,
+  kKlEstimate,
   kNextInGroup,
+  kNextInPair,
 };
-constexpr int kRowColumns = 8;
+constexpr int kRowColumns = 14;
 
 // The columns that advantage functions read. In BatchView::column they have indices of their own, so a
 // BatchView has either these columns or those that losses read.

@@ -422,4 +422,74 @@ PL_FN constexpr void compute_segment(program::Index<71>, auto& io) {
   io.row_sum_single(1, io.column(kAdvantages));
 }
 
+// tinker/cross_entropy, prime/ce
+PL_FN constexpr void compute_segment(program::Index<72>, auto& io) {
+  const auto logprob = io.column(kLogprob);
+  io.loss(logprob);
+  io.row_sum_single(0, logprob);
+  io.grad(1.0f, io.uniform(0));
+}
+
+// tinker/cross_entropy
+PL_FN constexpr void compute_segment(program::Index<73>, auto& io) {
+  const auto token_weights = io.column(kTokenWeights);
+  const auto product = mul_no_nan(io.column(kLogprob), token_weights);
+  io.loss(product);
+  io.row_sum_single(0, token_weights);
+  io.row_sum_single(1, product);
+  io.grad(token_weights, io.uniform(0));
+}
+
+// prime/ce: before the outputs
+PL_FN constexpr void compute_segment(program::Index<74>, auto& io) {
+  io.row_sum_single(0, io.column(kTokenWeights) == 0.0f);
+}
+
+// prime/ce
+PL_FN constexpr void compute_segment(program::Index<75>, auto& io) {
+  const auto logprob = io.column(kLogprob), token_weights = io.column(kTokenWeights);
+  const auto is_equal = token_weights == 0.0f;
+  io.loss(select(is_equal, 0.0f, -mul_no_nan(logprob, token_weights)));
+  io.row_sum_single(0, select(is_equal, 0.0f, logprob));
+  io.grad(select(is_equal, 0.0f, -token_weights), io.uniform(0));
+}
+
+// swift/sdar: before the outputs
+PL_FN constexpr void compute_segment(program::Index<76>, auto& io) {
+  const auto log_ratio_teacher_to_new = io.column(kTeacherLogprob) - io.column(kLogprob);
+  const auto product = log_ratio_teacher_to_new * io.uniform(0);
+  const auto gate_mean = sigmoid(product);
+  io.loss_and_metric(3, log_ratio_teacher_to_new * gate_mean);
+  io.metric(0, gate_mean);
+  io.metric(1, 0.0f < product);
+  io.metric(2, log_ratio_teacher_to_new);
+  io.grad(gate_mean, io.uniform(1));
+}
+
+// oat/bnf: before the outputs
+PL_FN constexpr void compute_segment(program::Index<82>, auto& io) {
+  const auto logprob = io.column(kLogprob), ref_logprob = io.column(kRefLogprob);
+  io.row_sum(0, logprob - ref_logprob);
+  const auto prob = exp_with_residual(logprob);
+  const auto ref_prob = exp_flushed(ref_logprob);
+  const auto sum = ref_prob + 0.000001f;
+  const auto log_ratio_ref_to_new = ref_logprob - logprob;
+  const auto is_less = absolute(log_ratio_ref_to_new) < 1.0f;
+  const auto product = prob * expm1(select(is_less, log_ratio_ref_to_new, 0.0f));
+  const auto sum_2 = 0.000001f + at_least(0.000001f + select(is_less, product, ref_prob - prob), 0.0f) / sum;
+  const auto product_2 = mul_no_nan(io.column(kEntropyOther), sum_2 / (0.000001f - expm1(logprob)));
+  io.row_sum(1, logprob * at_most(prob / sum, 1.0f) + product_2);
+}
+
+// tinker/dpo: before the outputs
+PL_FN constexpr void compute_segment(program::Index<83>, auto& io) {
+  io.row_sum(0, mul_no_nan(io.column(kLogprob), io.column(kTokenWeights)));
+}
+
+// tinker/dpo
+PL_FN constexpr void compute_segment(program::Index<84>, auto& io) {
+  io.loss(1.0f);
+  io.grad(mul_no_nan(io.column(kTokenWeights), io.uniform(0)), 1.0f);
+}
+
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -8,6 +8,6 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-constexpr int kSegments = 85;
+constexpr int kSegments = 98;
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -230,4 +230,42 @@ PL_FN constexpr void compute_segment(program::Index<46>, auto& io) {
   io.grad(mean_advantage, io.uniform(2));
 }
 
+// trl/dpo, trl/online_dpo, trl/xpo, oat/dpo, openinstruct/dpo, llamafactory/dpo, swift/dpo: before the
+// outputs
+PL_FN constexpr void compute_segment(program::Index<77>, auto& io) {
+  const auto logprob = io.column(kLogprob);
+  io.row_sum(0, logprob);
+  io.row_sum(1, logprob - io.column(kRefLogprob));
+}
+
+// trl/dpo, trl/cpo, trl/orpo, trl/tpo, trl/online_dpo, trl/xpo, trl/kto, trl/bco, oat/simpo, areal/dpo,
+// openinstruct/dpo, openrlhf/dpo, roll/dpo, openrlhf/kto, openrlhf/vanilla_kto: before the outputs
+PL_FN constexpr void compute_segment(program::Index<78>, auto& io) {
+  io.row_sum(0, io.column(kLogprob));
+}
+
+// trl/orpo: before the outputs
+PL_FN constexpr void compute_segment(program::Index<79>, auto& io) {
+  const auto answer_mask = io.column(kAnswerMask);
+  io.row_sum(2, select(0.0f < answer_mask, io.column(kLogprob), 0.0f));
+  io.row_sum_single(0, 0.0f < answer_mask);
+  io.row_sum_single(1, answer_mask < 2.0f);
+}
+
+// trl/orpo
+PL_FN constexpr void compute_segment(program::Index<80>, auto& io) {
+  const auto answer_mask = io.column(kAnswerMask);
+  io.loss(1.0f);
+  io.row_sum(0, select(answer_mask < 2.0f, -io.column(kLogprob), 0.0f));
+  const auto slope = io.uniform(0) * select(answer_mask < 2.0f, -1.0f, 0.0f);
+  io.grad(slope + as_number(0.0f < answer_mask) * io.uniform(1), 1.0f);
+}
+
+// trl/kto, trl/bco, llamafactory/kto: before the outputs
+PL_FN constexpr void compute_segment(program::Index<81>, auto& io) {
+  const auto logprob = io.column(kLogprob);
+  io.row_sum(0, logprob - io.column(kRefLogprob));
+  io.row_sum_single(1, logprob);
+}
+
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

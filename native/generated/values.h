@@ -7,14 +7,14 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 // verl/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<72>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<85>, auto& io) {
   const auto returns = io.column(kReturns);
   io.row_sum(0, returns - io.column(kOldValues));
   io.row_sum(1, returns);
 }
 
 // verl/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<73>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<86>, auto& io) {
   const auto values = io.column(kValues), old_values = io.column(kOldValues), returns = io.column(kReturns);
   const auto slope = io.uniform(0);
   const auto slope_2 = values - returns;
@@ -39,7 +39,7 @@ PL_FN constexpr void compute_segment(program::Index<73>, auto& io) {
 }
 
 // trl/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<74>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<87>, auto& io) {
   const auto values = io.column(kValues), old_values = io.column(kOldValues), returns = io.column(kReturns);
   const auto slope = io.uniform(0);
   const auto slope_2 = values - returns;
@@ -59,7 +59,7 @@ PL_FN constexpr void compute_segment(program::Index<74>, auto& io) {
 }
 
 // openrlhf/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<75>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<88>, auto& io) {
   const auto values = io.column(kValues), old_values = io.column(kOldValues), returns = io.column(kReturns);
   const auto slope = io.uniform(0);
   const auto slope_2 = values - returns;
@@ -79,7 +79,7 @@ PL_FN constexpr void compute_segment(program::Index<75>, auto& io) {
 }
 
 // nemo/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<76>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<89>, auto& io) {
   const auto values = io.column(kValues), returns = io.column(kReturns);
   io.row_operand(Op::k_row_min, 2, values);
   io.row_operand(Op::k_row_max, 3, values);
@@ -89,7 +89,7 @@ PL_FN constexpr void compute_segment(program::Index<76>, auto& io) {
 }
 
 // nemo/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<77>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<90>, auto& io) {
   const auto values = io.column(kValues), returns = io.column(kReturns);
   const auto is_less = 0.0f < io.uniform(0);
   const auto difference = values - returns;
@@ -108,8 +108,8 @@ PL_FN constexpr void compute_segment(program::Index<77>, auto& io) {
 }
 
 // skyrl/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<78>, auto& io) {
-  compute_segment(program::Index<75>(), io);
+PL_FN constexpr void compute_segment(program::Index<91>, auto& io) {
+  compute_segment(program::Index<88>(), io);
   const auto values = io.column(kValues), old_values = io.column(kOldValues), returns = io.column(kReturns);
   const auto uniform_0 = io.uniform(0);
   const auto difference = values - returns;
@@ -118,7 +118,7 @@ PL_FN constexpr void compute_segment(program::Index<78>, auto& io) {
 }
 
 // slime/value, miles/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<79>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<92>, auto& io) {
   const auto values = io.column(kValues), old_values = io.column(kOldValues), returns = io.column(kReturns);
   const auto uniform_0 = io.uniform(0);
   const auto slope = values - returns;
@@ -138,7 +138,7 @@ PL_FN constexpr void compute_segment(program::Index<79>, auto& io) {
 }
 
 // areal/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<80>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<93>, auto& io) {
   const auto values = io.column(kValues), old_values = io.column(kOldValues), returns = io.column(kReturns);
   const auto slope = io.uniform(0);
   const auto slope_2 = values - returns;
@@ -161,7 +161,7 @@ PL_FN constexpr void compute_segment(program::Index<80>, auto& io) {
 }
 
 // roll/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<81>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<94>, auto& io) {
   const auto values = io.column(kValues);
   const auto difference = values - io.column(kReturns);
   const auto error = difference * difference;
@@ -174,14 +174,14 @@ PL_FN constexpr void compute_segment(program::Index<81>, auto& io) {
 }
 
 // rlinf/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<82>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<95>, auto& io) {
   const auto returns = io.column(kReturns);
   io.row_sum(0, returns - io.column(kValues));
   io.row_sum(1, returns);
 }
 
 // rlinf/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<83>, auto& io) {
+PL_FN constexpr void compute_segment(program::Index<96>, auto& io) {
   const auto values = io.column(kValues), old_values = io.column(kOldValues), returns = io.column(kReturns);
   const auto slope = io.uniform(0), slope_2 = io.uniform(1), slope_3 = io.uniform(2);
   const auto slope_4 = values - returns;
@@ -209,8 +209,8 @@ PL_FN constexpr void compute_segment(program::Index<83>, auto& io) {
 }
 
 // easyr1/value: before the outputs
-PL_FN constexpr void compute_segment(program::Index<84>, auto& io) {
-  compute_segment(program::Index<74>(), io);
+PL_FN constexpr void compute_segment(program::Index<97>, auto& io) {
+  compute_segment(program::Index<87>(), io);
   io.metric(2, io.column(kValues));
 }
 

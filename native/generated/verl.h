@@ -50,7 +50,7 @@ PL_FN constexpr void compute_segment(program::Index<2>, auto& io) {
   const auto uniform_1 = io.uniform(1);
   const auto slope = expm1(old_logprob);
   const auto slope_2 = -slope * log((1e-8f - slope) / (1e-8f - expm1(logprob)));
-  const auto is_at_most = slope_2 + (slope + 1.0f) * (old_logprob - logprob) <= io.uniform(0);
+  const auto is_at_most = slope_2 + (1.0f + slope) * (old_logprob - logprob) <= io.uniform(0);
   const auto is_either = either(logprob <= old_logprob, is_at_most);
   const auto is_either_2 = either(old_logprob <= logprob, is_at_most);
   const auto chosen = select(0.0f < advantages, as_number(is_either), as_number(is_either_2));
@@ -222,7 +222,10 @@ PL_FN constexpr void compute_segment(program::Index<14>, auto& io) {
   io.grad(1.0f, io.uniform(0));
 }
 
-// verl/self_play_sppo, verl/gvpo, verl/online_dpo, trl/rloo, trl/a2po, real
+// verl/self_play_sppo, verl/gvpo, verl/online_dpo, trl/rloo, trl/a2po, real, trl/dpo, trl/cpo, trl/orpo,
+// trl/tpo, trl/online_dpo, trl/xpo, trl/kto, trl/bco, oat/dpo, oat/simpo, nemo/dpo, areal/dpo, tinker/dpo,
+// openinstruct/dpo, openrlhf/dpo, roll/dpo, openrlhf/kto, openrlhf/vanilla_kto, llamafactory/dpo,
+// llamafactory/kto, swift/dpo
 PL_FN constexpr void compute_segment(program::Index<15>, auto& io) {
   io.loss(1.0f);
   io.grad(1.0f, io.uniform(0));
@@ -326,7 +329,8 @@ PL_FN constexpr void compute_segment(program::Index<23>, auto& io) {
   io.row_sum(1, io.column(kAdvantages));
 }
 
-// verl/online_dpo, trl/a2po: before the outputs
+// verl/online_dpo, trl/a2po, nemo/dpo, areal/dpo, tinker/dpo, openrlhf/dpo, roll/dpo, openrlhf/kto,
+// openrlhf/vanilla_kto: before the outputs
 PL_FN constexpr void compute_segment(program::Index<24>, auto& io) {
   io.row_sum(0, io.column(kLogprob) - io.column(kRefLogprob));
 }
