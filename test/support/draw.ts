@@ -212,7 +212,6 @@ function drawValues(
     sampleMask: perRow(() => (uniform() < 0.8 ? 1 : 0)),
     margin: perRow((row) => margins[row - (row % 2)]!),
     lossMaskSum: perRow((row) => integer(1, 2 * lengthOf(row))),
-    tokenWeights: perToken(() => 2 * uniform()),
     logSumSqProb: perToken(() => -2 * uniform()),
     entropyOther: perToken(() => -3 * uniform()),
     label: perRow(() => integer(0, 1)),
@@ -494,7 +493,7 @@ function readsRowSums(name: string, args: Args): boolean {
 }
 
 /** The losses that read weights of tokens themselves. */
-export const OF_WEIGHTS: readonly string[] = ['tinker/cross_entropy', 'prime/ce'];
+export const OF_WEIGHTS: readonly string[] = ['tinker/cross_entropy', 'prime/ce', 'tinker/dpo'];
 
 /**
  * Adapts a batch description to a function: a loss over pairs of rows needs an even number of rows, and one that reads
