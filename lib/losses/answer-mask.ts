@@ -1,4 +1,5 @@
 // The masks of ORPO, whose log-likelihood counts more tokens than its odds do.
+import { LossError } from '../base/errors.js';
 import type { Steps } from '../base/steps.js';
 import { inSlices } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
@@ -9,12 +10,24 @@ import { nestedIn, readActionMask } from '../batch/reader.js';
 
 /**
  * Returns a batch in which the tokens of both masks count. Its answer_mask is 0 for those of attention_mask only, 2 for those
- * of action_mask only, and 1 for those of both. A batch without attention_mask stays as it is.
+ * of action_mask only, and 1 for those of both. A batch without attention_mask stays as it is. A loss with masks or a
+ * correction takes none.
  * @throws LossError `ERR_INVALID_INPUT`, `ERR_SHAPE_MISMATCH`
  */
-export function* withAnswerMask(batch: Batch, mapper: KeyMapper): Steps<Batch> {
+export function* withAnswerMask(
+  batch: Batch,
+  mapper: KeyMapper,
+  _options: unknown,
+  isCorrected: boolean,
+): Steps<Batch> {
   const attention = find(batch, mapper.keys('attention_mask'));
   if (!attention) return batch;
+  if (isCorrected)
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: attention.key,
+      expected: 'none with masks or a correction, which count tokens of answers only',
+      received: 'one',
+    });
   const nested = find(batch, mapper.keys('logprob'))?.value ?? nestedIn(batch, mapper);
   const layout = yield* readLayout(batch, nested);
   const answers = yield* readActionMask(batch, mapper, layout);

@@ -118,8 +118,13 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   readonly multiplied?: (() => PolicyLossVariant) | undefined;
 }
 
-/** Makes the batch that a loss reads of a caller's one. */
-export type Prepare = (batch: Batch, mapper: KeyMapper, options: CallOptions) => Steps<Batch>;
+/** Makes the batch that a loss reads of a caller's one. isCorrected tells whether the loss has masks or a correction. */
+export type Prepare = (
+  batch: Batch,
+  mapper: KeyMapper,
+  options: CallOptions,
+  isCorrected: boolean,
+) => Steps<Batch>;
 
 /** Returns the batch keys that a compiled loss reads in addition to logprob. */
 export function keysOfProgram({
@@ -351,7 +356,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   *prepared<B extends Batch | DeviceBatch>(batch: B, options: CallOptions): Steps<B> {
     if (!this.#prepare || batch instanceof DeviceBatch) return batch;
     const held = heldBatch(batch as Batch, this.#mapper);
-    return (yield* this.#prepare(held, this.#mapper, options)) as B;
+    return (yield* this.#prepare(held, this.#mapper, options, this.correction !== undefined)) as B;
   }
 
   /**

@@ -12,11 +12,20 @@ import {
 import { withCorrection } from '../reference/frameworks/verl-correction.js';
 import { type Args, evaluator, formulas, standsOnEdge } from '../reference/index.js';
 import { reported } from '../reference/verl.js';
-import { ARGUMENTS, batchSpec, makeBatch, OF_WEIGHTS, readsPairs, three } from '../support/draw.js';
+import {
+  ARGUMENTS,
+  batchSpec,
+  fitting,
+  makeBatch,
+  OF_ROWS,
+  OF_WEIGHTS,
+  readsPairs,
+  three,
+} from '../support/draw.js';
 import { type FrameworkLossCase, goldenBatch, verlCases } from '../support/golden.js';
 import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';
-import { type Computed, packedBatch, paddedBatch, unpack } from '../support/subject.js';
+import { type Computed, packedBatch, paddedBatch, unpack, withState } from '../support/subject.js';
 import { assertArray, assertComputed, assertNumber, assertSameBits } from '../support/tolerance.js';
 
 const isOfCorrection = (name: string) => name.startsWith('rollout_');
@@ -39,10 +48,10 @@ const CORRECTIONS = fc.constantFrom<Args>(
 );
 
 // The references of these losses do not multiply all tokens' losses by weights.
-const WITHOUT_WEIGHTS = ['verl/flowrl', 'verl/self_play_sppo', 'dpo', 'decoupled_ppo', 'clipped_pg'];
+const WITHOUT_WEIGHTS = ['decoupled_ppo', 'clipped_pg', 'prime_rl', 'prime_rl_ipo', 'ref_kl', 'm2po'];
+WITHOUT_WEIGHTS.push(...OF_ROWS.filter((name) => name !== 'verl/geo_mean'));
 // These losses read token_weights themselves.
 WITHOUT_WEIGHTS.push(...OF_WEIGHTS);
-WITHOUT_WEIGHTS.push('prime_rl', 'prime_rl_ipo', 'ref_kl', 'm2po', 'verl/gvpo', 'verl/online_dpo', 'real');
 const ignoresWeights = (name: string) => name.startsWith('trl/') || WITHOUT_WEIGHTS.includes(name);
 
 describe('the option correction', () => {
@@ -77,7 +86,7 @@ describe('the option correction', () => {
           const loss = POLICY_LOSS_FN.create(name, { ...own, correction });
           const all = { ...own, rollout_is_threshold: 2, ...correction };
           for (const spec of specs) {
-            const batch = makeBatch(readsPairs(name) ? { ...spec, rows: 2 * spec.rows } : spec);
+            const { attentionMask: _, ...batch } = makeBatch(fitting(name, own, spec));
             if (standsOnEdge(formula, all, batch)) continue;
             compared++;
             const lay = spec.packed ? packedBatch : paddedBatch;
@@ -87,7 +96,7 @@ describe('the option correction', () => {
             const grad = spec.packed ? unpack(batch, computed.grad) : computed.grad;
             const expected = reference(all, batch);
             const metrics = reported(expected.metrics, all);
-            assertComputed({ ...computed, grad }, { ...expected, metrics });
+            assertComputed({ ...withState(computed), grad }, { ...expected, metrics });
           }
         }),
         { seed: 5, numRuns: 6 },
@@ -282,6 +291,21 @@ describe('the option masks', () => {
     assertNumber(loss, written.loss, 'loss');
     assertArray(grad!, written.grad!, 'grad');
     assert.ok((metrics as Record<string, number>)['mask/delta_fraction']! > 0.1);
+  });
+
+  it('is refused with the prompts of trl/orpo, which have no log-probabilities of a rollout', () => {
+    const fn = POLICY_LOSS_FN.create('trl/orpo', { masks: { overlongLength: 20 } });
+    const refused = isLossError(
+      'ERR_INVALID_INPUT',
+      /attentionMask: expected none with masks or a correction/,
+    );
+    const { rolloutLogprob: _, ...pairs } = paddedBatch(
+      makeBatch({ seed: 3, rows: 4, columns: 5, values: 'moderate', mask: 'random', packed: false }),
+    );
+    assert.throws(() => fn.computeSync(pairs as never), refused);
+    const { attentionMask, ...answers } = pairs;
+    assert.ok(attentionMask);
+    assert.ok(Number.isFinite(fn.computeSync(answers as never).loss));
   });
 
   it('leaves out overlong rows', () => {

@@ -5,14 +5,12 @@ import { defineLoss, lossFromExpression, POLICY_LOSS_FN } from '../../lib/index.
 import { withTopEntropy } from '../reference/frameworks/masks.js';
 import { type Args, evaluator, formulas, standsOnEdge } from '../reference/index.js';
 import { reported } from '../reference/verl.js';
-import { ARGUMENTS, batchSpec, makeBatch, OF_WEIGHTS, readsPairs } from '../support/draw.js';
+import { ARGUMENTS, batchSpec, fitting, makeBatch, OF_ROWS, OF_WEIGHTS } from '../support/draw.js';
 import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';
-import { type Computed, packedBatch, paddedBatch, unpack } from '../support/subject.js';
+import { type Computed, packedBatch, paddedBatch, unpack, withState } from '../support/subject.js';
 import { assertArray, assertComputed, assertNumber } from '../support/tolerance.js';
 
-const OF_ROWS = ['dpo', 'real', 'verl/online_dpo', 'verl/gvpo', 'verl/self_play_sppo', 'verl/flowrl'];
-OF_ROWS.push('verl/geo_mean', 'trl/rloo', 'trl/a2po', 'trl/gmpo');
 // The references of these losses do not multiply all tokens' losses by weights.
 const WITHOUT_WEIGHTS = [
   'decoupled_ppo',
@@ -38,7 +36,7 @@ describe('the mask top_entropy_quantile', () => {
       fc.assert(
         fc.property(ARGUMENTS.policy[name]!, shares, batchSpec, (args, share, spec) => {
           const own = withoutCorrection(args);
-          const batch = makeBatch(readsPairs(name) ? { ...spec, rows: 2 * spec.rows } : spec);
+          const { attentionMask: _, ...batch } = makeBatch(fitting(name, own, spec));
           const formula = withTopEntropy(formulas.policy[name]!, share, OF_ROWS.includes(name));
           if (standsOnEdge(formula, own, batch)) return;
           compared++;
@@ -49,7 +47,10 @@ describe('the mask top_entropy_quantile', () => {
           }) as Computed;
           const grad = spec.packed ? unpack(batch, computed.grad) : computed.grad;
           const expected = evaluator(formula, 'logprob')(own, batch);
-          assertComputed({ ...computed, grad }, { ...expected, metrics: reported(expected.metrics, own) });
+          assertComputed(
+            { ...withState(computed), grad },
+            { ...expected, metrics: reported(expected.metrics, own) },
+          );
         }),
         { seed: 6, numRuns: 12 },
       );

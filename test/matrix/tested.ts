@@ -22,7 +22,7 @@ import type { Args } from '../reference/index.js';
 import { type Computed, type Countable, countable, type Wanted } from '../support/countable.js';
 import { type BatchSpec, fitting, makeBatch, makeRewarded, readsPairs } from '../support/draw.js';
 import type { Half } from '../support/half.js';
-import { type Family, HOST_ONLY } from '../support/subject.js';
+import { type Family, HOST_ONLY, withState } from '../support/subject.js';
 
 export type AnyFamily = Family | 'advantage' | 'correction' | 'objective' | 'expression';
 
@@ -103,12 +103,11 @@ const drawLoss = (name: string, args: Args) => (spec: BatchSpec) =>
 export const LOSS = 'the loss';
 
 export function lossResult(computed: Computed): Result {
-  const { loss, metrics, gradEntropy, gradLogZ, gradRewards, halfGradEntropy, part, state = {} } = computed;
-  const next = Object.entries(state).map(([option, value]) => [`state/${option}`, value]);
+  const { loss, gradEntropy, gradLogZ, gradRewards, halfGradEntropy, part } = computed;
   const grad = computed.grad ?? computed.halfGrad;
   const tokens = { grad, gradEntropy: gradEntropy ?? halfGradEntropy };
   return {
-    numbers: { [LOSS]: loss, ...metrics, ...Object.fromEntries(next) },
+    numbers: { [LOSS]: loss, ...withState(computed).metrics },
     tokens: Object.fromEntries(Object.entries(tokens).filter(([, values]) => values)) as Result['tokens'],
     rows: { ...(gradLogZ && { gradLogZ }), ...(gradRewards && { grad: gradRewards }) },
     ...(part && { part }),

@@ -480,6 +480,12 @@ export function readsPairs(name: string): boolean {
   return (POLICY_LOSS_FN.get(name).declaration as PolicyLossDeclaration | undefined)?.pairs === true;
 }
 
+/** The policy losses whose loss of a row, a pair or a group is not a sum of losses of its tokens. */
+export const OF_ROWS: readonly string[] = POLICY_LOSS_FN.names().filter((name) => {
+  const declaration = POLICY_LOSS_FN.get(name).declaration as PolicyLossDeclaration;
+  return declaration.ofRows || declaration.pairs;
+});
+
 /**
  * Returns whether a loss reads the exponential of a sum of a row's log-ratios. Where log-ratios are wide, it overflows, or
  * multiplies the rounding errors of the sum.

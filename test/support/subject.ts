@@ -25,6 +25,14 @@ export interface Computed {
   grad: Float32Array;
 }
 
+/** Returns a result whose metrics include what the loss remembers, under the names of the references. */
+export function withState<T extends { metrics: Readonly<Record<string, number>> }>(
+  computed: T & { state?: Readonly<Record<string, number>> },
+): T {
+  const state = Object.entries(computed.state ?? {}).map(([option, value]) => [`state/${option}`, value]);
+  return { ...computed, metrics: { ...computed.metrics, ...Object.fromEntries(state) } };
+}
+
 export interface Subject {
   family: Family;
   name: string;
