@@ -31,6 +31,8 @@ export interface TokenValues {
   readonly refLogprob: number;
   /** The token's log-probability under the teacher. */
   readonly teacherLogprob: number;
+  /** The sum of p·ln p over the other tokens of the vocabulary, where p is their probability. */
+  readonly entropyOther: number;
   /** The token's advantage. */
   readonly advantage: number;
   /** The critic's value at the token when the returns were computed. */

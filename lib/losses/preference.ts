@@ -156,17 +156,27 @@ export class OatBNFLossFn extends policyLoss({
   pairs: true,
   options: {},
   metrics: OAT_METRICS,
-  numerics: { range: 'logprobs from −20 to −1e-5', outside: 'o becomes as large as 1e6' },
+  numerics: {
+    range: 'logprobs from −20 to −1e-5',
+    outside: 'o becomes as large as 1e6',
+    /** The terms of the two rows cancel each other. */
+    cancels: ({ logprob, refLogprob, entropyOther }) => {
+      const target = Math.min(Math.exp(logprob) / (Math.exp(refLogprob) + 1e-6), 1);
+      const other = ((1 - target + 1e-6) / (1 + 1e-6 - Math.exp(logprob))) * entropyOther;
+      return { value: Math.max(Math.abs(target * logprob), Math.abs(other)) };
+    },
+  },
   variable: 'logprob_and_other',
   formula: (symbols) => {
     const { lp, ref, entropyOther, n, rowSum, rowsMin, exp, expm1, abs, min, max, select, sg } = symbols;
     const reference = exp(ref).add(1e-6);
-    const target = min(exp(lp).div(reference), 1);
+    const ratio = exp(lp).div(reference);
+    const target = min(ratio, 1);
     // π_ref − π loses digits where both are almost equal.
     const apart = ref.sub(lp);
     const isNear = abs(apart).lt(1);
-    const behind = select(isNear, exp(lp).mul(expm1(select(isNear, apart, 0))), exp(ref).sub(exp(lp)));
-    const rest = max(behind.add(1e-6), 0).div(reference);
+    const behind = exp(lp).mul(expm1(select(isNear, apart, 0)));
+    const rest = max(select(isNear, behind.add(1e-6).div(reference), ratio.neg().add(1)), 0);
     const others = rest.add(1e-6).div(expm1(lp).neg().add(1e-6));
     const ofToken = sg(target).mul(lp).add(sg(others).mul(entropyOther));
     const x = pairOf(symbols, rowSum(ofToken).div(max(rowsMin(n), 1)));
@@ -356,7 +366,12 @@ export class OpenInstructDPOLossFn extends policyLoss({
     'rewards/accuracy': { ...FRACTION_OF_PAIRS, ...WITH_REWARDS },
     'rewards/margin': { ...REWARD, ...WITH_REWARDS },
   },
-  numerics: { ...LINEAR_NUMERICS, exponentiatesRowSums: true },
+  numerics: {
+    ...LINEAR_NUMERICS,
+    exponentiatesRowSums: true,
+    /** β multiplies log-ratios that cancel each other in the margin. */
+    cancels: ({ logprob, refLogprob }) => ({ value: 5 * Math.abs(logprob - refLogprob), gradient: 5 }),
+  },
   formula: (symbols, { lossType, gammaBetaRatio, ...options }, has) => {
     const { lp, rowSum, exp, min } = symbols;
     const isMean = lossType === 'dpo_norm' || lossType === 'simpo';

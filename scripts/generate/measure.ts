@@ -93,6 +93,7 @@ const NO_TOKEN: TokenValues = {
   oldLogprob: 0,
   refLogprob: 0,
   teacherLogprob: 0,
+  entropyOther: 0,
   advantage: 0,
   value: 0,
   oldValue: 0,
@@ -102,6 +103,7 @@ const NO_TOKEN: TokenValues = {
 const valuesOf = (token: Token): TokenValues => ({
   ...NO_TOKEN,
   ...token,
+  entropyOther: -token.entropy,
   advantage: token.advantages,
   value: token.values,
   oldValue: token.oldValues,

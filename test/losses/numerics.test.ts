@@ -37,27 +37,43 @@ describe('numerics', () => {
       | 'vStar'
       | 'probability'
       | 'logZ'
-      | 'oldEntropy';
-    const far = (advantage: number): BatchWith<Columns> => ({
-      shape: [2, 1],
-      logprob: Float32Array.of(-1, -1),
-      oldLogprob: Float32Array.of(-101, -101),
-      refLogprob: Float32Array.of(99, 99),
-      rolloutLogprob: Float32Array.of(-101, -101),
-      proxLogprob: Float32Array.of(-101, -101),
-      teacherLogprob: Float32Array.of(-101, -101),
-      rewards: [1, 0],
-      groupIds: [0, 0],
-      vStar: Float64Array.of(0, 1),
-      probability: Float64Array.of(1, 0),
-      logZ: Float64Array.of(0, 1),
-      advantages: Float32Array.of(advantage, advantage),
-      entropy: Float32Array.of(1, 1),
-      oldEntropy: Float32Array.of(1, 1),
-      actionMask: Uint8Array.of(1, 1),
-      expertMask: Uint8Array.of(0, 1),
-      step: 1,
-    });
+      | 'oldEntropy'
+      | 'entropyOther'
+      | 'logSumSqProb'
+      | 'label'
+      | 'chosen'
+      | 'klLogprob'
+      | 'klRefLogprob';
+    const far = (advantage: number, rows = 2): BatchWith<Columns> => {
+      const column = (value: number) => new Float32Array(rows).fill(value);
+      const perRow = (of: (row: number) => number) => Array.from({ length: rows }, (_, row) => of(row));
+      return {
+        shape: [rows, 1],
+        logprob: column(-1),
+        oldLogprob: column(-101),
+        refLogprob: column(99),
+        rolloutLogprob: column(-101),
+        proxLogprob: column(-101),
+        teacherLogprob: column(-101),
+        klLogprob: column(-1),
+        klRefLogprob: column(99),
+        rewards: perRow((row) => (row === 0 ? 1 : 0)),
+        groupIds: perRow(() => 0),
+        vStar: perRow((row) => row),
+        probability: perRow((row) => (row === 0 ? 1 : 0)),
+        logZ: perRow((row) => row),
+        label: perRow((row) => (row === 0 ? 1 : 0)),
+        chosen: perRow(() => 1),
+        advantages: column(advantage),
+        entropy: column(1),
+        oldEntropy: column(1),
+        entropyOther: column(-1),
+        logSumSqProb: column(-1),
+        actionMask: new Uint8Array(rows).fill(1),
+        expertMask: Uint8Array.from(perRow((row) => (row === 1 ? 1 : 0))),
+        step: 1,
+      };
+    };
     for (const family of ['policy', 'kl', 'entropy'] as const)
       for (const name of REGISTRIES[family].names())
         it(`${family} ${name} behaves as declared`, () => {
@@ -66,7 +82,9 @@ describe('numerics', () => {
           for (const advantage of [1, -1]) {
             const finite = overflows === undefined || (overflows === 'for A < 0' && advantage > 0);
             const args = family === 'kl' ? { kl_coef: 1 } : requiredArgs(declaration);
-            const { loss, grad } = subject(family, name, args).sync(far(advantage));
+            const { loss, grad } = subject(family, name, args).sync(
+              far(advantage, name === 'trl/tpo' ? 3 : 2),
+            );
             assert.equal(Number.isFinite(loss), finite, `A = ${advantage}: ${loss}`);
             assert.equal(grad.every(Number.isFinite), finite, `A = ${advantage}: ${grad}`);
           }
