@@ -1,7 +1,7 @@
 /** Tests that a batch can be given in several forms, and that all of them give the same results to the last bit. */
 import assert from 'node:assert/strict';
 import { takeNow } from '../../lib/base/steps.js';
-import { COLUMNS } from '../../lib/batch/columns.js';
+import { COLUMNS as NATIVE_ORDER } from '../../lib/batch/columns.js';
 import { BatchReader } from '../../lib/batch/reader.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
 import { FLOAT_COLUMNS as ALL_COLUMNS } from '../reference/batch.js';
@@ -289,7 +289,7 @@ describe('forms of a batch', () => {
       const { native } = takeNow(reader.read(renamed(batch, rename) as Batch));
       assert.deepEqual(
         native.data,
-        COLUMNS.map((name) => (name === 'token_weights' ? undefined : batch[camelCase(name)])),
+        NATIVE_ORDER.map((name) => (name === 'token_weights' ? undefined : batch[camelCase(name)])),
       );
     }
     const { entropy, teacherLogprob } = batch as Record<FloatColumn, Float32Array>;
