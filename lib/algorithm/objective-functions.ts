@@ -39,6 +39,13 @@ export function checkCombination(
       received: describeValue(kl_penalty_fn),
     });
   }
+  if (lossFn.reads.columns.includes('entropy_other'))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at,
+      option: 'policy_loss_fn',
+      expected: 'a loss without a gradient by entropy_other, which an objective does not return',
+      received: describeValue(policy_loss_fn),
+    });
   if (lossFn.correction?.replacesLogprob && !(klLossFn instanceof DummyKLFn))
     throw new LossError('ERR_INVALID_OPTION', {
       at,
@@ -46,7 +53,7 @@ export function checkCombination(
       expected: 'no limit of the ratio in an objective with a KL loss, which reads logprob too',
       received: 'one',
     });
-  if (lossFn.readsPairs && advantageFn?.definition.drops)
+  if (lossFn.reads.rowColumns.includes('pair_ids') && advantageFn?.definition.drops)
     throw new LossError('ERR_INVALID_OPTION', {
       at,
       option: 'advantage_fn',

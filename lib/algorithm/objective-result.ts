@@ -13,7 +13,7 @@ export interface ObjectiveResult extends LossResult {
 
 /** @internal Returns the result of an objective for the result of its evaluator. */
 export function toResult(
-  { loss, metrics, grad, halfGrad, deviceGrad, gradLogZ, part }: LossResult,
+  { loss, metrics, grad, halfGrad, deviceGrad, gradLogZ, part, state }: LossResult,
   { gradEntropy }: Gradients,
   wantsGradEntropy: boolean,
   { tokens }: Layout,
@@ -22,6 +22,7 @@ export function toResult(
   if (found?.metrics) Object.assign(metrics, found.metrics());
   const result: ObjectiveResult = { loss, metrics };
   if (part) result.part = part;
+  if (state) result.state = state;
   if (grad) result.grad = grad;
   if (halfGrad) result.halfGrad = halfGrad;
   if (deviceGrad) result.deviceGrad = deviceGrad;

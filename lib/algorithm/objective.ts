@@ -462,7 +462,7 @@ export class Objective {
     entropy: NativeFunctionSpec['entropy'],
     computed: boolean,
   ): Evaluator {
-    const { columns: all, optional, rowColumns, step: readsStep, weights } = this.lossFn.reads;
+    const { columns: all, optional, rowColumns, step: readsStep, weights, rowsOfPair } = this.lossFn.reads;
     const isNeeded = (name: RowDataName) => !(optional as readonly string[]).includes(name);
     const columns = new Set<ColumnName>(all.filter((column) => !optional.includes(column)));
     if (computed) columns.delete('advantages');
@@ -475,6 +475,7 @@ export class Objective {
       inputs: [...columns, ...rowColumns.filter(isNeeded), ...this.#masks(entropy !== undefined), ...step],
       ...weights,
       optional: [...optional.filter((name) => !columns.has(name as ColumnName)), ...(weights.optional ?? [])],
+      rowsOfPair,
       perToken: ['logprob', 'entropy'],
     });
     const terms: NativeFunctionSpec = { ...(kl && { kl }), ...(entropy && { entropy }) };

@@ -10,7 +10,7 @@ import { sumCounts } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader } from '../batch/reader.js';
 import { PolicyLossFn } from '../losses/policy-loss-fn.js';
-import { drawRows, packed, padded, type Rows, slice, withPoison } from './check-rows.js';
+import { drawRows, packed, padded, type RowData, type Rows, slice, withPoison } from './check-rows.js';
 import { type Comparison, differenceQuotients } from './finite-differences.js';
 
 /** The result of one check of {@link checkLoss}. */
@@ -118,14 +118,14 @@ function reportOf(found: readonly Found[]): LossReport {
 
 // Reads a caller's batch into padded rows.
 function readRows(fn: AnyLoss, batch: Batch): Rows {
-  const { columns: all, optional, rowColumns, expertMask, step: readsStep } = fn.reads;
+  const { columns: all, optional, rowColumns, expertMask, step: readsStep, rowsOfPair } = fn.reads;
   const finder = new BatchReader(KeyMapper.get(fn.backend), { inputs: [] });
   const columns = all.filter((name) => !optional.includes(name) || finder.has(batch, name));
   const inputs: InputName[] = [...columns, ...rowColumns, 'action_mask'];
   if (expertMask) inputs.push('expert_mask');
   if (readsStep) inputs.push('step');
   const { native, layout, step } = takeNow(
-    new BatchReader(KeyMapper.get(fn.backend), { inputs }).read(batch),
+    new BatchReader(KeyMapper.get(fn.backend), { inputs, rowsOfPair }).read(batch),
   );
   const { rows, rowLength } = layout;
   const starts = Array.from({ length: rows }, (_, b) => layout.offsets?.[b] ?? b * rowLength);
@@ -152,13 +152,19 @@ function readRows(fn: AnyLoss, batch: Batch): Rows {
       rowColumns.flatMap((name) => {
         const values = native.rowData?.[ROW_DATA.indexOf(name)];
         if (!values) return [];
-        return [[name, inputRow(name).type === 'ids' ? idsOf(values) : values] as const];
+        return [[name, rowDataOf(inputRow(name).type, values)] as const];
       }),
     ),
     mask: pad(native.mask!, new Uint8Array(size)),
     expert: native.expert,
     step,
   };
+}
+
+// Returns what a caller passes for rows that were read as these values.
+function rowDataOf(type: string, values: Float64Array): RowData {
+  if (type === 'ids') return idsOf(values);
+  return type === 'flags' ? Uint8Array.from(values) : values;
 }
 
 // Returns an id for each row that is equal within a group or pair, given the next row of each row's group.

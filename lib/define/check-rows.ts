@@ -1,9 +1,9 @@
 // The batches on which checkLoss() computes a loss: rows with padding, and the same rows in other layouts.
 import type { Batch } from '../batch/batch.js';
-import { COLUMNS, type ColumnName, ROW_DATA, type RowDataName } from '../batch/columns.js';
+import { COLUMNS, type ColumnName, inputRow, ROW_DATA, type RowDataName } from '../batch/columns.js';
 
-/** Numbers of rows, or the ids of their groups. */
-export type RowData = Float64Array | Int32Array;
+/** Numbers or flags of rows, or the ids of their groups. */
+export type RowData = Float64Array | Uint8Array | Int32Array;
 
 /** Padded rows of float32 columns. */
 export interface Rows {
@@ -21,7 +21,8 @@ export interface Rows {
   readonly step: number | undefined;
 }
 
-const DRAWN_ROWS = 8;
+// Rows may belong together in pairs or in threes.
+const DRAWN_ROWS = 12;
 const DRAWN_COLUMNS = 13;
 
 /**
@@ -39,10 +40,12 @@ export function drawRows(reads: readonly ColumnName[]): Rows {
     return logprob.map(name === 'advantages' ? normal : () => 2 * random());
   };
   const drawn = COLUMNS.filter((name) => name !== 'token_weights' || reads.includes(name));
-  const numbers = (name: RowDataName): RowData =>
-    name === 'group_ids'
-      ? Int32Array.from({ length: DRAWN_ROWS }, (_, b) => b % 3)
-      : Float64Array.from({ length: DRAWN_ROWS }, name === 'probability' ? random : normal);
+  const numbers = (name: RowDataName): RowData => {
+    if (name === 'group_ids') return Int32Array.from({ length: DRAWN_ROWS }, (_, b) => b % 3);
+    if (inputRow(name).type === 'flags')
+      return Uint8Array.from({ length: DRAWN_ROWS }, (_, b) => Number(b % 4 !== 3));
+    return Float64Array.from({ length: DRAWN_ROWS }, name === 'probability' ? random : normal);
+  };
   return {
     rows: DRAWN_ROWS,
     columns: DRAWN_COLUMNS,

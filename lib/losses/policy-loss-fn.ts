@@ -160,6 +160,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     step: boolean;
     /** What happens if the batch has token_weights: they multiply the losses of the tokens, or they are refused. */
     weights: Pick<Reads, 'optional' | 'refused'>;
+    /** The number of rows that belong together, if the loss reads pair_ids and a batch has none. */
+    rowsOfPair: 2 | 3 | undefined;
   };
   /** @internal Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages: boolean;
@@ -209,7 +211,9 @@ export abstract class PolicyLossFn<M = Metrics> {
     const optional = forms?.optional.filter((name) => !required.includes(name)) ?? [];
     const keys = [...optional, ...required];
     this.backend = backend;
-    this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
+    // The columns that a loss prepares itself stay unseen.
+    const seen = prepared ? [...new Set([...declaration.reads, ...(correction?.keys ?? [])])] : keys;
+    this.#selectKeys = Object.freeze(seen.map((key) => mapper.fromTrinity(key)));
     const columns = COLUMNS.filter(
       (name) =>
         name === 'logprob' ||
@@ -256,6 +260,7 @@ export abstract class PolicyLossFn<M = Metrics> {
       expertMask: keys.includes('expert_mask'),
       step: keys.includes('step'),
       weights: weightsOf(declaration.name, columns, isCorrected || multiplied !== undefined),
+      rowsOfPair,
     };
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
     const step: InputName[] = this.reads.step ? ['step'] : [];

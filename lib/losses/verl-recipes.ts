@@ -335,7 +335,7 @@ export class VerlOnlineDPOLossFn extends policyLoss({
     'Even rows are chosen, and each odd row is the rejected answer to the row before it, unless the batch has pair_ids.',
   ],
   source: ['arXiv 2305.18290', 'arXiv 2310.12036', 'verl'],
-  reads: ['ref_logprob', 'action_mask'],
+  reads: ['ref_logprob', 'action_mask', 'pair_ids'],
   pairs: true,
   options: {
     beta: number({

@@ -189,6 +189,29 @@ describe('loss_agg_mode', () => {
 });
 
 describe('errors of objectives', () => {
+  it('a gradient by entropy_other, which objectives do not return', () => {
+    assert.throws(
+      () => objectiveOf('ppo', { policy_loss_fn: 'oat/bnf' }),
+      isLossError(
+        'ERR_INVALID_OPTION',
+        /policy_loss_fn: expected a loss without .*entropy_other.*'oat\/bnf'/,
+      ),
+    );
+  });
+
+  it('rows that belong together, of which an advantage function would drop some', () => {
+    for (const policy_loss_fn of ['dpo', 'trl/dpo', 'trl/tpo'])
+      assert.throws(
+        () =>
+          objectiveOf('ppo', {
+            policy_loss_fn,
+            advantage_fn: 'grpo',
+            advantage_fn_args: { std_threshold: 0.1 },
+          }),
+        isLossError('ERR_INVALID_OPTION', /keeps all rows/),
+      );
+  });
+
   it('unknown keys, all named in the message', () => {
     assert.throws(
       () => objectiveOf('grpo', { clip_range: 0.2, kl_coef: 0.1, policy_loss_fn: 'ppo' }),

@@ -138,7 +138,7 @@ describe('checkLoss', () => {
 
   it('finds parts that do not add up', async () => {
     const fn = broken('lp', (result, { shape }) => {
-      if (shape?.[0] === 4) result.loss += 1;
+      if (shape?.[0] === 6) result.loss += 1;
     });
     assert.deepEqual(await failures(fn), ['parts']);
   });

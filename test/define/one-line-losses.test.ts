@@ -235,7 +235,7 @@ describe('the kind of a loss', () => {
     '-H': [PolicyLossFn, ['entropy', 'response_mask']],
     'square(value - returns)': [ValueLossFn, ['returns', 'response_mask']],
     'sg(r)*square(value - returns)': [ValueLossFn, ['log_prob', 'old_log_probs', 'returns', 'response_mask']],
-    '-logsigmoid(chosen(reward) - rejected(reward) - margin)': [RewardLossFn, ['margin']],
+    '-logsigmoid(chosen(reward) - rejected(reward) - margin)': [RewardLossFn, ['margin', 'pair_ids']],
     'square(reward)': [RewardLossFn, []],
   };
   for (const [text, [Kind, keys]] of Object.entries(TEXTS))
