@@ -4,7 +4,7 @@ import type { NativeBatch } from '../../binding.js';
 import { isResizable } from '../base/arrays.js';
 import { allocate, describeValue, LossError } from '../base/errors.js';
 import { isFloat32Array, isUint8Array } from '../base/kinds.js';
-import { inSlices, type Steps, takeNow } from '../base/steps.js';
+import { inSlices, type Steps } from '../base/steps.js';
 import { type Batch, type FoundInput, find } from './batch.js';
 import { ADVANTAGE_COLUMNS, COLUMNS, INPUT_NAMES, type InputName, inputRow, ROW_DATA } from './columns.js';
 import {
@@ -29,6 +29,7 @@ import {
   nextOfThree,
   readOfPairs,
 } from './row-data.js';
+import { readStep } from './step.js';
 
 /** Stores a column in a native batch, at an index of NativeBatch.data. Returns whether it took the value. */
 export type SetColumn = (
@@ -197,7 +198,9 @@ export class BatchReader {
 
   /** Returns the trainer's step of a batch if the function reads it. */
   stepOf(batch: object, rows: number): number | undefined {
-    return this.#readsStep ? readStep(batch, this.#mapper, rows) : undefined;
+    if (!this.#readsStep) return undefined;
+    const { key, value } = findInput(batch, this.#mapper, 'step');
+    return readStep(key, value, rows);
   }
 
   /**
@@ -461,53 +464,4 @@ export function readTokenFloats(
 ): Steps<Float32Array> {
   const { key, value } = findInput(batch, mapper, name);
   return readFloat32(key, value, layout);
-}
-
-/**
- * Reads the trainer's step number from a batch. It may be given once or once per row, but must be the same for all
- * rows.
- * @throws LossError `ERR_INVALID_INPUT` if the rows' steps differ or a step is not a finite number,
- * `ERR_SHAPE_MISMATCH` if the number of steps is wrong, `ERR_MISSING_INPUT`.
- */
-export function readStep(batch: object, mapper: KeyMapper, rows: number): number {
-  const { key, value } = findInput(batch, mapper, 'step');
-  return takeNow(checkSteps(key, value, rows));
-}
-
-function* checkSteps(key: string, value: unknown, rows: number): Steps<number> {
-  if (typeof value === 'number') return checkStep(key, value);
-  if (!Array.isArray(value) && !ArrayBuffer.isView(value))
-    throw new LossError('ERR_INVALID_INPUT', {
-      key,
-      expected: 'a number, or one per row',
-      received: describeValue(value),
-    });
-  const steps = value as unknown as ArrayLike<number>;
-  if (steps.length !== rows)
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key,
-      expected: `[${rows}], one value per row`,
-      received: String(steps.length),
-    });
-  const first = steps[0];
-  yield* inSlices(rows, (begin, end) => {
-    for (let row = Math.max(begin, 1); row < end; row++)
-      if (steps[row] !== first)
-        throw new LossError('ERR_INVALID_INPUT', {
-          key,
-          expected: 'the same step in all rows',
-          received: `${first} in row 0 and ${steps[row]} in row ${row}`,
-        });
-  });
-  return rows === 0 ? 0 : checkStep(key, first);
-}
-
-function checkStep(key: string, step: unknown): number {
-  if (typeof step !== 'number' || !Number.isFinite(step))
-    throw new LossError('ERR_INVALID_INPUT', {
-      key,
-      expected: 'a finite number',
-      received: describeValue(step),
-    });
-  return step;
 }

@@ -6,7 +6,7 @@ import type { CheckedOptions } from '../base/options.js';
 import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 import { geometricMean, lossMetric, type MetricExpression } from '../program/loss-program.js';
 import { type VERL_AGGREGATION, verlWeight } from './divisors.js';
-import { RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-declaration.js';
 import {
   type CorrectionMetrics,
   NO_CORRECTION_METRICS,

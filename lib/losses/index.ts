@@ -238,12 +238,12 @@ export type { CorrectionOption, LossCorrectionOptions, MaskOptions } from './los
 export * from './papers-clipping.js';
 export * from './papers-context.js';
 export * from './papers-off-policy.js';
-export {
-  type AggregatedLossOptions,
-  type PolicyLossDeclaration,
-  PolicyLossFn,
-  type PolicyLossOptions,
-} from './policy-loss-fn.js';
+export type {
+  AggregatedLossOptions,
+  PolicyLossDeclaration,
+  PolicyLossOptions,
+} from './policy-loss-declaration.js';
+export { PolicyLossFn } from './policy-loss-fn.js';
 export * from './preference.js';
 export * from './preference-families.js';
 export * from './preference-openrlhf.js';

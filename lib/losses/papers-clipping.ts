@@ -8,7 +8,7 @@ import type { Expression, ProgramSymbols } from '../program/expression.js';
 import { aggregated, TOKEN_MEAN } from './divisors.js';
 import { ESTIMATES } from './kl-terms.js';
 import { policyLoss } from './policy-loss.js';
-import { RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-declaration.js';
 import { limitedLog } from './statistics.js';
 import {
   CLIP_METRICS,

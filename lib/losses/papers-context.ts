@@ -6,7 +6,7 @@ import { clamped } from './corrections.js';
 import { aggregated, TOKEN_MEAN } from './divisors.js';
 import { isAmongSmallest, quantile } from './order-statistics.js';
 import { policyLoss } from './policy-loss.js';
-import { RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-declaration.js';
 import { limitedLog, segmentMean } from './statistics.js';
 import {
   clipRange,

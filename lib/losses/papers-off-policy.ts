@@ -7,7 +7,7 @@ import { CORRECTION, clamped, clampedTo, keptOf, masked, samplerWeight, within }
 import { aggregated, MEANS, TOKEN_MEAN } from './divisors.js';
 import { ESTIMATES } from './kl-terms.js';
 import { policyLoss } from './policy-loss.js';
-import { RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-declaration.js';
 import { LARGEST_FLOAT, limitedLog, maxOfFilled, minOfFilled } from './statistics.js';
 import {
   clippedTo,

@@ -26,12 +26,12 @@ import {
   weighted,
 } from '../program/loss-program.js';
 import { LOSS_CORRECTION_OPTIONS, type LossCorrectionOptions, lossCorrection } from './loss-correction.js';
-import {
-  type PolicyLossDeclaration,
-  PolicyLossFn,
-  type PolicyLossOptions,
-  type PolicyLossVariant,
-} from './policy-loss-fn.js';
+import type {
+  PolicyLossDeclaration,
+  PolicyLossOptions,
+  PolicyLossVariant,
+} from './policy-loss-declaration.js';
+import { PolicyLossFn } from './policy-loss-fn.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
 /** Returns whether the batch has an optional input. */

@@ -8,7 +8,7 @@ import type { Normalizer } from '../batch/counts.js';
 import type { Coefficients } from '../call/evaluator.js';
 import type { Input } from '../device/input.js';
 import { policyLoss } from './policy-loss.js';
-import type { AggregatedLossOptions, PolicyLossVariant } from './policy-loss-fn.js';
+import type { AggregatedLossOptions, PolicyLossVariant } from './policy-loss-declaration.js';
 import { CLIP_RANGE } from './surrogate.js';
 import { FRACTION, LOSS, NATS } from './units.js';
 

@@ -6,7 +6,7 @@ import { native } from '../base/native.js';
 import { aggregation, choice, flag, like, number } from '../base/option.js';
 import { copyNumbers } from '../batch/convert.js';
 import { policyLoss } from './policy-loss.js';
-import { RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-declaration.js';
 import { CLIP_RANGE, SATURATING } from './surrogate.js';
 import { FRACTION, LOSS, NATS } from './units.js';
 

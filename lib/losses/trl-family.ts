@@ -11,7 +11,7 @@ import { isDividedByItems, type LossType, TRL_DIVISOR, trlWeight } from './divis
 import { BETA, biasCorrected, KL_METRIC, klTerm } from './kl-terms.js';
 import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './order-statistics.js';
 import type { Has, Metrics } from './policy-loss.js';
-import { RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-declaration.js';
 import { isOfRow, meanOrZero, minOfFilled } from './statistics.js';
 import { LEAST, MOST, outsideOf, surrogate } from './surrogate.js';
 import {

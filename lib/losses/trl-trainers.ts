@@ -4,7 +4,7 @@ import { ACCUMULATION, PROCESSES } from './divisors.js';
 import { BETA, ESTIMATES, KL_METRIC, klTerm } from './kl-terms.js';
 import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './order-statistics.js';
 import { policyLoss } from './policy-loss.js';
-import { RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-declaration.js';
 import { limitedLog } from './statistics.js';
 import { outsideOf, surrogate } from './surrogate.js';
 import {

@@ -9,7 +9,7 @@ import { VERL_AGGREGATION, verlWeight } from './divisors.js';
 import { VERL_ESTIMATES } from './kl-terms.js';
 import { isAmongSmallest } from './order-statistics.js';
 import { policyLoss } from './policy-loss.js';
-import { RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-declaration.js';
 import { CORRECTION_METRICS } from './rollout-correction.js';
 import { ROLLOUT_CORRECTION } from './rollout-weights.js';
 import { meanOfBatch, meanOfRow } from './statistics.js';

@@ -16,7 +16,7 @@ import {
 } from './corrected-loss.js';
 import { VERL_AGGREGATION, VERL_DIVISOR } from './divisors.js';
 import { policyLoss } from './policy-loss.js';
-import { RATIO_KEYS } from './policy-loss-fn.js';
+import { RATIO_KEYS } from './policy-loss-declaration.js';
 import { CORRECTION_METRICS, rolloutCorrection } from './rollout-correction.js';
 import { ROLLOUT_CORRECTION } from './rollout-weights.js';
 import { limitedLog, meanOfRow } from './statistics.js';

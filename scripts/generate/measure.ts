@@ -13,7 +13,7 @@ import {
   VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import type { AdvantageDeclaration } from '../../lib/losses/advantage-fn.js';
-import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-fn.js';
+import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-declaration.js';
 import { referenceAdvantages } from '../../test/reference/advantages.js';
 import { standsOnEdge } from '../../test/reference/index.js';
 import { layOut, makeRewarded, requiredArgs } from '../../test/support/draw.js';

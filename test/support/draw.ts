@@ -19,7 +19,7 @@ import {
   REWARD_LOSS_FN,
   VALUE_LOSS_FN,
 } from '../../lib/index.js';
-import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-fn.js';
+import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-declaration.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import { FLOAT_COLUMNS } from '../reference/batch.js';
 import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index.js';

@@ -1,7 +1,6 @@
 // What is needed from all rows to compute some of them: the advantages, and the counts of tokens and rows.
 
-import { KeyMapper } from '../../batch/key-mapper.js';
-import { readStep } from '../../batch/reader.js';
+import { readStep } from '../../batch/step.js';
 import type { ComputedAdvantages } from '../../call/computed-advantages.js';
 import { type Counts, LossError, type Metrics } from '../../index.js';
 import { describePlace, type RolloutPart } from '../rollouts/index.js';
@@ -140,5 +139,5 @@ function checkPartable(subjects: readonly Subject[], counts: ShardCounts, batchT
       expected: 'an even number of rows (chosen, rejected, chosen, …) for a loss over pairs',
       received: String(counts.rows),
     });
-  if (counts.steps) readStep({ step: counts.steps }, KeyMapper.get('verl'), counts.rows);
+  if (counts.steps) readStep('step', counts.steps, counts.rows);
 }
