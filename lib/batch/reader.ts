@@ -29,7 +29,7 @@ import {
   nextOfThree,
   readOfPairs,
 } from './row-data.js';
-import { readStep } from './step.js';
+import { checkSteps, readStep } from './step.js';
 
 /** Stores a column in a native batch, at an index of NativeBatch.data. Returns whether it took the value. */
 export type SetColumn = (

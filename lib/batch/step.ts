@@ -11,7 +11,8 @@ export function readStep(key: string, value: unknown, rows: number): number {
   return takeNow(checkSteps(key, value, rows));
 }
 
-function* checkSteps(key: string, value: unknown, rows: number): Steps<number> {
+/** Checks steps of rows and returns their one step. Large arrays are checked in slices. */
+export function* checkSteps(key: string, value: unknown, rows: number): Steps<number> {
   if (typeof value === 'number') return checkStep(key, value);
   if (!Array.isArray(value) && !ArrayBuffer.isView(value))
     throw new LossError('ERR_INVALID_INPUT', {
