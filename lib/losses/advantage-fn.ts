@@ -246,7 +246,10 @@ export abstract class AdvantageFn {
     const { device, stream } = options ?? {};
     const seed = this.#seed(options);
     const out = readOutputs(options?.out);
-    if (this.#onHost) return yield* this.#hostResult(this.#onHost, batch, out);
+    if (this.#onHost) {
+      checkStream(stream, undefined);
+      return yield* this.#hostResult(this.#onHost, batch, out);
+    }
     const input = yield* this.#read(batch, device);
     checkStream(stream, input.resident?.device ?? input.device);
     checkOutputs(out, input, this.definition.returns === true);

@@ -58,6 +58,12 @@ export function* withKlEstimate(batch: Batch, mapper: KeyMapper, options: CallOp
       expected: 'the whole batch in one call, or kl_estimate, which the mismatched rows of all parts give',
       received: 'a part of a batch',
     });
+  if (options.stream !== undefined)
+    throw new LossError('ERR_INVALID_INPUT', {
+      option: 'stream',
+      expected: 'no stream, because the CPU computes kl_estimate, or a batch with kl_estimate',
+      received: 'one',
+    });
   const sums = value('kl_ref_logps');
   const reference = sums === undefined ? 'ref_logprob' : 'ref_logps';
   if (sums === undefined && value('kl_ref_logprob') === undefined)

@@ -97,6 +97,8 @@ describe(`advantages on ${DEVICE} agree with the CPU's`, () => {
       tokenLevelRewards: column(0.3),
       values: column(0.7),
       sumPiSquared: column(0.9).map((x) => 2 + x),
+      advantages: column(0.5),
+      logprob: column(0.6),
       oldLogprob: column(1.1),
       teacherLogprob: column(1.3),
       rewards: lengths.map((_, b) => b / 3),

@@ -148,6 +148,9 @@ describe(`batches on ${DEVICE}`, () => {
       values: column((i) => (i % 5) / 5),
       oldValues: column((i) => (i % 7) / 7),
       returns: column((i) => (i % 9) / 9),
+      logSumSqProb: column((i) => -(i % 10) / 10),
+      entropyOther: column((i) => -(i % 12) / 12),
+      answerMask: column((i) => i % 3),
     };
     using resident = await upload(whole, DEVICE);
     for (const on of [whole, resident]) {
@@ -282,8 +285,15 @@ describe(`batches on ${DEVICE}`, () => {
       returns: values.map((x) => x + 2 * random() - 1),
       actionMask: Uint8Array.from({ length: count }, () => (random() < 0.8 ? 1 : 0)),
       expertMask: Uint8Array.from({ length: rows }, (_, b) => b % 2),
+      logSumSqProb: draw(() => -random()),
+      entropyOther: draw(() => -random()),
       ...Object.fromEntries(ROW_COLUMNS.map((name) => [name, Float64Array.from({ length: rows }, random)])),
-      sample_mask: Uint8Array.from({ length: rows }, (_, b) => Number(b % 6 < 4)),
+      ...Object.fromEntries(
+        (['sample_mask', 'label', 'chosen'] as const).map((name) => [
+          name,
+          Uint8Array.from({ length: rows }, (_, b) => Number(b % 6 < 4)),
+        ]),
+      ),
       groupIds: Int32Array.from({ length: rows }, (_, b) => b >> 2),
       step: 3,
     };

@@ -81,6 +81,7 @@ function drawBatch(shape: Shape, seed: number): NativeBatch {
     mask: 'random',
     packed: true,
     rowLengths,
+    weights: true,
   });
   const laid = shape.packed ? packedBatch(batch) : paddedBatch({ ...batch, rows, columns });
   const mask = laid.actionMask as Uint8Array;

@@ -10,6 +10,7 @@ import {
   type DeviceCallOptions,
   freePinned,
   KL_FN,
+  POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
 import { everyName } from '../matrix/functions.js';
@@ -36,13 +37,17 @@ const SPEC: RewardSpec = {
   perToken: true,
 };
 
-const FUNCTIONS = everyName().map(
-  (on): Call => ({
-    title: `${on.family} ${on.name}`,
-    hostOnly: on.hostOnly === true,
-    run: (batch, options) => on.async(batch, options),
-  }),
-);
+const [FUNCTIONS, ON_CPU] = [false, true].map((onCpu) =>
+  everyName()
+    .filter((on) => (on.onCpu === true) === onCpu)
+    .map(
+      (on): Call => ({
+        title: `${on.family} ${on.name}`,
+        hostOnly: on.hostOnly === true,
+        run: (batch, options) => on.async(batch, options),
+      }),
+    ),
+) as [Call[], Call[]];
 const PENALTIES: Call[] = KL_FN.names()
   .filter((name) => name !== 'none') // It computes nothing.
   .map((name) => ({
@@ -55,6 +60,7 @@ const CALLS = [...FUNCTIONS, ...PENALTIES];
 describe(`a caller's stream on ${DEVICE}, for every function`, () => {
   const other = framework()!;
   const host = layOut(makeRewarded(fitting('dpo', {}, SPEC) as RewardSpec));
+  host.klEstimate = new Float64Array(SPEC.rows).fill(0.1);
   host.tokenLevelScores = host.tokenLevelRewards!;
   const columns = Object.entries(host).filter(([, values]) => values instanceof Float32Array) as [
     string,
@@ -118,6 +124,21 @@ describe(`a caller's stream on ${DEVICE}, for every function`, () => {
         assert.deepStrictEqual(found, expected);
       }
     });
+
+  it('is refused by functions that the CPU computes', async () => {
+    for (const { run } of ON_CPU)
+      await rejects(
+        () => run(host, { device: DEVICE, stream }),
+        'ERR_INVALID_INPUT',
+        /stream: expected no stream/,
+      );
+    const { klEstimate: _, ...without } = host;
+    await rejects(
+      () => POLICY_LOSS_FN.create('trl/kto').compute(without as Batch, { device: DEVICE, stream }),
+      'ERR_INVALID_INPUT',
+      /stream: expected no stream, because the CPU computes kl_estimate/,
+    );
+  });
 
   it('is refused if it is not a stream of the device', async () => {
     const cases: [stream: unknown, message: RegExp][] = [

@@ -73,6 +73,8 @@ export interface Tested {
   differsOnDevices?: boolean;
   /** Whether the function reads columns that cannot be uploaded. */
   hostOnly?: boolean;
+  /** Whether the CPU computes the function, whatever the option `device` says. */
+  onCpu?: boolean;
 }
 
 export interface Parts {
@@ -248,6 +250,7 @@ export function testedAdvantage(
       unread: unreadOf(name, args),
       differsOnDevices: true,
       hostOnly: fn.definition.named !== undefined || fn.definition.hostOnly,
+      onCpu: fn.definition.hostOnly,
     },
     (batch) => fn.computeSync(batch),
     (batch, options) => fn.compute(batch, options),
