@@ -297,7 +297,7 @@ export function selfEntries({
 export function selfDistillation(symbols: EntrySymbols, options: SelfOptions, has: HasInput) {
   const { distillationMode, distillationAlpha, distillationAddTail, distillationIsClip, temperature } =
     options;
-  const { student, teacher, teacherLogprob, oldLogprob, batchWeights, weighted, total, mean } = symbols;
+  const { student, teacher, teacherLogprob, oldLogprob, batchWeights, weighted, total } = symbols;
   const { sg, exp, min, abs } = symbols;
   const isFull = distillationMode === 'full_logits';
   const own = isFull ? logSoftmax(symbols, student, temperature) : student;
@@ -314,12 +314,13 @@ export function selfDistillation(symbols: EntrySymbols, options: SelfOptions, ha
   const isCorrected = distillationIsClip !== undefined && has('old_logprob');
   const ratio = () => sg(min(exp(limitedLog(symbols, lp.sub(oldLogprob))), distillationIsClip!));
   const loss = isCorrected ? divergence.mul(ratio()) : divergence;
+  const meanOf = (x: Expression) => total(weighted(batchWeights[1], x));
   return {
     loss,
     metrics: {
-      'self_distillation/distillation_loss': total(weighted(batchWeights[1], loss)),
+      'self_distillation/distillation_loss': meanOf(loss),
       'self_distillation/server_logprob_abs_diff': options.useTeacherServer
-        ? mean(abs(lp.sub(teacherLogprob)))
+        ? meanOf(abs(lp.sub(teacherLogprob)))
         : undefined,
     },
   };

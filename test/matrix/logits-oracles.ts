@@ -193,7 +193,12 @@ function isOnEdge(name: string, args: Args, batch: ReferenceBatch): boolean {
       batch.logits!,
       (x) => x + (seed && 4e-6 * (uniform() - 0.5) * (1 + Math.abs(x))),
     );
-    const x = new Tokens(Tape.ofBranches(), { ...batch, logits: moved });
+    // Where student and teacher have the same logit, it is rounded in the same way.
+    const teacherLogits =
+      batch.teacherLogits?.length === moved.length
+        ? Float64Array.from(batch.teacherLogits, (t, i) => (t === batch.logits![i] ? moved[i]! : t))
+        : batch.teacherLogits;
+    const x = new Tokens(Tape.ofBranches(), { ...batch, logits: moved, teacherLogits });
     formulas.logits[name]!(x, args);
     return x.tape.branches.join();
   };
