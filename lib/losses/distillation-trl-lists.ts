@@ -36,7 +36,12 @@ export class TRLServerDistillLossFn extends logitsLoss({
   options: {
     beta: number({ ...BETA, default: 1 }),
     temperature: number({ ...TEMPERATURE, default: 1 }),
-    lossTopK: integer({ default: 1, atLeast: 1, typical: [1, 5], help: 'the number of tokens of the list' }),
+    lossTopK: integer({
+      default: 1,
+      atLeast: 1,
+      typical: [1, 5],
+      help: "the number of the teacher's tokens for β = 0; otherwise only its best one counts",
+    }),
     lossAddTail: flag({ default: true, help: TAIL }),
   },
   metrics: {},
@@ -44,7 +49,7 @@ export class TRLServerDistillLossFn extends logitsLoss({
   columns: ['teacher_logprob'],
   entries: ({ beta, lossTopK, temperature }) => ({
     over: 'given',
-    count: lossTopK,
+    count: beta > 0 ? 1 : lossTopK,
     target: beta > 0,
     isDistinct: true,
     temperature,
