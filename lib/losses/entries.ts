@@ -2,6 +2,9 @@
 // those of a list. The formula of the loss is a program over a batch whose rows are the tokens and whose tokens are the
 // entries.
 import type { ColumnName, RowColumnName } from '../batch/columns.js';
+import type { Layout } from '../batch/layout.js';
+import type { LogitsInput } from '../logits/loss-inputs.js';
+import type { TeacherRows } from '../logits/vocabulary.js';
 import { Expression, type Operand, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import type { Graph } from '../program/graph.js';
 import type { MetricExpression } from '../program/loss-program.js';
@@ -50,9 +53,29 @@ export interface Entries {
   /**
    * Computes `helper`, a constant for each entry, on the host from what `student` and `teacher` are for a token.
    */
-  readonly helper?:
-    | ((student: Float64Array, teacher: Float64Array, helper: Float32Array) => void)
-    | undefined;
+  readonly helper?: Helper | undefined;
+  /** Returns with which entries of the teacher those of a token are compared. Only over the vocabulary. */
+  readonly pairs?: ((inputs: PairingInputs) => Pairs) | undefined;
+}
+
+type Helper = (student: Float64Array, teacher: Float64Array, helper: Float32Array) => void;
+
+/** The teacher's entries with which those of each token are compared, and what computes `helper` from both. */
+export interface Pairs extends TeacherRows {
+  readonly helper: Helper;
+}
+
+/** What pairs may depend on. */
+export interface PairingInputs {
+  readonly layout: Layout;
+  /** The mask of the batch. */
+  readonly mask: Uint8Array;
+  readonly studentWidth: number;
+  readonly teacherWidth: number;
+  /** Returns a mask of the batch, one byte per token or row; undefined if the batch lacks it. */
+  readonly flags: (name: LogitsInput, per: 'token' | 'row') => Uint8Array | undefined;
+  /** Returns token ids of the batch that are less than `width`. */
+  readonly ids: (name: LogitsInput, width: number) => Int32Array;
 }
 
 /** Returns whether the entries are those of a list. */
@@ -160,7 +183,15 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
 // Every finite number that a program meets is less than this.
 const LARGE = 3e38;
 
+/** A logit with probability 0. */
+export const LOWEST = -3e38;
+
+/** Returns 1 for a number that is not ABSENT. */
+export function isHere(x: Expression): Expression {
+  return x.lt(LARGE);
+}
+
 /** Returns a logit, and `other` where the vocabulary lacks it. */
 export function orAbsent({ select }: EntrySymbols, x: Expression, other: Operand): Expression {
-  return select(x.lt(LARGE), x, other);
+  return select(isHere(x), x, other);
 }

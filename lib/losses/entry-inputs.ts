@@ -24,8 +24,14 @@ import {
   readTokenIds,
   readTokenMatrix,
 } from '../logits/loss-inputs.js';
-import { blockOf, blockOfLists, commonWidth, type TokenBlock } from '../logits/vocabulary.js';
-import { ABSENT, type ENTRY_COLUMNS, type Entries, hasOwnPlace } from './entries.js';
+import {
+  blockOf,
+  blockOfLists,
+  blockOfTeachers,
+  commonWidth,
+  type TokenBlock,
+} from '../logits/vocabulary.js';
+import { ABSENT, type ENTRY_COLUMNS, type Entries, hasOwnPlace, type Pairs } from './entries.js';
 
 /** The logits of a call, and what else its entries are read from. */
 export interface EntryCall extends TokenLogits {
@@ -36,6 +42,7 @@ export interface EntryCall extends TokenLogits {
   readonly student: Matrix;
   /** The targets, if the loss reads them. */
   readonly targets: Int32Array | undefined;
+  readonly pairs: Pairs | undefined;
 }
 
 /** The entries of each token that are in a list. */
@@ -132,10 +139,10 @@ export interface BlockReader {
 
 /** Returns what reads the entries of a batch over its vocabulary. */
 export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReader> {
-  const { batch, mapper, tokens, kept, vocabulary, student } = call;
+  const { batch, mapper, tokens, kept, vocabulary, student, pairs } = call;
   const read = (name: LogitsInput) => readTokenMatrix(batch, mapper, name, tokens);
   const key = (name: LogitsInput) => mapper.keys(name)[0]!;
-  const { padding, helper } = entries;
+  const { padding, helper = pairs?.helper } = entries;
   const isList = entries.teacher === 'list';
   const list = isList ? yield* readTokenIds(batch, mapper, 'teacher_topk_ids', tokens) : undefined;
   const name = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
@@ -164,6 +171,7 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
       );
       const columns: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>> = { student: own };
       if (list && teacher) columns.teacher = blockOfLists(list.ids, teacher, block, vocabulary, ABSENT);
+      else if (teacher && pairs) columns.teacher = blockOfTeachers(teacher, block, pairs, ABSENT);
       else if (teacher) columns.teacher = blockOf(teacher, block, width, { by });
       if (reference) columns.reference = blockOf(reference, block, width, { by });
       if (helper)
