@@ -114,7 +114,7 @@ export interface LogitsLosses
       typeof distillation &
       typeof distillationLists &
       typeof distillationTRLLists &
-      Pick<typeof distillationSDPO, 'TRLSDPOLossFn'> &
+      typeof distillationSDPO &
       typeof distillationGold &
       typeof sft &
       typeof processRewards
