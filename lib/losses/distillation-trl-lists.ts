@@ -6,15 +6,13 @@ import {
   atTarget,
   expected,
   ITEMS,
-  isPossible,
   jsdTerm,
   listDivergence,
   listSum,
   logSoftmax,
-  logTail,
   perItem,
   renormalized,
-  supportedBy,
+  teachersTail,
 } from './distillation-terms.js';
 import type { Entries, EntrySymbols } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
@@ -47,26 +45,29 @@ export class TRLServerDistillLossFn extends logitsLoss({
   metrics: {},
   numerics: NUMERICS,
   columns: ['teacher_logprob'],
-  entries: ({ beta, lossTopK, temperature }) => ({
+  entries: ({ beta, lossTopK, lossAddTail, temperature }) => ({
     over: 'given',
-    count: beta > 0 ? 1 : lossTopK,
+    count: beta === 0 ? lossTopK : beta < 1 ? 1 : 0,
     target: beta > 0,
     isDistinct: true,
+    others: lossAddTail,
+    counts: isPossible,
     temperature,
   }),
   weights: (symbols) => [perItem(symbols, undefined)],
   formula: (symbols, { beta, lossAddTail }) => {
-    const { student, teacher, teacherLogprob, isTarget, isListed, select, batchWeights, weighted } = symbols;
+    const { student, teacher, teacherLogprob, isTarget, select, batchWeights, weighted } = symbols;
     const t = beta > 0 ? select(isTarget, teacherLogprob, teacher) : teacher;
-    const ofList = isListed.and(isPossible(teacher));
-    const support = beta === 0 ? ofList : beta === 1 ? isTarget : ofList.or(isTarget);
-    const supported = supportedBy(symbols, support);
     return {
-      loss: weighted(batchWeights[0], listDivergence(supported, beta, student, t, lossAddTail)),
+      loss: weighted(batchWeights[0], listDivergence(symbols, beta, student, t, lossAddTail)),
       metrics: {},
     };
   },
 }) {}
+
+function isPossible(logprob: number): boolean {
+  return logprob > -Infinity;
+}
 
 /** The loss of TRL's asynchronous distillation. */
 export class TRLAsyncDistillationLossFn extends logitsLoss({
@@ -101,29 +102,27 @@ export class TRLAsyncDistillationLossFn extends logitsLoss({
     teacher_entropy: { ...NATS, when: IN_ONE_CALL },
   },
   numerics: NUMERICS,
-  entries: ({ teacherTemperature }) => ({
+  entries: ({ beta, addTailBucket, teacherTemperature }) => ({
     over: 'given',
     target: 'listed',
     entropy: true,
-    // The place of each entry in its list.
-    helper: (_, teacher, place) => place.set([...teacher.keys()]),
+    others: addTailBucket,
+    counts: (logprob, place, isTarget) =>
+      isPossible(logprob) && (beta === 0 || isTarget || (beta < 1 && place === 0)),
     temperature: teacherTemperature,
   }),
   weights: (symbols, { globalNTokens }) => [perItem(symbols, globalNTokens)],
   formula: (symbols, { beta, addTailBucket }) => {
-    const { student, teacher, isTarget, helper, select, batchWeights, weighted, exp, rowSum } = symbols;
-    const { rowsSum, max, constant, entropy } = symbols;
-    const isThere = isPossible(teacher);
-    const own = beta === 0 ? constant(1) : beta === 1 ? isTarget : helper.lt(1).or(isTarget);
-    const supported = supportedBy(symbols, own.and(isThere));
-    const hasSupport = rowSum(supported.isListed).gt(0);
+    const { student, teacher, isListed, select, batchWeights, weighted, exp, rowSum } = symbols;
+    const { rowsSum, max, entropy } = symbols;
+    const hasSupport = rowSum(isListed).gt(0);
     const ofSupport = (x: Expression) => select(hasSupport, x, 0);
-    const divergence = ofSupport(listDivergence(supported, beta, student, teacher, addTailBucket));
+    const divergence = ofSupport(listDivergence(symbols, beta, student, teacher, addTailBucket));
     const entropyOf = (x: Expression) => {
       const term = (log: Expression) => expected(symbols, exp(log), log);
-      const normal = addTailBucket ? x : renormalized(supported, x);
-      const inside = listSum(supported, term(normal));
-      return ofSupport((addTailBucket ? inside.add(term(logTail(supported, x))) : inside).neg());
+      const normal = addTailBucket ? x : renormalized(symbols, x);
+      const inside = listSum(symbols, term(normal));
+      return ofSupport((addTailBucket ? inside.add(term(teachersTail(symbols, x))) : inside).neg());
     };
     const meanOf = (x: Expression) => ({ batch: rowsSum(x).div(max(rowsSum(hasSupport), 1)) });
     return {
@@ -163,25 +162,33 @@ export class TRLIWOPDJSDLossFn extends logitsLoss({
   },
   metrics: {},
   numerics: NUMERICS,
-  entries: ({ beta, temperature, lossTopK, reverseKlTop1Mode }) => {
+  entries: ({ beta, temperature, lossTopK, lossAddTail: others, reverseKlTop1Mode }) => {
     if (lossTopK === 0) return { over: 'vocabulary', teacher: 'logits' };
     const temperatures = { temperature, teacherTemperature: temperature };
     if (lossTopK === 1 && beta > 0 && reverseKlTop1Mode === 'sampled')
-      return { over: 'teacher', count: beta < 1 ? 1 : 0, target: true, isDistinct: true, ...temperatures };
+      return {
+        over: 'teacher',
+        count: beta < 1 ? 1 : 0,
+        target: true,
+        isDistinct: true,
+        others,
+        ...temperatures,
+      };
     return {
       over: beta === 0 ? 'teacher' : beta === 1 ? 'student' : 'both',
       count: lossTopK,
       teacher: 'logits',
+      others,
       ...temperatures,
     };
   },
   weights: (symbols, { numItemsInBatch }) => [perItem(symbols, numItemsInBatch)],
   formula: (symbols, { beta, temperature, lossTopK, lossAddTail }) => {
-    const { student, teacher, batchWeights, weighted, constant } = symbols;
+    const { student, teacher, batchWeights, weighted } = symbols;
     const of =
       lossTopK === 0
         ? fullDivergence(symbols, beta, temperature)
-        : listDivergence(supportedBy(symbols, constant(1)), beta, student, teacher, lossAddTail);
+        : listDivergence(symbols, beta, student, teacher, lossAddTail);
     return { loss: weighted(batchWeights[0], of), metrics: {} };
   },
 }) {}
@@ -274,6 +281,7 @@ function perRowToken({ constant, rows, n, max }: Parameters<typeof perItem>[0]):
 export function selfEntries({
   distillationMode,
   distillationTopk,
+  distillationAddTail,
   temperature,
   useTeacherServer,
 }: SelfOptions): Entries {
@@ -286,6 +294,7 @@ export function selfEntries({
       count: distillationTopk ?? 100,
       teacher: 'logits',
       target: true,
+      others: distillationAddTail,
       temperature,
       teacherTemperature,
     };

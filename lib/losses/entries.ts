@@ -31,13 +31,17 @@ export interface Entries {
    * sought among these.
    */
   readonly target?: boolean | 'listed' | undefined;
-  /** Whether the target leaves the other places of the list. */
+  /** Whether the target's own place is part of the list, whose other places it leaves. */
   readonly isDistinct?: boolean | undefined;
   /** What the logits of the student are divided by before the log-probabilities of a list; 1 by default. */
   readonly temperature?: number | undefined;
   /** What those of the teacher are divided by. */
   readonly teacherTemperature?: number | undefined;
-  /** Whether `entropy` is read: the entropy of the student at its temperature. Only in a list. */
+  /** Whether `others` is read: the student's probability of all tokens that are not in the list. Only in a list. */
+  readonly others?: boolean | undefined;
+  /** Returns whether a token of the batch's list counts. By default, all do. */
+  readonly counts?: ((logprob: number, place: number, isTarget: boolean) => boolean) | undefined;
+  /** Whether `entropy` is read: the entropy of the student at its temperature. With `others`, it is a constant. Only in a list. */
   readonly entropy?: boolean | undefined;
   /** Whether `isTop` is read: whether the token is among as many tokens with the student's largest logits. Only in a list. */
   readonly top?: boolean | undefined;
@@ -88,6 +92,11 @@ export function hasOwnPlace({ target }: Entries): boolean {
   return target === true;
 }
 
+/** Returns whether the target's own place is not part of the list. */
+export function isTargetApart(entries: Entries): boolean {
+  return hasOwnPlace(entries) && entries.isDistinct !== true;
+}
+
 /** Stands for the teacher's log-probability of a token that is not in its list, and for a logit that it lacks. */
 export const ABSENT = Infinity;
 
@@ -110,6 +119,8 @@ export const TOKEN_NUMBERS = {
   thirdWeight: 'loss_mask_sum',
   target: 'probability',
   entropy: 'log_z',
+  others: 'log_z',
+  constantEntropy: 'label',
   tokens: 'sample_mask',
   sequences: 'margin',
 } as const satisfies Record<string, RowColumnName>;
@@ -131,11 +142,13 @@ export interface EntrySymbols extends ProgramSymbols {
   readonly isTarget: Expression;
   /** Returns 1 for the entry of a token, over the vocabulary. */
   readonly isAt: (id: number) => Expression;
-  /** 1 for the entries of the list. In a list, those are all entries but the place of the target. */
+  /** 1 for the entries of the list. The target's own place is none of them unless isDistinct is set. */
   readonly isListed: Expression;
   /** The weights of the token in the batch, which the statement of the loss gives. */
   readonly batchWeights: readonly [Expression, Expression, Expression];
   readonly entropy: Expression;
+  /** The student's probability of all tokens that are not in the list. */
+  readonly others: Expression;
   /** The number of unmasked tokens of the whole batch. */
   readonly count: Expression;
   /** The number of rows of the whole batch. */
@@ -158,7 +171,7 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     new Expression(graph, graph.rowColumn(TOKEN_NUMBERS[name]));
   const isTarget = new Expression(graph, graph.apply('is_at', number('target').node));
   const teacher = column('teacher');
-  const ofList = hasOwnPlace(entries) ? isTarget.not() : constant(1);
+  const ofList = isTargetApart(entries) ? isTarget.not() : constant(1);
   const total = (x: Expression): MetricExpression => ({ row: x.mul(rows) });
   return {
     ...symbols,
@@ -171,7 +184,8 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     isAt: (id) => new Expression(graph, graph.apply('is_at', constant(id).node)),
     isListed: isList(entries) ? ofList : teacher.lt(LARGE),
     batchWeights: [number('weight'), number('otherWeight'), number('thirdWeight')],
-    entropy: number('entropy'),
+    entropy: number(entries.others ? 'constantEntropy' : 'entropy'),
+    others: number('others'),
     count: number('tokens'),
     sequences: number('sequences'),
     weighted: (weight, x) => select(weight.ne(0), weight.mul(x), 0),

@@ -94,6 +94,7 @@ function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; t
     for (let i = 0; i < ids.length; i++) if (ids[i]! >= entries.vocabulary) ids[i] = -1;
   yield* checkIds(key, ids, width, { isCounted: kept, vocabulary, least: -1 });
   commonWidth({ ...teacher, width }, teacher, mapper.keys('teacher_topk_logprobs')[0]!, false);
+  if (entries.counts) dropTokens(entries.counts, ids, teacher, call);
   const lists = withTargets(
     { ids, length: width, tokens },
     entries.count ?? width,
@@ -101,6 +102,24 @@ function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; t
     entries.isDistinct === true,
   );
   return { lists, teacher: spread(teacher, lists) };
+}
+
+// Replaces the tokens of lists that do not count by −1.
+function dropTokens(
+  counts: NonNullable<Entries['counts']>,
+  ids: Int32Array,
+  teacher: Matrix,
+  { kept, targets }: EntryCall,
+): void {
+  const { width } = teacher;
+  for (let token = 0; token < kept.length; token++) {
+    if (kept[token] === 0) continue;
+    const logprobs = float32Of(teacher, token * width, (token + 1) * width);
+    for (let place = 0; place < width; place++) {
+      const at = token * width + place;
+      if (!counts(logprobs[place]!, place, ids[at] === targets?.[token])) ids[at] = -1;
+    }
+  }
 }
 
 function* topLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher: Matrix }> {
