@@ -41,7 +41,10 @@ export interface Entries {
   readonly others?: boolean | undefined;
   /** Returns whether a token of the batch's list counts. By default, all do. */
   readonly counts?: ((logprob: number, place: number, isTarget: boolean) => boolean) | undefined;
-  /** Whether `entropy` is read: the entropy of the student at its temperature. With `others`, it is a constant. Only in a list. */
+  /**
+   * Whether `entropy` is read: the entropy of the student at its temperature, which is a constant if `others` is read too. Only
+   * in a list.
+   */
   readonly entropy?: boolean | undefined;
   /** Whether `isTop` is read: whether the token is among as many tokens with the student's largest logits. Only in a list. */
   readonly top?: boolean | undefined;
