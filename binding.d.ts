@@ -399,6 +399,9 @@ export interface NativeLogits extends NativePlace {
   listLogprob?: Float32Array | undefined;
   /** As long as listIds: the gradients with respect to the log-probabilities. */
   gradListLogprob?: Float32Array | undefined;
+  /** Per row, with gradListLogprob: the probability of all tokens that are not listed, and the gradient with respect to it. */
+  others?: Float64Array | undefined;
+  gradOthers?: Float64Array | undefined;
   /** As in NativeBatch.handles: the memory of another process that has the logits, and the gradient. */
   dataHandle?: Uint8Array | undefined;
   outHandle?: Uint8Array | undefined;

@@ -184,6 +184,9 @@ export interface ListedGradients {
   readonly gradListLogprob: Float32Array;
   /** With respect to the entropies. */
   readonly gradEntropy: Float64Array | undefined;
+  /** The probabilities of all tokens that are not listed, and the gradients with respect to them. */
+  readonly others: Float64Array | undefined;
+  readonly gradOthers: Float64Array | undefined;
   readonly out: Float32Array | Uint16Array | bigint;
   readonly outDtype: number;
   readonly outStride: number;

@@ -52,6 +52,18 @@ export const LOGITS_INPUTS = {
     expected: 'a mask per token',
     help: '0 leaves a token out of the distillation, but not out of the cross-entropy. Read by roll/distill, for which action_mask stands in',
   },
+  teacher_action_mask: {
+    expected: 'a mask per token',
+    help: "shape [B, T]: the tokens of the teacher's rows that are compared. Read by trl/gold_uld, for which action_mask stands in",
+  },
+  student_matched_ids: {
+    expected: 'token ids',
+    help: "the student's ids of the tokens that both vocabularies have. Read by trl/gold_uld",
+  },
+  teacher_matched_ids: {
+    expected: "the teacher's ids of the same tokens",
+    help: "the teacher's ids of the same tokens",
+  },
   self_distillation_mask: {
     expected: 'a mask per row',
     help: '0 leaves a row out of the distillation. If it is absent, all rows count. Read by trl/sdpo',
@@ -84,6 +96,11 @@ export interface LogitsInputs {
   refLogits?: Logits | undefined;
   /** 0 leaves a token out of the distillation, but not out of the cross-entropy. Read by roll/distill. */
   distillMask?: MaskColumn | undefined;
+  /** The tokens of the teacher's rows that are compared. Read by trl/gold_uld, for which action_mask stands in. */
+  teacherActionMask?: MaskColumn | undefined;
+  /** The student's ids of the tokens that both vocabularies have, and the teacher's. Read by trl/gold_uld. */
+  studentMatchedIds?: TokenIds | undefined;
+  teacherMatchedIds?: TokenIds | undefined;
   /** 0 leaves a row out of the distillation. Read by trl/sdpo. */
   selfDistillationMask?: MaskColumn | undefined;
 }

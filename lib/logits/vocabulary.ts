@@ -51,6 +51,36 @@ export function blockOf(
   return { data: wide, dtype: DTYPE_CODES.float32 };
 }
 
+/** Which logits of the teacher a token has. */
+export interface TeacherRows {
+  /** The token of the teacher for each token; −1 for none. */
+  readonly teachers: Int32Array;
+  /** The teacher's id for each entry of a token; −1 for none. */
+  readonly idOf: Int32Array;
+}
+
+/** Returns the teacher's logits of other tokens in another order. Tokens that have none get zeros. */
+export function blockOfTeachers(
+  matrix: Matrix,
+  { first, last }: TokenBlock,
+  { teachers, idOf }: TeacherRows,
+  absent: number,
+): NativeColumn {
+  const width = idOf.length;
+  const wide = allocate(
+    `a block of ${(last - first) * width} entries`,
+    () => new Float32Array((last - first) * width),
+  );
+  for (let token = first; token < last; token++) {
+    const teacher = teachers[token]!;
+    if (teacher < 0) continue;
+    const from = float32Of(matrix, teacher * matrix.width, (teacher + 1) * matrix.width);
+    const begin = (token - first) * width;
+    for (let i = 0; i < width; i++) wide[begin + i] = idOf[i]! < 0 ? absent : from[idOf[i]!]!;
+  }
+  return { data: wide, dtype: DTYPE_CODES.float32 };
+}
+
 /** Returns entries that are `absent` but for the tokens of lists, which have the numbers of the lists. */
 export function blockOfLists(
   ids: Int32Array,

@@ -250,11 +250,11 @@ export class AxolotlKDLossFn extends logitsLoss({
   reads: [...LIST, 'targets'],
   options: {
     fused: flag({ default: true, help: 'whether the fused loss is computed, or the older one' }),
-    kdAlpha: number({ ...SHARE, default: 1, help: 'the factor of the divergence' }),
-    kdCeAlpha: number({ ...SHARE, default: 0, help: 'the factor of the cross-entropy' }),
+    kdAlpha: number({ ...SHARE, typical: [0.2, 1], required: true, help: 'the factor of the divergence' }),
+    kdCeAlpha: number({ ...SHARE, required: true, help: 'the factor of the cross-entropy' }),
     kdTemperature: number({
       ...TEMPERATURE,
-      default: 1,
+      required: true,
       help: 'the logits are divided by this in the divergence',
     }),
     kdBeta: number({ ...SHARE, default: 0, help: 'β: 0 is KL(q‖p), and 1 is KL(p‖q)' }),

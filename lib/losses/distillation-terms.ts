@@ -105,33 +105,36 @@ export function perItem({ constant, tokens, max }: ProgramSymbols, items: number
 }
 
 /**
- * Returns the probability of all tokens but the listed ones, precisely also where it is small.
- * @param s the log-probability of each listed entry.
+ * Returns the teacher's probability of all tokens but the listed ones, precisely also where it is small.
+ * @param t the log-probability of each listed entry.
  */
-function massOfOthers(symbols: EntrySymbols, s: Expression): Expression {
-  const { sg, rowMax, exp, expm1, select, isListed } = symbols;
+function teachersOthers(symbols: EntrySymbols, t: Expression): Expression {
+  const { rowMax, exp, expm1, select, isListed } = symbols;
   // One of the largest entries has nearly all of the mass where the others matter.
-  const largest = sg(rowMax(select(isListed, s, -1e30)));
-  const count = listSum(symbols, s.ge(largest));
-  const smaller = listSum(symbols, select(s.lt(largest), exp(s), 0));
-  const value = expm1(largest)
+  const largest = rowMax(select(isListed, t, -1e30));
+  const count = listSum(symbols, t.ge(largest));
+  const smaller = listSum(symbols, select(t.lt(largest), exp(t), 0));
+  return expm1(largest)
     .neg()
     .sub(count.sub(1).mul(exp(largest)))
     .sub(smaller);
-  const listed = listSum(symbols, exp(s));
-  return sg(value).sub(listed.sub(sg(listed)));
 }
 
-/** Returns the logarithm of the probability of all tokens but the listed ones, which is at least 1e-7. */
-export function logTail(symbols: EntrySymbols, s: Expression): Expression {
-  // ln(1 − e^min(x, −1e-7)) where x is the logarithm of the probability of the listed tokens.
-  return symbols.log(symbols.max(massOfOthers(symbols, s), LEAST_TAIL));
+/** Returns the logarithm of the teacher's probability of all tokens but the listed ones, which is at least 1e-7. */
+export function teachersTail(symbols: EntrySymbols, t: Expression): Expression {
+  return logOfTail(symbols, teachersOthers(symbols, t));
+}
+
+// ln(1 − e^min(x, −1e-7)) where x is the logarithm of the probability of the listed tokens.
+function logOfTail({ log, max }: EntrySymbols, others: Expression): Expression {
+  return log(max(others, LEAST_TAIL));
 }
 
 const LEAST_TAIL = -Math.expm1(-1e-7);
 
 /**
- * Returns the divergence of a token over a list, with one bucket for all other tokens, or renormalized over the list.
+ * Returns the divergence of a token over a list, with one bucket for all other tokens, or renormalized over the list. A list
+ * with a bucket reads `others`.
  * @param s the student's log-probability of an entry, and `t` the teacher's.
  */
 export function listDivergence(
@@ -145,13 +148,8 @@ export function listDivergence(
     const of = (x: Expression) => renormalized(symbols, x);
     return listSum(symbols, jsdTerm(symbols, beta, of(s), of(t)));
   }
-  const ofTail = jsdTerm(symbols, beta, logTail(symbols, s), logTail(symbols, t));
+  const ofTail = jsdTerm(symbols, beta, logOfTail(symbols, symbols.others), teachersTail(symbols, t));
   return listSum(symbols, jsdTerm(symbols, beta, s, t)).add(ofTail);
-}
-
-/** Returns symbols whose list has only those entries for which a condition holds. */
-export function supportedBy(symbols: EntrySymbols, condition: Expression): EntrySymbols {
-  return { ...symbols, isListed: condition };
 }
 
 /** Returns the condition that a log-probability or a logit is not −Infinity. */

@@ -6,15 +6,13 @@ import {
   atTarget,
   expected,
   ITEMS,
-  isPossible,
   jsdTerm,
   listDivergence,
   listSum,
   logSoftmax,
-  logTail,
   perItem,
   renormalized,
-  supportedBy,
+  teachersTail,
 } from './distillation-terms.js';
 import type { Entries, EntrySymbols } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
@@ -36,32 +34,40 @@ export class TRLServerDistillLossFn extends logitsLoss({
   options: {
     beta: number({ ...BETA, default: 1 }),
     temperature: number({ ...TEMPERATURE, default: 1 }),
-    lossTopK: integer({ default: 1, atLeast: 1, typical: [1, 5], help: 'the number of tokens of the list' }),
+    lossTopK: integer({
+      default: 1,
+      atLeast: 1,
+      typical: [1, 5],
+      help: "the number of the teacher's tokens for β = 0; otherwise only its best one counts",
+    }),
     lossAddTail: flag({ default: true, help: TAIL }),
   },
   metrics: {},
   numerics: NUMERICS,
   columns: ['teacher_logprob'],
-  entries: ({ beta, lossTopK, temperature }) => ({
+  entries: ({ beta, lossTopK, lossAddTail, temperature }) => ({
     over: 'given',
-    count: lossTopK,
+    count: beta === 0 ? lossTopK : beta < 1 ? 1 : 0,
     target: beta > 0,
     isDistinct: true,
+    others: lossAddTail,
+    counts: isPossible,
     temperature,
   }),
   weights: (symbols) => [perItem(symbols, undefined)],
   formula: (symbols, { beta, lossAddTail }) => {
-    const { student, teacher, teacherLogprob, isTarget, isListed, select, batchWeights, weighted } = symbols;
+    const { student, teacher, teacherLogprob, isTarget, select, batchWeights, weighted } = symbols;
     const t = beta > 0 ? select(isTarget, teacherLogprob, teacher) : teacher;
-    const ofList = isListed.and(isPossible(teacher));
-    const support = beta === 0 ? ofList : beta === 1 ? isTarget : ofList.or(isTarget);
-    const supported = supportedBy(symbols, support);
     return {
-      loss: weighted(batchWeights[0], listDivergence(supported, beta, student, t, lossAddTail)),
+      loss: weighted(batchWeights[0], listDivergence(symbols, beta, student, t, lossAddTail)),
       metrics: {},
     };
   },
 }) {}
+
+function isPossible(logprob: number): boolean {
+  return logprob > -Infinity;
+}
 
 /** The loss of TRL's asynchronous distillation. */
 export class TRLAsyncDistillationLossFn extends logitsLoss({
@@ -96,29 +102,27 @@ export class TRLAsyncDistillationLossFn extends logitsLoss({
     teacher_entropy: { ...NATS, when: IN_ONE_CALL },
   },
   numerics: NUMERICS,
-  entries: ({ teacherTemperature }) => ({
+  entries: ({ beta, addTailBucket, teacherTemperature }) => ({
     over: 'given',
     target: 'listed',
     entropy: true,
-    // The place of each entry in its list.
-    helper: (_, teacher, place) => place.set([...teacher.keys()]),
+    others: addTailBucket,
+    counts: (logprob, place, isTarget) =>
+      isPossible(logprob) && (beta === 0 || isTarget || (beta < 1 && place === 0)),
     temperature: teacherTemperature,
   }),
   weights: (symbols, { globalNTokens }) => [perItem(symbols, globalNTokens)],
   formula: (symbols, { beta, addTailBucket }) => {
-    const { student, teacher, isTarget, helper, select, batchWeights, weighted, exp, rowSum } = symbols;
-    const { rowsSum, max, constant, entropy } = symbols;
-    const isThere = isPossible(teacher);
-    const own = beta === 0 ? constant(1) : beta === 1 ? isTarget : helper.lt(1).or(isTarget);
-    const supported = supportedBy(symbols, own.and(isThere));
-    const hasSupport = rowSum(supported.isListed).gt(0);
+    const { student, teacher, isListed, select, batchWeights, weighted, exp, rowSum } = symbols;
+    const { rowsSum, max, entropy } = symbols;
+    const hasSupport = rowSum(isListed).gt(0);
     const ofSupport = (x: Expression) => select(hasSupport, x, 0);
-    const divergence = ofSupport(listDivergence(supported, beta, student, teacher, addTailBucket));
+    const divergence = ofSupport(listDivergence(symbols, beta, student, teacher, addTailBucket));
     const entropyOf = (x: Expression) => {
       const term = (log: Expression) => expected(symbols, exp(log), log);
-      const normal = addTailBucket ? x : renormalized(supported, x);
-      const inside = listSum(supported, term(normal));
-      return ofSupport((addTailBucket ? inside.add(term(logTail(supported, x))) : inside).neg());
+      const normal = addTailBucket ? x : renormalized(symbols, x);
+      const inside = listSum(symbols, term(normal));
+      return ofSupport((addTailBucket ? inside.add(term(teachersTail(symbols, x))) : inside).neg());
     };
     const meanOf = (x: Expression) => ({ batch: rowsSum(x).div(max(rowsSum(hasSupport), 1)) });
     return {
@@ -158,25 +162,33 @@ export class TRLIWOPDJSDLossFn extends logitsLoss({
   },
   metrics: {},
   numerics: NUMERICS,
-  entries: ({ beta, temperature, lossTopK, reverseKlTop1Mode }) => {
+  entries: ({ beta, temperature, lossTopK, lossAddTail: others, reverseKlTop1Mode }) => {
     if (lossTopK === 0) return { over: 'vocabulary', teacher: 'logits' };
     const temperatures = { temperature, teacherTemperature: temperature };
     if (lossTopK === 1 && beta > 0 && reverseKlTop1Mode === 'sampled')
-      return { over: 'teacher', count: beta < 1 ? 1 : 0, target: true, isDistinct: true, ...temperatures };
+      return {
+        over: 'teacher',
+        count: beta < 1 ? 1 : 0,
+        target: true,
+        isDistinct: true,
+        others,
+        ...temperatures,
+      };
     return {
       over: beta === 0 ? 'teacher' : beta === 1 ? 'student' : 'both',
       count: lossTopK,
       teacher: 'logits',
+      others,
       ...temperatures,
     };
   },
   weights: (symbols, { numItemsInBatch }) => [perItem(symbols, numItemsInBatch)],
   formula: (symbols, { beta, temperature, lossTopK, lossAddTail }) => {
-    const { student, teacher, batchWeights, weighted, constant } = symbols;
+    const { student, teacher, batchWeights, weighted } = symbols;
     const of =
       lossTopK === 0
         ? fullDivergence(symbols, beta, temperature)
-        : listDivergence(supportedBy(symbols, constant(1)), beta, student, teacher, lossAddTail);
+        : listDivergence(symbols, beta, student, teacher, lossAddTail);
     return { loss: weighted(batchWeights[0], of), metrics: {} };
   },
 }) {}
@@ -269,6 +281,7 @@ function perRowToken({ constant, rows, n, max }: Parameters<typeof perItem>[0]):
 export function selfEntries({
   distillationMode,
   distillationTopk,
+  distillationAddTail,
   temperature,
   useTeacherServer,
 }: SelfOptions): Entries {
@@ -281,6 +294,7 @@ export function selfEntries({
       count: distillationTopk ?? 100,
       teacher: 'logits',
       target: true,
+      others: distillationAddTail,
       temperature,
       teacherTemperature,
     };
@@ -297,7 +311,7 @@ export function selfEntries({
 export function selfDistillation(symbols: EntrySymbols, options: SelfOptions, has: HasInput) {
   const { distillationMode, distillationAlpha, distillationAddTail, distillationIsClip, temperature } =
     options;
-  const { student, teacher, teacherLogprob, oldLogprob, batchWeights, weighted, total, mean } = symbols;
+  const { student, teacher, teacherLogprob, oldLogprob, batchWeights, weighted, total } = symbols;
   const { sg, exp, min, abs } = symbols;
   const isFull = distillationMode === 'full_logits';
   const own = isFull ? logSoftmax(symbols, student, temperature) : student;
@@ -314,12 +328,13 @@ export function selfDistillation(symbols: EntrySymbols, options: SelfOptions, ha
   const isCorrected = distillationIsClip !== undefined && has('old_logprob');
   const ratio = () => sg(min(exp(limitedLog(symbols, lp.sub(oldLogprob))), distillationIsClip!));
   const loss = isCorrected ? divergence.mul(ratio()) : divergence;
+  const meanOf = (x: Expression) => total(weighted(batchWeights[1], x));
   return {
     loss,
     metrics: {
-      'self_distillation/distillation_loss': total(weighted(batchWeights[1], loss)),
+      'self_distillation/distillation_loss': meanOf(loss),
       'self_distillation/server_logprob_abs_diff': options.useTeacherServer
-        ? mean(abs(lp.sub(teacherLogprob)))
+        ? meanOf(abs(lp.sub(teacherLogprob)))
         : undefined,
     },
   };

@@ -13,7 +13,7 @@ import {
   perItem,
   renormalized,
 } from './distillation-terms.js';
-import { type EntrySymbols, orAbsent } from './entries.js';
+import { type EntrySymbols, LOWEST, orAbsent } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
 import { LOSS } from './units.js';
 
@@ -61,9 +61,6 @@ export class LigerJSDLossFn extends logitsLoss({
     return softAndHard(symbols, soft, atTarget(symbols, logSoftmax(symbols, own)).neg(), options);
   },
 }) {}
-
-// A logit with probability 0.
-const LOWEST = -3e38;
 
 /** The cosine distillation loss of Liger. */
 export class LigerCosineLossFn extends logitsLoss({

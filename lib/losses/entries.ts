@@ -2,6 +2,9 @@
 // those of a list. The formula of the loss is a program over a batch whose rows are the tokens and whose tokens are the
 // entries.
 import type { ColumnName, RowColumnName } from '../batch/columns.js';
+import type { Layout } from '../batch/layout.js';
+import type { LogitsInput } from '../logits/loss-inputs.js';
+import type { TeacherRows } from '../logits/vocabulary.js';
 import { Expression, type Operand, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import type { Graph } from '../program/graph.js';
 import type { MetricExpression } from '../program/loss-program.js';
@@ -28,13 +31,20 @@ export interface Entries {
    * sought among these.
    */
   readonly target?: boolean | 'listed' | undefined;
-  /** Whether the target leaves the other places of the list. */
+  /** Whether the target's own place is part of the list, whose other places it leaves. */
   readonly isDistinct?: boolean | undefined;
   /** What the logits of the student are divided by before the log-probabilities of a list; 1 by default. */
   readonly temperature?: number | undefined;
   /** What those of the teacher are divided by. */
   readonly teacherTemperature?: number | undefined;
-  /** Whether `entropy` is read: the entropy of the student at its temperature. Only in a list. */
+  /** Whether `others` is read: the student's probability of all tokens that are not in the list. Only in a list. */
+  readonly others?: boolean | undefined;
+  /** Returns whether a token of the batch's list counts. By default, all do. */
+  readonly counts?: ((logprob: number, place: number, isTarget: boolean) => boolean) | undefined;
+  /**
+   * Whether `entropy` is read: the entropy of the student at its temperature, which is a constant if `others` is read too. Only
+   * in a list.
+   */
   readonly entropy?: boolean | undefined;
   /** Whether `isTop` is read: whether the token is among as many tokens with the student's largest logits. Only in a list. */
   readonly top?: boolean | undefined;
@@ -50,9 +60,29 @@ export interface Entries {
   /**
    * Computes `helper`, a constant for each entry, on the host from what `student` and `teacher` are for a token.
    */
-  readonly helper?:
-    | ((student: Float64Array, teacher: Float64Array, helper: Float32Array) => void)
-    | undefined;
+  readonly helper?: Helper | undefined;
+  /** Returns with which entries of the teacher those of a token are compared. Only over the vocabulary. */
+  readonly pairs?: ((inputs: PairingInputs) => Pairs) | undefined;
+}
+
+type Helper = (student: Float64Array, teacher: Float64Array, helper: Float32Array) => void;
+
+/** The teacher's entries with which those of each token are compared, and what computes `helper` from both. */
+export interface Pairs extends TeacherRows {
+  readonly helper: Helper;
+}
+
+/** What pairs may depend on. */
+export interface PairingInputs {
+  readonly layout: Layout;
+  /** The mask of the batch. */
+  readonly mask: Uint8Array;
+  readonly studentWidth: number;
+  readonly teacherWidth: number;
+  /** Returns a mask of the batch, one byte per token or row; undefined if the batch lacks it. */
+  readonly flags: (name: LogitsInput, per: 'token' | 'row') => Uint8Array | undefined;
+  /** Returns token ids of the batch that are less than `width`. */
+  readonly ids: (name: LogitsInput, width: number) => Int32Array;
 }
 
 /** Returns whether the entries are those of a list. */
@@ -63,6 +93,11 @@ export function isList({ over }: Entries): boolean {
 /** Returns whether the target has a place of its own in a list. */
 export function hasOwnPlace({ target }: Entries): boolean {
   return target === true;
+}
+
+/** Returns whether the target's own place is not part of the list. */
+export function isTargetApart(entries: Entries): boolean {
+  return hasOwnPlace(entries) && entries.isDistinct !== true;
 }
 
 /** Stands for the teacher's log-probability of a token that is not in its list, and for a logit that it lacks. */
@@ -87,6 +122,8 @@ export const TOKEN_NUMBERS = {
   thirdWeight: 'loss_mask_sum',
   target: 'probability',
   entropy: 'log_z',
+  others: 'log_z',
+  constantEntropy: 'label',
   tokens: 'sample_mask',
   sequences: 'margin',
 } as const satisfies Record<string, RowColumnName>;
@@ -108,11 +145,13 @@ export interface EntrySymbols extends ProgramSymbols {
   readonly isTarget: Expression;
   /** Returns 1 for the entry of a token, over the vocabulary. */
   readonly isAt: (id: number) => Expression;
-  /** 1 for the entries of the list. In a list, those are all entries but the place of the target. */
+  /** 1 for the entries of the list. The target's own place is none of them unless isDistinct is set. */
   readonly isListed: Expression;
   /** The weights of the token in the batch, which the statement of the loss gives. */
   readonly batchWeights: readonly [Expression, Expression, Expression];
   readonly entropy: Expression;
+  /** The student's probability of all tokens that are not in the list. */
+  readonly others: Expression;
   /** The number of unmasked tokens of the whole batch. */
   readonly count: Expression;
   /** The number of rows of the whole batch. */
@@ -135,7 +174,7 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     new Expression(graph, graph.rowColumn(TOKEN_NUMBERS[name]));
   const isTarget = new Expression(graph, graph.apply('is_at', number('target').node));
   const teacher = column('teacher');
-  const ofList = hasOwnPlace(entries) ? isTarget.not() : constant(1);
+  const ofList = isTargetApart(entries) ? isTarget.not() : constant(1);
   const total = (x: Expression): MetricExpression => ({ row: x.mul(rows) });
   return {
     ...symbols,
@@ -148,7 +187,8 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
     isAt: (id) => new Expression(graph, graph.apply('is_at', constant(id).node)),
     isListed: isList(entries) ? ofList : teacher.lt(LARGE),
     batchWeights: [number('weight'), number('otherWeight'), number('thirdWeight')],
-    entropy: number('entropy'),
+    entropy: number(entries.others ? 'constantEntropy' : 'entropy'),
+    others: number('others'),
     count: number('tokens'),
     sequences: number('sequences'),
     weighted: (weight, x) => select(weight.ne(0), weight.mul(x), 0),
@@ -160,7 +200,15 @@ export function entrySymbolsOf(graph: Graph, entries: Entries): EntrySymbols {
 // Every finite number that a program meets is less than this.
 const LARGE = 3e38;
 
+/** A logit with probability 0. */
+export const LOWEST = -3e38;
+
+/** Returns 1 for a number that is not ABSENT. */
+export function isHere(x: Expression): Expression {
+  return x.lt(LARGE);
+}
+
 /** Returns a logit, and `other` where the vocabulary lacks it. */
 export function orAbsent({ select }: EntrySymbols, x: Expression, other: Operand): Expression {
-  return select(x.lt(LARGE), x, other);
+  return select(isHere(x), x, other);
 }

@@ -24,8 +24,14 @@ import {
   readTokenIds,
   readTokenMatrix,
 } from '../logits/loss-inputs.js';
-import { blockOf, blockOfLists, commonWidth, type TokenBlock } from '../logits/vocabulary.js';
-import { ABSENT, type ENTRY_COLUMNS, type Entries, hasOwnPlace } from './entries.js';
+import {
+  blockOf,
+  blockOfLists,
+  blockOfTeachers,
+  commonWidth,
+  type TokenBlock,
+} from '../logits/vocabulary.js';
+import { ABSENT, type ENTRY_COLUMNS, type Entries, hasOwnPlace, type Pairs } from './entries.js';
 
 /** The logits of a call, and what else its entries are read from. */
 export interface EntryCall extends TokenLogits {
@@ -36,6 +42,7 @@ export interface EntryCall extends TokenLogits {
   readonly student: Matrix;
   /** The targets, if the loss reads them. */
   readonly targets: Int32Array | undefined;
+  readonly pairs: Pairs | undefined;
 }
 
 /** The entries of each token that are in a list. */
@@ -87,6 +94,7 @@ function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; t
     for (let i = 0; i < ids.length; i++) if (ids[i]! >= entries.vocabulary) ids[i] = -1;
   yield* checkIds(key, ids, width, { isCounted: kept, vocabulary, least: -1 });
   commonWidth({ ...teacher, width }, teacher, mapper.keys('teacher_topk_logprobs')[0]!, false);
+  if (entries.counts) dropTokens(entries.counts, ids, teacher, call);
   const lists = withTargets(
     { ids, length: width, tokens },
     entries.count ?? width,
@@ -94,6 +102,24 @@ function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; t
     entries.isDistinct === true,
   );
   return { lists, teacher: spread(teacher, lists) };
+}
+
+// Replaces the tokens of lists that do not count by −1.
+function dropTokens(
+  counts: NonNullable<Entries['counts']>,
+  ids: Int32Array,
+  teacher: Matrix,
+  { kept, targets }: EntryCall,
+): void {
+  const { width } = teacher;
+  for (let token = 0; token < kept.length; token++) {
+    if (kept[token] === 0) continue;
+    const logprobs = float32Of(teacher, token * width, (token + 1) * width);
+    for (let place = 0; place < width; place++) {
+      const at = token * width + place;
+      if (!counts(logprobs[place]!, place, ids[at] === targets?.[token])) ids[at] = -1;
+    }
+  }
 }
 
 function* topLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher: Matrix }> {
@@ -132,10 +158,10 @@ export interface BlockReader {
 
 /** Returns what reads the entries of a batch over its vocabulary. */
 export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReader> {
-  const { batch, mapper, tokens, kept, vocabulary, student } = call;
+  const { batch, mapper, tokens, kept, vocabulary, student, pairs } = call;
   const read = (name: LogitsInput) => readTokenMatrix(batch, mapper, name, tokens);
   const key = (name: LogitsInput) => mapper.keys(name)[0]!;
-  const { padding, helper } = entries;
+  const { padding, helper = pairs?.helper } = entries;
   const isList = entries.teacher === 'list';
   const list = isList ? yield* readTokenIds(batch, mapper, 'teacher_topk_ids', tokens) : undefined;
   const name = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
@@ -164,6 +190,7 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
       );
       const columns: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>> = { student: own };
       if (list && teacher) columns.teacher = blockOfLists(list.ids, teacher, block, vocabulary, ABSENT);
+      else if (teacher && pairs) columns.teacher = blockOfTeachers(teacher, block, pairs, ABSENT);
       else if (teacher) columns.teacher = blockOf(teacher, block, width, { by });
       if (reference) columns.reference = blockOf(reference, block, width, { by });
       if (helper)

@@ -23,6 +23,9 @@ const BY_PREFIX: Readonly<Record<string, string>> = {
   openinstruct: 'open-instruct',
   oat: 'oat',
   tinker: 'Tinker',
+  liger: 'Liger Kernel',
+  axolotl: 'axolotl',
+  hf: 'transformers',
   prime: 'prime-rl',
 };
 

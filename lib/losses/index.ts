@@ -13,6 +13,7 @@ import {
 import { CORRECTION_FN as CORRECTIONS, type CorrectionFn } from './correction-fn.js';
 import * as distillation from './distillation.js';
 import * as distillationAdvantages from './distillation-advantages.js';
+import * as distillationGold from './distillation-gold.js';
 import * as distillationLists from './distillation-lists.js';
 import * as distillationSDPO from './distillation-sdpo.js';
 import * as distillationTRL from './distillation-trl.js';
@@ -74,6 +75,7 @@ register(
   distillationLists,
   distillationTRLLists,
   distillationSDPO,
+  distillationGold,
   sft,
   processRewards,
 );
@@ -112,6 +114,8 @@ export interface LogitsLosses
       typeof distillation &
       typeof distillationLists &
       typeof distillationTRLLists &
+      typeof distillationSDPO &
+      typeof distillationGold &
       typeof sft &
       typeof processRewards
   > {}
@@ -195,6 +199,7 @@ export {
 } from './correction-fn.js';
 export * from './distillation.js';
 export * from './distillation-advantages.js';
+export * from './distillation-gold.js';
 export * from './distillation-lists.js';
 export { TRLSDPOLossFn } from './distillation-sdpo.js';
 export * from './distillation-trl.js';

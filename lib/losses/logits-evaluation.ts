@@ -10,10 +10,10 @@ import { emptyBatch } from '../batch/empty-batch.js';
 import type { Layout } from '../batch/layout.js';
 import type { Metrics, Result } from '../call/calls.js';
 import type { Evaluator } from '../call/evaluator.js';
-import { listedGradient, listedLogprobs } from '../logits/lists.js';
+import { type Lists, listedGradient, listedLogprobs } from '../logits/lists.js';
 import { maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
-import { ENTRY_COLUMNS, type Entries, hasOwnPlace, TOKEN_NUMBERS } from './entries.js';
+import { ENTRY_COLUMNS, type Entries, hasOwnPlace, isTargetApart, TOKEN_NUMBERS } from './entries.js';
 import { type EntryCall, helperOf, placesOfTargets, readBlocks, readLists } from './entry-inputs.js';
 import { joinParts } from './logits-parts.js';
 
@@ -54,7 +54,9 @@ export function* overLists(call: ReadCall): Steps<Computed> {
   const set = (name: keyof typeof TOKEN_NUMBERS, of: Float64Array) => {
     numbers[ROW_DATA.indexOf(TOKEN_NUMBERS[name])] = of;
   };
-  if (listed.entropy) set('entropy', Float64Array.from(listed.entropy));
+  if (listed.entropy) set(entries.others ? 'constantEntropy' : 'entropy', Float64Array.from(listed.entropy));
+  const others = entries.others ? massOfOthers(entries, lists, listed.logprob) : undefined;
+  if (others) set('others', others);
   if (entries.target) set('target', placesOfTargets(entries, lists, call.targets!));
   const student = { data: listed.logprob, dtype: DTYPE_CODES.float32 };
   const { helper: compute } = entries;
@@ -63,7 +65,7 @@ export function* overLists(call: ReadCall): Steps<Computed> {
     compute && helperOf(compute, known, width, hasOwnPlace(entries) ? width - 1 : width, call.kept);
   const gradients = out && {
     grad: new Float32Array(lists.ids.length),
-    ...(listed.entropy && { gradLogZ: new Float32Array(tokens) }),
+    ...((listed.entropy || others) && { gradLogZ: new Float32Array(tokens) }),
   };
   const computed = yield* evaluate(call, {
     first: 0,
@@ -78,13 +80,50 @@ export function* overLists(call: ReadCall): Steps<Computed> {
   if (wantsPart) computed.part = joinParts(call, width, [computed.part!]);
   else delete computed.part;
   if (!out || !gradients) return computed;
-  const gradEntropy = gradients.gradLogZ && Float64Array.from(gradients.gradLogZ);
+  const gradOfToken = gradients.gradLogZ && Float64Array.from(gradients.gradLogZ);
+  if (others && isTargetApart(entries))
+    moveToTargets(lists, listed.logprob, others, gradOfToken!, gradients.grad);
   yield* listedGradient(call, lists, temperature, listed, {
     gradListLogprob: gradients.grad,
-    gradEntropy,
+    gradEntropy: others ? undefined : gradOfToken,
+    others,
+    gradOthers: others && gradOfToken,
     ...out,
   });
   return computed;
+}
+
+// Returns for each token the probability of all tokens that are not in its list, precisely also where it is small.
+function massOfOthers(entries: Entries, { ids, length, tokens }: Lists, logprob: Float32Array): Float64Array {
+  const count = length - (isTargetApart(entries) ? 1 : 0);
+  return Float64Array.from({ length: tokens }, (_, token) => {
+    let largest = Number.NEGATIVE_INFINITY;
+    let sum = 0;
+    for (let i = token * length; i < token * length + count; i++) {
+      if (ids[i]! < 0) continue;
+      const x = logprob[i]!;
+      sum += Math.exp(Math.min(x, largest));
+      largest = Math.max(largest, x);
+    }
+    return Math.max(0, -Math.expm1(largest) - sum);
+  });
+}
+
+// Moves a target that is one of the other tokens from these to its own place.
+function moveToTargets(
+  { ids, length, tokens }: Lists,
+  logprob: Float32Array,
+  others: Float64Array,
+  gradOthers: Float64Array,
+  grad: Float32Array,
+): void {
+  for (let token = 0; token < tokens; token++) {
+    const at = (token + 1) * length - 1;
+    if (ids.subarray(token * length, at).includes(ids[at]!)) continue;
+    const p = Math.exp(logprob[at]!);
+    others[token]! -= p;
+    grad[at]! += gradOthers[token]! * p;
+  }
 }
 
 /** Computes a loss over the vocabulary, a block of tokens at a time. */

@@ -27,6 +27,7 @@ import {
   needed,
   readTokenMatrix,
 } from '../logits/loss-inputs.js';
+import { maskOfOnes } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
 import { isList, MARKS, TOKEN_NUMBERS } from './entries.js';
 import type {
@@ -49,6 +50,8 @@ export interface LogitsLossParts {
   /** The columns with one value per token or row that the loss reads of a batch, and those that it reads if there are any. */
   readonly columns: readonly InputName[];
   readonly optional: readonly InputName[];
+  /** The metrics that the parts of a batch lack. */
+  readonly ofWholeBatch: readonly string[];
   /** The inputs that the loss reads. */
   readonly reads: readonly string[];
   /** Changes which tokens count, and may return a number for each. */
@@ -168,19 +171,8 @@ export abstract class LogitsLossFn<M = Metrics> {
 
   // Returns the mask that the loss makes of the batch's, and its numbers for the tokens.
   #changedMask({ native: view, layout }: HostInput, batch: Batch) {
-    const mapper = this.#mapper;
     const mask = allocate(`a mask of ${layout.tokens} tokens`, () => Uint8Array.from(view.mask!));
-    const marks = this.#made.mask?.(mask, {
-      layout,
-      batch,
-      mapper,
-      targets: () => takeNow(readTargets(batch, mapper, layout.tokens)),
-      flags: (name, per) => {
-        const given = findLogitsInput(batch, mapper, name);
-        return given && takeNow(readMask(given.key, given.value, layout, per));
-      },
-    });
-    return { mask, marks };
+    return { mask, marks: this.#made.mask?.(mask, maskInputs(layout, batch, this.#mapper)) };
   }
 
   /**
@@ -200,8 +192,14 @@ export abstract class LogitsLossFn<M = Metrics> {
       const { has, width, sums } = splitParts(parts);
       const { program } = this.#made.form(has);
       const counts = { rows: tokens, tokens: tokens * width, columns: width };
-      return this.#evaluatorOf(program).merge<M>(sums, counts);
+      return this.#withoutMetricsOfWhole(this.#evaluatorOf(program).merge<M>(sums, counts));
     });
+  }
+
+  #withoutMetricsOfWhole<R extends { readonly metrics: unknown }>(result: R): R {
+    const { ofWholeBatch } = this.#made;
+    const kept = Object.entries(result.metrics as Metrics).filter(([name]) => !ofWholeBatch.includes(name));
+    return { ...result, metrics: Object.fromEntries(kept) };
   }
 
   #checkedCounts(normalizer: Normalizer): Normalizer {
@@ -213,7 +211,8 @@ export abstract class LogitsLossFn<M = Metrics> {
     const call = yield* this.#read(given, withHeldRequests(options as object) as LogitsLossComputeOptions);
     const computed = isList(call.form.entries) ? yield* overLists(call) : yield* overVocabulary(call);
     const key = this.#made.variable === 'logits' ? 'gradLogits' : 'gradProbs';
-    const result: LogitsLossResult<Metrics> = computed;
+    const isPart = call.wantsPart || call.normalizer !== undefined;
+    const result: LogitsLossResult<Metrics> = isPart ? this.#withoutMetricsOfWhole(computed) : computed;
     if (call.out) result[key] = resultOf(options, call.out.out);
     return result as LogitsLossResult<M>;
   }
@@ -239,6 +238,13 @@ export abstract class LogitsLossFn<M = Metrics> {
       if (form.program.columns.includes(name as never) && !hasInput(batch, mapper, name))
         throw missingInput(mapper, name);
     const targets = form.entries.target ? yield* readTargets(batch, mapper, tokens) : undefined;
+    const pairs = form.entries.pairs?.({
+      ...maskInputs(layout, batch, mapper),
+      mask: input.native.mask!,
+      studentWidth: vocabulary,
+      teacherWidth: readTokenMatrix(batch, mapper, 'teacher_logits', tokens).width,
+      ids: (name, width) => takeNow(readIds(batch, mapper, name, width)),
+    });
     if (this.#made.mask) {
       const { mask, marks } = this.#changedMask(input, batch);
       input.native.mask = mask;
@@ -269,6 +275,7 @@ export abstract class LogitsLossFn<M = Metrics> {
       vocabulary,
       kept,
       targets,
+      pairs,
       stream,
       device: index,
       layout,
@@ -372,6 +379,27 @@ function specOf(program: LossProgram) {
 
 function resultOf({ gradLogits }: LogitsLossComputeOptions, out: Float32Array | Uint16Array): Logits {
   return gradLogits === undefined || typeof gradLogits === 'boolean' ? (out as Float32Array) : gradLogits;
+}
+
+function maskInputs(layout: Layout, batch: Batch, mapper: KeyMapper): MaskInputs {
+  return {
+    layout,
+    batch,
+    mapper,
+    targets: () => takeNow(readTargets(batch, mapper, layout.tokens)),
+    flags: (name, per) => {
+      const given = findLogitsInput(batch, mapper, name);
+      return given && takeNow(readMask(given.key, given.value, layout, per));
+    },
+  };
+}
+
+// Reads token ids that are less than `width`.
+function* readIds(batch: Batch, mapper: KeyMapper, name: LogitsInput, width: number): Steps<Int32Array> {
+  const { key, value } = needed(batch, mapper, name);
+  const ids = yield* copyIntegers(key, value, 0, () => {});
+  yield* checkIds(key, ids, 1, { isCounted: maskOfOnes(ids.length), vocabulary: width, least: 0 });
+  return ids;
 }
 
 function readTargets(batch: Batch, mapper: KeyMapper, tokens: number): Steps<Int32Array> {

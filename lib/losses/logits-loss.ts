@@ -44,6 +44,8 @@ interface LogitsLossStatement<N extends string, O, M extends MetricSchema>
     options: CheckedOptions<O>,
     inputs: MaskInputs,
   ) => Float32Array | undefined;
+  /** The sums over tokens that have no meaning for a part of a batch. */
+  readonly ofWholeBatch?: readonly (keyof M & string)[];
   /** Returns the entries from which the loss of a token is computed. By default, they are its logits alone. */
   readonly entries?: (options: CheckedOptions<O>, has: HasInput) => Entries;
   /** Returns the weights of a token in the batch, at most three, as values that do not depend on logits. */
@@ -74,6 +76,7 @@ export function logitsLoss<
     mask,
     columns = [],
     optional = [],
+    ofWholeBatch = [],
     variable = 'logits',
     ...declaration
   } = statement;
@@ -88,6 +91,7 @@ export function logitsLoss<
       reads: declaration.reads,
       columns,
       optional,
+      ofWholeBatch,
       mask: mask && ((changed, inputs) => mask(changed, options, inputs)),
       weights: located(owner, () => weightPrograms(name, (symbols) => weights(symbols, options))),
       form: (has) => {

@@ -6,7 +6,7 @@ import type { Entries, EntrySymbols } from './entries.js';
 import type { MaskInputs } from './logits-loss-fn.js';
 
 /** The target of a token without a label. */
-const NO_LABEL = -100;
+export const NO_LABEL = -100;
 
 /** Leaves out the tokens without a label. */
 export function maskUnlabelled(mask: Uint8Array, _options: unknown, { targets }: MaskInputs): undefined {

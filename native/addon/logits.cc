@@ -66,7 +66,11 @@ void read_list(const Napi::Object& object, cpu::LogitsCall* call) {
   if (call->list_length * call->rows != count) refuse(env, "listIds has not the same length for all rows");
   call->list_ids = array_of<int32_t>(ids, count, "listIds");
   call->list_logprob = array_if_any<float>(object, "listLogprob", count);
-  if (call->out) call->list_grad = array_in<float>(object, "gradListLogprob", count);
+  if (call->out) {
+    call->list_grad = array_in<float>(object, "gradListLogprob", count);
+    call->others = array_if_any<double>(object, "others", call->rows);
+    if (call->others) call->grad_others = array_in<double>(object, "gradOthers", call->rows);
+  }
   if (call->out && !call->list_logprob) refuse(env, "listLogprob is missing");
   if (call->token_ids || call->softcap > 0) refuse(env, "a list excludes a support and a softcap");
 }

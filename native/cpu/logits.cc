@@ -185,9 +185,9 @@ void LogitsEvaluation::write_gradient(int64_t row, int64_t first, int64_t last, 
     return;
   }
   const LogitsRow view = row_of(row);
-  const SoftmaxGradient gradient =
-      softmax_gradient(view.temperature, call_.logsumexp[row], has_grad_entropy() ? call_.entropy[row] : 0,
-                       grad_logprob(row), grad_entropy(row));
+  const SoftmaxGradient gradient = softmax_gradient_of_list(
+      view.temperature, call_.logsumexp[row], has_grad_entropy() ? call_.entropy[row] : 0, grad_logprob(row),
+      grad_entropy(row), call_.grad_of_others(row));
   if (view.token_ids) return write_gradient_of_support(row, view, gradient, saved);
   target()->logits_gradient(view, gradient, has_grad_entropy(), first, last, saved, out, call_.out_dtype);
   if (call_.list_grad) write_gradient_of_list(row, first, last, gradient);

@@ -53,6 +53,8 @@ class LogitsEvaluation {
     send(host_.temperatures, &call.temperatures, &temperatures_);
     send(host_.grad_logprob, &call.grad_logprob, &grad_logprob_);
     send(host_.grad_entropy, &call.grad_entropy, &grad_entropy_);
+    send(host_.others, &call.others, &others_);
+    send(host_.grad_others, &call.grad_others, &grad_others_);
     send_list(&call);
     if (host_.token_ids) call.offsets = context.send_array(host_.offsets, host_.rows + 1, &offsets_);
     pass_.needs_sums = host_.needs_sums();
@@ -219,6 +221,8 @@ class LogitsEvaluation {
     call->entropy = by(call->entropy);
     call->grad_logprob = by(call->grad_logprob);
     call->grad_entropy = by(call->grad_entropy);
+    call->others = by(call->others);
+    call->grad_others = by(call->grad_others);
     const auto by_list = [&](auto* array) { return array ? array + call->list_begin(first) : nullptr; };
     call->list_ids = by_list(call->list_ids);
     call->list_logprob = by_list(call->list_logprob);
@@ -273,7 +277,7 @@ class LogitsEvaluation {
   OpenedMemory opened_;
   // The arguments of the kernels for all rows. Arrays with one number per row are in memory of the device.
   LogitsPass pass_;
-  Buffer targets_, temperatures_, offsets_, grad_logprob_, grad_entropy_;
+  Buffer targets_, temperatures_, offsets_, grad_logprob_, grad_entropy_, others_, grad_others_;
   Buffer list_ids_, list_logprob_, list_grad_;
   Buffer logprob_, logsumexp_, entropy_;
 };

@@ -102,9 +102,9 @@ __global__ void __launch_bounds__(kThreads, 1) logits_rows_kernel(LogitsPass pas
     }
     if (!call.out || ignored) continue;
     RowGradient gradient;
-    gradient.of_others =
-        softmax_gradient(temperature, call.logsumexp[index], call.entropy ? call.entropy[index] : 0,
-                         call.grad_of(index), call.grad_entropy ? call.grad_entropy[index] : 0);
+    gradient.of_others = softmax_gradient_of_list(
+        temperature, call.logsumexp[index], call.entropy ? call.entropy[index] : 0, call.grad_of(index),
+        call.grad_entropy ? call.grad_entropy[index] : 0, call.grad_of_others(index));
     gradient.of_target = gradient_of_target(gradient.of_others, z);
     if (softcap > 0.0f) gradient.of_target *= softcap_derivative(x, 1.0f / softcap);
     pass.gradients[index] = gradient;

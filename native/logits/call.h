@@ -45,6 +45,10 @@ struct LogitsCall {
   const int32_t* list_ids = nullptr;
   float* list_logprob = nullptr;
   const float* list_grad = nullptr;
+  // Of a call that computes the gradient of a list: the probability of all other tokens of a row, and the
+  // gradient with respect to it. Both are null if there is none.
+  const double* others = nullptr;
+  const double* grad_others = nullptr;
 
   // Returns the index in the list's arrays of the first place of a row.
   PL_FN int64_t list_begin(int64_t row) const { return row * list_length; }
@@ -52,13 +56,14 @@ struct LogitsCall {
   // during the call.
   PL_FN bool is_listed(int64_t index) const { return static_cast<uint32_t>(list_ids[index]) < vocabulary; }
   // Returns the gradient with respect to the log-probability of the target, or the sum of those with respect
-  // to the log-probabilities of the list.
+  // to the log-probabilities of the list and of all other tokens together.
   PL_FN double grad_of(int64_t row) const {
     if (!list_grad) return grad_logprob[row];
     double sum = 0;
     for (int64_t i = list_begin(row); i < list_begin(row + 1); ++i) sum += is_listed(i) ? list_grad[i] : 0.0;
-    return sum;
+    return others ? sum + grad_others[row] * others[row] : sum;
   }
+  PL_FN double grad_of_others(int64_t row) const { return others ? grad_others[row] : 0; }
 
   // Returns whether the sums over the rows must be computed. A call that computes the gradient may have all
   // of them from an earlier call.

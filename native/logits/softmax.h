@@ -114,6 +114,15 @@ PL_FN SoftmaxGradient softmax_gradient(double temperature, double logsumexp, dou
           static_cast<float>(scale * g_entropy * inverse)};
 }
 
+// Prepares the gradient of a row with a list. The other tokens have the gradient `g_others` with respect to
+// the sum of their probabilities, which is part of g.
+PL_FN SoftmaxGradient softmax_gradient_of_list(double temperature, double logsumexp, double entropy, double g,
+                                               double g_entropy, double g_others) {
+  SoftmaxGradient row = softmax_gradient(temperature, logsumexp, entropy, g - g_others, g_entropy);
+  row.grad_logprob = g;
+  return row;
+}
+
 // Returns the factor of a token's term in its gradient. z must not be −Infinity. `row` is the result of
 // relative_to() if the term is not the token's probability.
 template <bool with_entropy>

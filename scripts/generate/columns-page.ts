@@ -1,7 +1,14 @@
 // Makes docs/columns.md from the table of inputs in lib/batch/columns.ts.
 import { toCamelCase } from '../../lib/base/options.js';
 import { INPUT_NAMES, type InputName, inputRow } from '../../lib/batch/columns.js';
+import { LOGITS_INPUT_NAMES, LOGITS_INPUTS, type LogitsInput } from '../../lib/logits/loss-inputs.js';
 import { table } from './table.js';
+
+const sentence = (help: string) => `${help[0]!.toUpperCase()}${help.slice(1)}.`;
+
+function logitsRowOf(name: LogitsInput): string[] {
+  return [code(toCamelCase(name)), code(name), sentence(LOGITS_INPUTS[name].help)];
+}
 
 const SHAPES = { token: '[B, T]', row: '[B]', either: '[B, T] or [B]', pair: '[B] or [B / 2]' } as const;
 
@@ -9,8 +16,8 @@ const code = (text: string | undefined) => (text === undefined ? '' : `\`${text}
 
 function rowOf(name: InputName): string[] {
   const { per, verl, file, symbol, help } = inputRow(name);
-  const text = `${help[0]!.toUpperCase()}${help.slice(1)}.`;
-  return [code(toCamelCase(name)), code(name), code(verl), code(file), code(symbol), SHAPES[per], text];
+  const names = [toCamelCase(name), name, verl, file, symbol].map(code);
+  return [...names, SHAPES[per], sentence(help)];
 }
 
 /** Returns the text of docs/columns.md. */
@@ -23,5 +30,11 @@ What a batch of B rows with T tokens each may have. A batch may use any of the f
 fourth. A short name is how an expression reads the column. Functions ignore what they do not read.
 
 ${table(['key', 'Trinity-RFT', 'verl', 'in files', 'in expressions', 'shape', 'what it is'], INPUT_NAMES.map(rowOf))}
+
+## Logits
+
+What the losses of logits read besides; V is the size of the vocabulary, and K the length of a list. Either name will do.
+
+${table(['key', 'in snake_case', 'what it is'], LOGITS_INPUT_NAMES.map(logitsRowOf))}
 `;
 }

@@ -7,6 +7,7 @@ import {
   ENTROPY_LOSS_FN,
   type FunctionDeclaration,
   KL_FN,
+  LOGITS_LOSS_FN,
   POLICY_LOSS_FN,
   REWARD_LOSS_FN,
   VALUE_LOSS_FN,
@@ -160,5 +161,9 @@ Measured errors in ulp, the largest (the mean):
 
 ${errorTable(family, measurements)}
 `,
-).join('\n')}`;
+).join('\n')}
+## Losses of logits
+
+${rangeTable(LOGITS_LOSS_FN)}
+`;
 }

@@ -157,6 +157,20 @@ describe('distillation losses', () => {
     }
   });
 
+  it('name what two vocabularies cannot be compared by', () => {
+    const hybrid = LOGITS_LOSS_FN.create('trl/gold_uld', { uld_use_hybrid_loss: true });
+    const matched = { ...batch, studentMatchedIds: [0, 1], teacherMatchedIds: [2, 3] };
+    assert.ok(hybrid.computeSync(matched).loss > 0);
+    const wrong: [Partial<typeof matched>, string][] = [
+      [{ teacherMatchedIds: [2] }, 'as many as student_matched_ids'],
+      [{ teacherMatchedIds: [2, V] }, 'teacherMatchedIds[1]'],
+    ];
+    for (const [given, key] of wrong)
+      assert.throws(() => hybrid.computeSync({ ...matched, ...given }), isError(key));
+    const extended = LOGITS_LOSS_FN.create('trl/gold_uld', { use_extended_uld: true });
+    assert.throws(() => extended.computeSync(batch), isError('use_extended_uld'));
+  });
+
   it('name an id that is not one of the vocabulary', () => {
     const fn = LOGITS_LOSS_FN.create('nemo/distill');
     const teacherTopkIds = ids.with(2 * K, V);

@@ -100,11 +100,13 @@ const OPTIONAL: Readonly<Record<string, readonly (keyof ReferenceBatch)[]>> = {
 
 /** Makes drawn arguments such that they fit a batch and each other. */
 function fitted(args: Args, vocabulary: number): Args {
-  const { target_vocab_size, use_teacher_server, distillation_mode } = args;
+  const { target_vocab_size, use_teacher_server, distillation_mode, use_extended_uld } = args;
   return {
     ...args,
     // The teacher is as wide as the student.
     ...(target_vocab_size ? { target_vocab_size: vocabulary } : {}),
+    // Merging tokens needs tokenizers.
+    ...(use_extended_uld ? { use_extended_uld: false } : {}),
     // A server has no logits of the whole vocabulary.
     ...(use_teacher_server && distillation_mode === 'full_logits' ? { use_teacher_server: false } : {}),
   };
@@ -176,7 +178,12 @@ export async function assertLogitsGolden(golden: LogitsLossCase, place: Place): 
   );
   if (COUNTS_MASKED.includes(fn)) return;
   await within('masked: NaN', async () => {
-    const poisoned = layLogits(poisonedLogits(batch, Number.NaN));
+    const values = poisonedLogits(batch, Number.NaN);
+    const poisoned: Record<string, unknown> = { ...layLogits(values) };
+    // A GPU may add up 16-bit logits in another order, so these stay what they are.
+    const halves: Record<string, unknown> = { ...layLogits(values, 'bfloat16') };
+    for (const [key, tensor] of Object.entries(inputs))
+      if (tensor?.dtype === 'uint16') poisoned[camelCase(key)] = halves[camelCase(key)];
     assertSame(await everywhere(on, poisoned, place), computed);
   });
   const cut = cutRows(batch);
@@ -193,7 +200,15 @@ function isOnEdge(name: string, args: Args, batch: ReferenceBatch): boolean {
       batch.logits!,
       (x) => x + (seed && 4e-6 * (uniform() - 0.5) * (1 + Math.abs(x))),
     );
-    const x = new Tokens(Tape.ofBranches(), { ...batch, logits: moved });
+    // Where student and teacher have the same logit, it is rounded in the same way.
+    const same = (t: number, i: number) => (t === batch.logits![i] ? moved[i]! : t);
+    const { teacherLogits } = batch;
+    const isAsWide = teacherLogits?.length === moved.length;
+    const x = new Tokens(Tape.ofBranches(), {
+      ...batch,
+      logits: moved,
+      ...(isAsWide && { teacherLogits: Float64Array.from(teacherLogits, same) }),
+    });
     formulas.logits[name]!(x, args);
     return x.tape.branches.join();
   };
@@ -247,17 +262,18 @@ function lengthsOf({ seed, rows, columns }: Pick<LogitsBatchSpec, 'seed' | 'rows
   return Array.from({ length: rows }, (_, b) => (b === 0 ? columns : integer(1, columns)));
 }
 
-/** Compares a loss with its reference on batches and with arguments that are drawn at random. */
+/**
+ * Compares a loss with its reference on batches and with arguments that are drawn at random. Of a batch on an edge, another
+ * one takes the place.
+ */
 export async function assertDrawnLogits(name: string, place: Place, runs: number): Promise<void> {
-  let compared = 0;
   await fc.assert(
     fc.asyncProperty(LOGITS_ARGUMENTS[name]!, drawnSpec, async (args, spec) => {
       const on = testedLogits(name, fitted(args, spec.vocabulary));
-      if (await assertAgrees(on, drawLogits(on, spec), place)) compared++;
+      fc.pre(await assertAgrees(on, drawLogits(on, spec), place));
     }),
-    { numRuns: runs, seed: SEED },
+    { numRuns: runs, seed: SEED, maxSkipsPerRun: 1 },
   );
-  assert.ok(compared > 0.7 * runs, `compared only ${compared} batches`);
 }
 
 /** A large vocabulary, in which rows of logits consist of several tiles, and many tokens. */
