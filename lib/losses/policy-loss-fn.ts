@@ -99,6 +99,8 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   readonly rowsOfPair?: 2 | 3;
   /** Returns the batch that is computed for one in host memory. It must not depend on later changes of that one. */
   readonly prepared?: Prepare;
+  /** The inputs that `prepared` reads and that the batch may lack. */
+  readonly preparedFrom?: readonly InputName[];
   /** Whether `prepared` reads what parts of a batch lack, so that a batch cannot be computed in parts. */
   readonly preparesWhole?: boolean;
   /** Whether one of the loss's metrics also reads the advantages of masked tokens. */
@@ -197,8 +199,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     correction: CorrectionPrograms | undefined,
   ) {
     const { unread, readsMaskedAdvantages, stopsGradient, program, ...others } = variant;
-    const { readsPairIds, rowsOfPair, prepared, preparesWhole, forms, frozen, multiplied, ...native } =
-      others;
+    const { readsPairIds, rowsOfPair, prepared, preparedFrom = [], preparesWhole, ...further } = others;
+    const { forms, frozen, multiplied, ...native } = further;
     const mapper = KeyMapper.get(backend);
     const isCorrected = correction?.hasWeights === true;
     // The weights of a correction take the place of those of the batch, which are factors of them.
@@ -209,7 +211,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     const optional = forms?.optional.filter((name) => !required.includes(name)) ?? [];
     const keys = [...optional, ...required];
     this.backend = backend;
-    this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
+    this.#selectKeys = Object.freeze([...preparedFrom, ...keys].map((key) => mapper.fromTrinity(key)));
     const columns = COLUMNS.filter(
       (name) =>
         name === 'logprob' ||

@@ -67,7 +67,10 @@ interface ByFormula<N extends string, O, M extends MetricSchema> extends Declara
 }
 
 /** What can depend on the options of a loss that is defined by expressions, besides the expressions. */
-export type FurtherVariant = Pick<PolicyLossVariant, 'rowsOfPair' | 'prepared' | 'preparesWhole'>;
+export type FurtherVariant = Pick<
+  PolicyLossVariant,
+  'rowsOfPair' | 'prepared' | 'preparedFrom' | 'preparesWhole'
+>;
 
 /** A loss that the native module computes. */
 interface ByKernel<N extends string, O, M> extends DeclarationOf<N, O, M> {

@@ -212,7 +212,7 @@ export class TRLORPOLossFn extends policyLoss({
       allRows: true,
     };
   },
-  further: () => ({ prepared: withAnswerMask }),
+  further: () => ({ prepared: withAnswerMask, preparedFrom: ['attention_mask'] }),
 }) {}
 
 const THIRD = 2; // the place of the reference row

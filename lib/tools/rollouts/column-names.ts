@@ -53,6 +53,11 @@ function wordOf(name: string): string {
 
 const ALL = Object.keys(COLUMNS) as RolloutColumn[];
 
+// In data sets and dumps, columns of these names also hold texts, or masks of other lengths. They are read only for losses
+// that need them.
+const AMBIGUOUS: ReadonlySet<RolloutColumn> = new Set(['label', 'chosen', 'attention_mask'] as const);
+const UNAMBIGUOUS = ALL.filter((column) => !AMBIGUOUS.has(column));
+
 /** The two responses of a pair. */
 export const SIDES = ['chosen', 'rejected'] as const;
 export type Side = (typeof SIDES)[number];
@@ -87,7 +92,7 @@ export class ColumnNames {
    * @param pairs whether to read what brings the rows of a pair together: ids, flags and prompts.
    */
   constructor(
-    columns: readonly RolloutColumn[] = ALL,
+    columns: readonly RolloutColumn[] = UNAMBIGUOUS,
     rename: Readonly<Record<string, string>> = {},
     backend?: string,
     keep: readonly string[] = [],
@@ -147,9 +152,9 @@ export class ColumnNames {
     return this.#renamed.get(PAIR_ID) ?? PAIR_ID;
   }
 
-  /** The names of flags that only the chosen row of a pair has. A flag that is read as a column has another meaning. */
+  /** The names of flags that only the chosen row of a pair has. The column `chosen`, which some losses read, is not one. */
   get chosenFlags(): readonly string[] {
-    return CHOSEN_FLAGS.filter((name) => !(this.columns as readonly string[]).includes(name));
+    return CHOSEN_FLAGS.filter((name) => name !== 'chosen' || !this.columns.includes(name));
   }
 
   /** The names of columns that are equal in both rows of a pair. */
