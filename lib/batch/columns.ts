@@ -342,6 +342,7 @@ export const INPUTS = {
     expected: 'an id per row, equal within a pair',
     help: 'an id for each row. Two rows with the same id are a pair, of which the first is chosen and the second is rejected. If it is absent, the rows alternate: chosen, rejected, chosen, … Read by losses over pairs',
     absent: 'alternate',
+    file: 'pair_id',
     row: 13,
   },
   run_ids: {

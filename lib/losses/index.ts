@@ -112,6 +112,7 @@ export interface LogitsLosses
       typeof distillation &
       typeof distillationLists &
       typeof distillationTRLLists &
+      typeof distillationSDPO &
       typeof sft &
       typeof processRewards
   > {}
