@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { fileWriter, ParquetWriter } from 'hyparquet-writer';
-import { type Batch, LOSS_FN, POLICY_LOSS_FN } from '../../../lib/index.js';
+import { LOSS_FN, POLICY_LOSS_FN } from '../../../lib/index.js';
 import { evaluated } from '../../support/parts.js';
 import { generator } from '../../support/random.js';
 import { drawRows, lossesOfFiles } from '../../support/rollout-rows.js';
@@ -36,12 +36,12 @@ function drawSets(count: number, size: number): PreferenceRow[] {
 async function fromLibrary(
   name: string,
   rows: readonly PreferenceRow[],
-  more: Partial<Batch> = {},
+  more: object = {},
   args: object = {},
 ) {
   const cuSeqlens = [0];
   for (const { logprobs } of rows) cuSeqlens.push(cuSeqlens.at(-1)! + logprobs.length);
-  const batch: Batch = {
+  const batch = {
     cuSeqlens,
     logprob: rows.flatMap((row) => row.logprobs),
     refLogprob: rows.flatMap((row) => row.ref_logprobs),
@@ -53,6 +53,11 @@ async function fromLibrary(
   })) as { loss: number; metrics: object; grad: Float32Array };
   const tokens = rows.flatMap((row) => row.action_mask).reduce((sum, kept) => sum + kept, 0);
   return { name, loss, metrics, rows: rows.length, tokens, gradNorm: norm(grad, rows) };
+}
+
+function isOfPairs(name: string): boolean {
+  const { declaration } = POLICY_LOSS_FN.get(name);
+  return declaration !== undefined && 'pairs' in declaration;
 }
 
 describe('policy-loss with preference data', () => {
@@ -70,7 +75,7 @@ describe('policy-loss with preference data', () => {
     const rows = drawRows(21, 60).map((row, i) => ({
       ...row,
       advantages: (i % 5) - 2,
-      token_weights: undefined,
+      task_id: i >> 2,
     }));
     const file = files.write('all.jsonl', rows);
     for (const subject of lossesOfFiles()) {
@@ -80,7 +85,7 @@ describe('policy-loss with preference data', () => {
   });
 
   // The others need more columns.
-  for (const name of POLICY_LOSS_FN.names().filter((each) => POLICY_LOSS_FN.get(each).declaration!.pairs))
+  for (const name of POLICY_LOSS_FN.names().filter(isOfPairs))
     if (!['trl/tpo', 'trl/xpo', 'oat/bnf', 'trl/online_dpo', 'verl/online_dpo'].includes(name))
       it(`${name}: prints the library's result to the bit`, async () => {
         const file = files.write('pairs.jsonl', pairs);
