@@ -337,13 +337,16 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   #compute(batch: Batch | DeviceBatch, options: LossComputeOptions | undefined): Steps<LossResult<M>> {
-    if (this.#prepare && !(batch instanceof DeviceBatch)) return this.#computePrepared(batch, options);
+    if (this.#prepare) return this.#computePrepared(batch, options);
     return this.#evaluator.compute(batch, options, (input, normalizer) =>
       this.coefficients(input, normalizer),
     );
   }
 
-  *#computePrepared(given: Batch, options: LossComputeOptions | undefined): Steps<LossResult<M>> {
+  *#computePrepared(
+    given: Batch | DeviceBatch,
+    options: LossComputeOptions | undefined,
+  ): Steps<LossResult<M>> {
     const held = withHeldRequests(options ?? {});
     const batch = yield* this.prepared(given, held);
     return yield* this.#evaluator.compute(batch, held, (input, normalizer) =>
