@@ -316,6 +316,7 @@ export const INPUTS = {
     per: 'pair',
     expected: 'a flag per pair',
     help: 'true for each pair of which the first row is preferred. Read by trl/xpo',
+    file: 'chosen',
     row: 10,
   },
   kl_estimate: {
@@ -323,6 +324,7 @@ export const INPUTS = {
     per: 'row',
     expected: 'a number per row',
     help: 'the estimate of the KL divergence, in nats, the same number for all rows. KTO losses compute it from the columns kl_… if it is absent',
+    file: 'kl_estimate',
     row: 11,
   },
   group_ids: {
@@ -340,6 +342,7 @@ export const INPUTS = {
     expected: 'an id per row, equal within a pair',
     help: 'an id for each row. Two rows with the same id are a pair, of which the first is chosen and the second is rejected. If it is absent, the rows alternate: chosen, rejected, chosen, … Read by losses over pairs',
     absent: 'alternate',
+    file: 'pair_id',
     row: 13,
   },
   run_ids: {
@@ -375,7 +378,8 @@ export const INPUTS = {
     type: 'flags',
     per: 'token',
     expected: 'a mask per token',
-    help: '0 at the tokens that are padding. Read by easyr1/value for its explained variance, for which action_mask stands in',
+    help: '0 at the tokens that are padding. Read by trl/orpo and easyr1/value; action_mask stands in for it',
+    file: 'attention_mask',
     member: 'mask',
   },
   expert_mask: {
@@ -414,6 +418,7 @@ export const INPUTS = {
     per: 'token',
     expected: 'a logarithm per token',
     help: 'for each token, the logarithm of the sum of the squared probabilities of all words of the vocabulary. Read by trl/dpo with use_weighting',
+    file: 'log_sum_sq_prob',
     loss: 14,
   },
   entropy_other: {
@@ -421,6 +426,7 @@ export const INPUTS = {
     per: 'token',
     expected: 'a number per token',
     help: 'for each token, the sum over all other words of the vocabulary of sg(probability)·logprob. Read by oat/bnf, whose gradient by it is returned as gradEntropy',
+    file: 'entropy_other',
     loss: 15,
   },
   answer_mask: {

@@ -45,8 +45,8 @@ const KEYS = ['options', 'lossAggMode', 'variable', 'metrics', 'name', 'backend'
  *
  * - the columns `logprob` or `lp`, `old_logprob` or `old`, `ref_logprob` or `ref`, `rollout_logprob` or `rollout`,
  *   `prox_logprob` or `prox`, `teacher_logprob` or `teacher` (in nats), `advantages` or `A`, `entropy` or `H` and
- *   `old_entropy` (in nats), `values` or `value`, `old_values` or `old_value`, `returns`, and of rows `rewards` or `reward`
- *   and `margin`;
+ *   `old_entropy` (in nats), `token_weights` or `weights`, `values` or `value`, `old_values` or `old_value`, `returns`, and of
+ *   rows `rewards` or `reward`, `margin`, and `label`;
  * - `d` = lp − old, `r` = exp(d), `n`, the number of unmasked tokens in the row, `t`, the token's position among them, and
  *   `group_size`, the number of rows of the row's group;
  * - the functions `exp expm1 log log1p sqrt abs sign tanh sigmoid logsigmoid square pow min max clip(x, low, high)`, and

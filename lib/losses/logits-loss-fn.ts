@@ -144,8 +144,10 @@ export abstract class LogitsLossFn<M = Metrics> {
     batch: Batch | DeviceBatch | LogitsLossBatch,
     options?: ComputeSyncOptions | LogitsLossComputeSyncOptions,
   ): LogitsLossResult<M> {
-    refuseDevice((options as LogitsLossComputeOptions | undefined)?.device);
-    return takeNow(this.#compute(batch as LogitsLossBatch, options as LogitsLossComputeOptions));
+    return guarded(() => {
+      refuseDevice((options as LogitsLossComputeOptions | undefined)?.device);
+      return takeNow(this.#compute(batch as LogitsLossBatch, options as LogitsLossComputeOptions));
+    });
   }
 
   /**

@@ -127,8 +127,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     correction: CorrectionPrograms | undefined,
   ) {
     const { unread, readsMaskedAdvantages, stopsGradient, program, ...others } = variant;
-    const { readsPairIds, rowsOfPair, prepared, preparesWhole, forms, frozen, multiplied, ...native } =
-      others;
+    const { readsPairIds, rowsOfPair, prepared, preparesWhole, ...further } = others;
+    const { forms, frozen, multiplied, ...native } = further;
     const mapper = KeyMapper.get(backend);
     const isCorrected = correction?.hasWeights === true;
     // The weights of a correction take the place of those of the batch, which are factors of them.
@@ -268,13 +268,16 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   #compute(batch: Batch | DeviceBatch, options: LossComputeOptions | undefined): Steps<LossResult<M>> {
-    if (this.#prepare && !(batch instanceof DeviceBatch)) return this.#computePrepared(batch, options);
+    if (this.#prepare) return this.#computePrepared(batch, options);
     return this.#evaluator.compute(batch, options, (input, normalizer) =>
       this.coefficients(input, normalizer),
     );
   }
 
-  *#computePrepared(given: Batch, options: LossComputeOptions | undefined): Steps<LossResult<M>> {
+  *#computePrepared(
+    given: Batch | DeviceBatch,
+    options: LossComputeOptions | undefined,
+  ): Steps<LossResult<M>> {
     const held = withHeldRequests(options ?? {});
     const batch = yield* this.prepared(given, held);
     return yield* this.#evaluator.compute(batch, held, (input, normalizer) =>

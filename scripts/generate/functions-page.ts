@@ -7,6 +7,7 @@ import {
   ENTROPY_LOSS_FN,
   type FunctionDeclaration,
   KL_FN,
+  LOGITS_LOSS_FN,
   POLICY_LOSS_FN,
   REWARD_LOSS_FN,
   VALUE_LOSS_FN,
@@ -28,6 +29,10 @@ and R the reward of a row. sg(x) is x as a constant for the gradient.
 Names without a prefix are Trinity-RFT's, or belong to a function of another framework whose short name is free. Trinity-RFT's
 functions aggregate with \`token-mean\`, \`token-sum\`, \`seq-mean-token-sum\`, \`seq-mean-token-mean\` or
 \`seq-mean-token-sum-norm\`.`;
+
+const OF_LOGITS = `\
+Distillation, fine-tuning and process rewards: \`LOSS_FN\` computes these losses from logits. p is the distribution of the policy
+(the student), and q that of the teacher. Rollout files have no logits, so the command line only lists these losses.`;
 
 type Described = { readonly name: string; readonly declaration?: FunctionDeclaration };
 type Describable = { names(): string[]; aliases(): Map<string, string>; get(name: string): Described };
@@ -77,6 +82,9 @@ export function functionsPage(): string {
     inOneTable('value loss', VALUE_LOSS_FN),
     '## Losses of reward models',
     inOneTable('reward loss', REWARD_LOSS_FN),
+    '## Losses of logits',
+    OF_LOGITS,
+    ...functionsOf('loss of logits', LOGITS_LOSS_FN),
     '## Corrections',
     ...functionsOf('correction', CORRECTION_FN),
     '## KL functions',

@@ -6,8 +6,17 @@ import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import type { PolicyLossFn } from '../../lib/index.js';
+import {
+  type Batch,
+  type ExpressionOptions,
+  LOSS_FN,
+  lossFromExpression,
+  type PolicyLossFn,
+} from '../../lib/index.js';
 import { FUNCTIONS, VALUES } from '../../lib/program/symbols.js';
+import { makeBatch } from '../support/draw.js';
+import { packedBatch } from '../support/subject.js';
+import { assertArray, assertNumber } from '../support/tolerance.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
@@ -72,9 +81,45 @@ describe('the examples of user-defined losses', () => {
 });
 
 describe('docs/your-own-loss.md', () => {
+  const page = readFileSync(new URL('../../docs/your-own-loss.md', import.meta.url), 'utf8');
+
   it('describes every name and function of the language', () => {
-    const page = readFileSync(new URL('../../docs/your-own-loss.md', import.meta.url), 'utf8');
     for (const name of [...VALUES.keys(), ...FUNCTIONS.keys()])
       assert.match(page, new RegExp(`\`${name}[\`(]`), name);
   });
+
+  const SAMPLES: Record<string, [name: string, args: object, options: ExpressionOptions<never, never>]> = {
+    dpo: ['trl/dpo', { beta: 0.3 }, { options: { beta: 0.3 } }],
+    simpo: [
+      'trl/cpo',
+      { loss_type: 'simpo', cpo_alpha: 0, beta: 2, simpo_gamma: 0.5 },
+      { options: { beta: 2, gamma: 0.5 } },
+    ],
+    critic: ['verl/value', { cliprange_value: 0.2 }, { options: { c: 0.2 } }],
+    rewardModel: ['trl/reward', {}, {}],
+  };
+  for (const [sample, [name, args, options]] of Object.entries(SAMPLES))
+    it(`${sample} is ${name} in one line`, () => {
+      const text = new RegExp(`const ${sample} = lossFromExpression\\('([^']+)'`).exec(page)?.[1];
+      assert.ok(text !== undefined, sample);
+      const drawn = makeBatch({
+        seed: 6,
+        rows: 12,
+        columns: 9,
+        values: 'moderate',
+        mask: 'random',
+        packed: true,
+      });
+      // Both rows of a pair have its margin.
+      const margin = Float64Array.from({ length: 12 }, (_, row) => (row >> 1) / 4);
+      const batch: Batch = packedBatch({ ...drawn, margin });
+      const [ours, theirs] = [lossFromExpression(text, options), LOSS_FN.create(name, { ...args })].map(
+        (fn) => ({ ...(fn as PolicyLossFn).computeSync(batch, { grad: true }) }) as Record<string, unknown>,
+      );
+      assertNumber(ours!.loss as number, theirs!.loss as number, sample);
+      const grads = ['grad', 'gradValues', 'gradRewards'].filter((key) => theirs![key] !== undefined);
+      assert.equal(grads.length, 1);
+      for (const key of grads)
+        assertArray(ours![key] as Float32Array, theirs![key] as Float32Array, `${sample}: ${key}`);
+    });
 });

@@ -2,7 +2,7 @@
 import type { Anything } from './odd-values.js';
 
 const ROWS = 2;
-const VOCABULARY = 3;
+export const VOCABULARY = 3;
 
 /** Returns the options of logprobs() for two rows of three logits. */
 export const ofRows = (): Anything => ({
@@ -38,4 +38,28 @@ export const logitsOfTokens = (tokens: number): Anything => ({
     offsets: Int32Array.from({ length: tokens + 1 }, (_, i) => i),
   },
   rowStride: 2,
+});
+
+/** Returns hidden states of four numbers per token, and the head of a vocabulary, in place of log-probabilities. */
+export const hiddenOfTokens = (tokens: number): Anything => ({
+  hidden: new Float32Array(4 * tokens).fill(0.5),
+  weight: new Float32Array(4 * VOCABULARY).fill(0.25),
+  bias: { data: new Uint16Array(VOCABULARY), dtype: 'bfloat16' },
+  targets: new Int32Array(tokens),
+  temperature: 0.5,
+  softcap: 30,
+});
+
+/** Returns the logits of a student and of a teacher, in all forms in which losses take them. */
+export const teacherOfTokens = (tokens: number): Anything => ({
+  logits: new Float32Array(VOCABULARY * tokens),
+  probs: new Float32Array(VOCABULARY * tokens).fill(1 / VOCABULARY),
+  targets: new Int32Array(tokens),
+  teacherLogits: { data: new Uint16Array(VOCABULARY * tokens), dtype: 'bfloat16' },
+  teacherProbs: new Float32Array(VOCABULARY * tokens).fill(1 / VOCABULARY),
+  refLogits: new Float32Array(VOCABULARY * tokens),
+  teacherTopkIds: Int32Array.from({ length: 2 * tokens }, (_, i) => i % 2),
+  teacherTopkLogprobs: new Float32Array(2 * tokens).fill(-1),
+  distillMask: new Uint8Array(tokens).fill(1),
+  selfDistillationMask: [1, 0],
 });

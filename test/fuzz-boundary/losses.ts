@@ -100,8 +100,16 @@ function runProgram(
   return first;
 }
 
-/** Yields the targets. `batch` makes a batch that has every column. */
-export function* ofLosses(batch: () => Anything, tokens: number): Generator<Target> {
+/**
+ * Yields the targets.
+ * @param batch makes a batch for any loss.
+ * @param complete makes a batch that has every column.
+ */
+export function* ofLosses(
+  batch: () => Anything,
+  complete: () => Anything,
+  tokens: number,
+): Generator<Target> {
   yield {
     name: 'a loss of lossFromExpression',
     valid: () => [LOSSES[0], { options: OPTIONS, metrics: { first: LOSSES[1], second: 'r' } }],
@@ -122,7 +130,7 @@ export function* ofLosses(batch: () => Anything, tokens: number): Generator<Targ
     yield {
       name: `the program of ${text}`,
       valid: () => structuredClone([program.withGrad, program.withoutGrad, metrics, aggregation]),
-      call: (given) => runProgram(given, batch(), tokens),
+      call: (given) => runProgram(given, complete(), tokens),
     };
   }
 }

@@ -1,15 +1,32 @@
 /**
  * The targets of the boundary fuzzer. A target is a public function of the package with valid arguments, some parts of
  * which the fuzzer replaces with hostile values. The functions are found in the package's exports: plain functions,
- * constructors, static methods, and methods of objects and registries. It is an error if this file has no arguments for
- * a function. So no new function can be forgotten.
+ * constructors, static methods, and methods of objects and registries. It is an error if arguments.ts has no arguments
+ * for a function. So no new function can be forgotten.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { types } from 'node:util';
 import { fromTrinityArgs } from '../../lib/base/options.js';
 import * as api from '../../lib/index.js';
 import { requiredArgs } from '../support/draw.js';
-import { logitsOfTokens, ofRows, rowsAndGradients } from './logits.js';
+import {
+  COLUMNS,
+  CONSTRUCTORS,
+  CONTROLLER,
+  column,
+  complete,
+  config,
+  FUNCTIONS,
+  METHODS,
+  OF_LOGITS,
+  ofVocabulary,
+  options,
+  ROWS,
+  rewarded,
+  TOKENS,
+  whole,
+} from './arguments.js';
+import { hiddenOfTokens, ofRows, rowsAndGradients, teacherOfTokens } from './logits.js';
 import { ofLosses } from './losses.js';
 import type { Anything } from './odd-values.js';
 
@@ -22,178 +39,6 @@ export interface Target {
   /** Undoes the global changes that a call may have made. */
   restore?(): void;
 }
-
-const ROWS = 2;
-const COLUMNS = 3;
-const TOKENS = ROWS * COLUMNS;
-const column = (value: number) => new Float32Array(TOKENS).fill(value);
-
-/** Makes a batch with all columns except `advantages`, which objectives compute from the rewards. */
-const rewarded = () => ({
-  shape: [ROWS, COLUMNS],
-  logprob: column(-1),
-  oldLogprob: column(-1.5),
-  refLogprob: column(-1.25),
-  rolloutLogprob: column(-1.5),
-  proxLogprob: column(-1.25),
-  teacherLogprob: column(-0.5),
-  entropy: column(0.5),
-  oldEntropy: column(0.75),
-  clipCovKeys: column(0.5),
-  tokenLevelRewards: column(1),
-  tokenLevelScores: column(1),
-  values: column(0.25),
-  oldValues: column(0.5),
-  returns: column(1),
-  attentionMask: new Uint8Array(TOKENS).fill(1),
-  sampleMask: [1, 1],
-  margin: [0.5],
-  lossMaskSum: [2, 3],
-  rolloutIds: [0, 1],
-  sumPiSquared: column(0.5),
-  rolloutIsWeights: column(1),
-  actionMask: new Uint8Array(TOKENS).fill(1),
-  expertMask: [true, false],
-  rewards: [1, 2],
-  rewardBaselines: [0, 0],
-  vStar: [1, 2],
-  probability: [0.25, 0.75],
-  logZ: [0, 1],
-  groupIds: [1, 1],
-  runIds: ['a', 'b'],
-  step: 1,
-});
-const whole = () => ({ ...rewarded(), advantages: column(0.5) });
-const withoutLogprob = () => {
-  const { logprob, entropy, ...batch } = whole();
-  return batch;
-};
-const CONTROLLER = new AbortController();
-const halfGradients = () => ({
-  grad: { dtype: 'bfloat16', data: new Uint16Array(TOKENS) },
-  gradEntropy: { dtype: 'float16' },
-});
-const outputs = () => ({ advantages: new Float32Array(TOKENS) });
-const options = () => ({ grad: true, device: 'cpu', signal: CONTROLLER.signal, seed: 1 });
-const counts = () => ({ tokens: TOKENS, rows: ROWS, columns: COLUMNS, expert: { tokens: 3, rows: 1 } });
-const config = () => ({
-  policy_loss_fn: 'ppo',
-  policy_loss_fn_args: { clip_range: 0.2 },
-  advantage_fn: 'grpo',
-  advantage_fn_args: { epsilon: 1e-6 },
-  kl_loss_fn: 'k2',
-  kl_loss_fn_args: { kl_coef: 0.1 },
-  entropy_loss_fn: 'mix',
-  entropy_loss_fn_args: { entropy_coef: 0.1 },
-  loss_agg_mode: 'token-mean',
-  backend: 'verl',
-});
-
-// Valid arguments of methods, by the method's name. They suit every class, unless methods() is given others.
-const METHODS: Record<string, () => Anything[]> = {
-  fromLogits: () => [
-    { ...withoutLogprob(), ...logitsOfTokens(TOKENS) },
-    { ...options(), entropy: true, gradLogits: true },
-  ],
-  fromLogitsSync: () => [
-    { ...withoutLogprob(), ...logitsOfTokens(TOKENS) },
-    { grad: true, seed: 1, entropy: true, gradLogits: new Float32Array(2 * TOKENS) },
-  ],
-  compute: () => [whole(), { ...options(), out: outputs() }],
-  computeSync: () => [whole(), { ...halfGradients(), seed: 1, out: outputs() }],
-  count: () => [whole(), { seed: 1 }],
-  countSync: () => [whole(), { seed: 1 }],
-  calculateKl: () => [whole(), { device: 'cpu' }],
-  calculateKlSync: () => [whole()],
-  calculateKlLoss: () => [whole(), { ...options(), lossAggMode: 'token-mean' }],
-  calculateKlLossSync: () => [whole(), { grad: true, lossAggMode: 'token-mean' }],
-  applyKlPenaltyToReward: () => [whole(), { device: 'cpu' }],
-  applyKlPenaltyToRewardSync: () => [whole()],
-  updateKlCoef: () => [0.1, 2],
-  softGateFunction: () => [
-    [1, 2, 1],
-    [1, -1, 1],
-  ],
-  muScheduleFunction: () => [1, 10, 10, 0.5, 0.1],
-  toTrinity: () => ['log_prob'],
-  fromTrinity: () => ['logprob'],
-  get: () => ['ppo'],
-  create: () => ['ppo', {}, { backend: 'verl' }],
-  register: () => ['fuzzed', class {}],
-  names: () => [],
-  aliases: () => [],
-  defaultArgs: () => [],
-  defaultConfig: () => [],
-  checkConfig: () => [
-    {
-      mode: 'train',
-      buffer: { trainer_input: { experience_buffer: { path: 'here' } } },
-      synchronizer: { sync_method: 'checkpoint' },
-    },
-  ],
-  objective: () => [config()],
-};
-
-const FUNCTIONS: Record<string, () => Anything[]> = {
-  logprobs: () => [column(1), { ...ofRows(), signal: CONTROLLER.signal }],
-  logprobsSync: () => [column(1), ofRows()],
-  logprobsBackward: () => [column(1), { ...rowsAndGradients(), signal: CONTROLLER.signal }],
-  logprobsBackwardSync: () => [column(1), rowsAndGradients()],
-  devices: () => [],
-  setThreads: () => [2],
-  sumCounts: () => [[counts(), counts()]],
-  trimDevice: () => ['cuda:0'],
-  allocPinned: () => [64, 'cuda:0'],
-  freePinned: () => [new ArrayBuffer(0)],
-  upload: () => [whole(), 'cuda:0', { backend: 'verl', signal: CONTROLLER.signal }],
-  lossFromExpression: () => [
-    'max(-A*r, -A*clip(r, 1-low, 1+high))',
-    {
-      options: { low: 0.2, high: 0.28 },
-      lossAggMode: 'token-mean',
-      metrics: { clipped: 'abs(r-1) > low' },
-      name: 'mine',
-      backend: 'verl',
-    },
-  ],
-  defineLoss: () => [
-    'mine',
-    {
-      summary: 'a loss',
-      source: ['a paper'],
-      options: { beta: { type: 'number', default: 0.1, atLeast: 0, atMost: 1, help: 'a factor' } },
-      lossAggMode: 'token-mean',
-      metrics: { ratio: { unit: 'ratio', value: 'r' } },
-      loss: ({ r, A }: api.LossSymbols, { beta }: { beta: number }) => r.mul(A).mul(beta),
-    },
-  ],
-  checkLoss: () => [new api.SFTLossFn(), whole()],
-  fromTrinityConfig: () => {
-    const { backend, ...section } = config();
-    return [{ algorithm: { algorithm_type: 'grpo', ...section } }, { backend }];
-  },
-  fromConfig: () => [
-    {
-      'actor_rollout_ref.actor': {
-        use_kl_loss: true,
-        kl_loss_type: 'k3+',
-        clip_ratio_high: 0.28,
-        entropy_coeff: 0.01,
-      },
-      algorithm: {
-        adv_estimator: 'grpo',
-        rollout_correction: { rollout_is: 'token' },
-        kl_ctrl: { type: 'fixed' },
-      },
-    },
-    { framework: 'verl', backend: 'verl' },
-  ],
-};
-
-// Valid arguments of constructors. A constructor that is not listed here takes the default arguments of its class.
-const CONSTRUCTORS: Record<string, () => Anything[]> = {
-  KeyMapper: () => [{ log_prob: 'logprob' }],
-};
 
 /** Constructors of exported classes that the fuzzer does not call, with the reason. */
 export const EXEMPT: Readonly<Record<string, string>> = {
@@ -208,6 +53,7 @@ export const EXEMPT: Readonly<Record<string, string>> = {
   'LossError constructor': 'thrown by the package, not called by users',
   'KLFn constructor': 'internal: called by the subclasses, which are targets',
   'Objective constructor': 'internal: called by objective()',
+  'LogitsLossFn constructor': 'internal: called by the subclasses, which are targets',
   'PolicyLossFn constructor': 'internal: called by the subclasses, which are targets',
   'Registry constructor': 'internal: its instances are exported',
   'RewardLossFn constructor': 'internal: called by the subclasses, which are targets',
@@ -252,7 +98,7 @@ function* membersOf(object: object): Generator<[name: string, isFunction: boolea
 
 function argumentsOf(name: string, among: Record<string, () => Anything[]>): () => Anything[] {
   const found = among[name];
-  if (!found) throw new Error(`${name}: expected its arguments in targets.ts, got none`);
+  if (!found) throw new Error(`${name}: expected its arguments in arguments.ts, got none`);
   return found;
 }
 
@@ -289,7 +135,12 @@ const REGISTRIES: readonly api.Registry<unknown>[] = Object.values<unknown>(api)
 function objectOf(cls: Anything): Anything {
   for (const registry of REGISTRIES)
     for (const name of registry.names())
-      if (registry.get(name) === cls) return registry.create(name, requiredArgs(cls.declaration));
+      if (registry.get(name) === cls)
+        // The batches here have two rows, and not three.
+        return registry.create(name, {
+          ...requiredArgs(cls.declaration),
+          ...(name === 'trl/tpo' && { tpo_alpha: 0 }),
+        });
   if (cls === api.Objective)
     return api.ALGORITHM_TYPE.get('grpo').objective({ kl_loss_fn_args: { kl_coef: 0.1 } });
   if (cls === api.KeyMapper) return new api.KeyMapper({ log_prob: 'logprob' });
@@ -315,15 +166,20 @@ function* ofClass(name: string, cls: Anything): Generator<Target> {
   const object = objectOf(cls);
   // The gradient of rewards has no 16 bits.
   const ofRewards = { computeSync: () => [whole(), { grad: true }] };
-  const given = { ...mergeOf(object), ...(object instanceof api.RewardLossFn && ofRewards) };
+  const given = {
+    ...mergeOf(object),
+    ...(object instanceof api.RewardLossFn && ofRewards),
+    ...(object instanceof api.LogitsLossFn && OF_LOGITS),
+  };
   if (object) yield* methods(`${name}#`, object, undefined, given);
 }
 
 /** Returns the arguments of the methods that merge parts: one part, which the object computes, and its counts. */
 function mergeOf(object: Anything): Record<string, () => Anything[]> {
+  const batch = object instanceof api.LogitsLossFn ? ofVocabulary : whole;
   const merged = (compute: string) => () => {
-    const { part } = object[compute](whole(), { part: true });
-    return [[part], object.countSync(whole())];
+    const { part } = object[compute](batch(), { part: true });
+    return [[part], object.countSync(batch())];
   };
   return { merge: merged('computeSync'), mergeKlLoss: merged('calculateKlLossSync') };
 }
@@ -339,7 +195,7 @@ function* ofRegistry(name: string, registry: Registered): Generator<Target> {
   yield* methods(`${name}.`, registry, restore, {
     get: () => [first],
     create: () => [first, {}, { backend: 'verl' }],
-    register: () => ['fuzzed', registry.get(first), { replace: true }],
+    register: () => [`fuzzed ${name}`, registry.get(first), { replace: true }],
   });
 }
 
@@ -464,13 +320,17 @@ function* walk(): Generator<Target> {
   yield* ofAlgorithms();
   yield* onDevice();
   yield* POINTERS;
-  yield* ofLosses(whole, TOKENS);
+  yield* ofLosses(whole, complete, TOKENS);
 }
 
 /** The keys that any function reads in its arguments. */
 export const KEYS: readonly string[] = [
   ...new Set([
     ...Object.keys(whole()),
+    ...Object.keys(hiddenOfTokens(TOKENS)),
+    ...Object.keys(teacherOfTokens(TOKENS)),
+    ...['tokenWeights', 'pairIds', 'refLogps', 'klRefLogps', 'klEstimate', 'answerMask'],
+    ...['gradLogits', 'gradHidden', 'gradWeight', 'gradBias'],
     'cuSeqlens',
     'cu_seqlens',
     'old_log_probs',

@@ -1,10 +1,11 @@
 /** Draws rows for rollout files, and losses and metrics for evaluations in parts. */
 import type { FunctionDeclaration } from '../../lib/base/declaration.js';
-import { LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
+import { POLICY_LOSS_FN, REWARD_LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
 import { lossSubject, type Subject } from '../../lib/tools/parts/index.js';
 import { requiredArgs } from './draw.js';
 import { modesOf } from './functions.js';
 import { generator } from './random.js';
+import type { Family } from './subject.js';
 
 /** The columns of a row. */
 export type Columns = Record<string, unknown>;
@@ -49,6 +50,12 @@ export function drawRows(seed: number, count: number): Columns[] {
       sample_mask: row % 6 < 4,
       loss_mask_sum: tokens + 1,
       rollout_id: `rollout ${row >> 1}`,
+      label: row % 2 === 0,
+      chosen: row % 2 === 0,
+      kl_estimate: 0.25,
+      prob_desirable: 0.25 + (row % 5) / 10,
+      log_sum_sq_prob: logprobs.map((x) => x / 2 - 1),
+      entropy_other: logprobs.map((x) => x / 3),
     };
   });
 }
@@ -66,16 +73,23 @@ export function metricsOfParts({ subject, metrics }: { subject: Subject; metrics
   );
 }
 
-/** Returns all losses that can be computed in parts, in all their aggregations. */
+/** Returns all losses that rollout files have the columns for, in all their aggregations. */
+export function lossesOfFiles(): Subject[] {
+  const registries = { policy: POLICY_LOSS_FN, value: VALUE_LOSS_FN, reward: REWARD_LOSS_FN };
+  return Object.entries(registries).flatMap(([family, registry]) =>
+    registry.names().flatMap((name) => {
+      const { declaration, defaultArgs } = registry.get(name);
+      const args = requiredArgs(declaration);
+      const modes = 'loss_agg_mode' in defaultArgs() ? modesOf(family as Family, name, args) : [];
+      return [
+        lossSubject(name, args),
+        ...modes.map((mode) => lossSubject(name, { ...args, loss_agg_mode: mode })),
+      ];
+    }),
+  );
+}
+
+/** Returns those of them that can be computed in parts. */
 export function lossesInParts(): Subject[] {
-  return LOSS_FN.names().flatMap((name) => {
-    const { declaration, defaultArgs } = LOSS_FN.get(name);
-    const args = requiredArgs(declaration);
-    const family = VALUE_LOSS_FN.names().includes(name) ? 'value' : 'policy';
-    const modes = 'loss_agg_mode' in defaultArgs() ? modesOf(family, name, args) : [];
-    return [
-      lossSubject(name, args),
-      ...modes.map((mode) => lossSubject(name, { ...args, loss_agg_mode: mode })),
-    ].filter(({ lossFn }) => !lossFn.readsWholeBatch);
-  });
+  return lossesOfFiles().filter(({ lossFn }) => !lossFn.readsWholeBatch);
 }

@@ -6,6 +6,7 @@ import {
   CORRECTION_FN,
   ENTROPY_LOSS_FN,
   KL_FN,
+  LOGITS_LOSS_FN,
   POLICY_LOSS_FN,
   REWARD_LOSS_FN,
   type RegisteredClass,
@@ -15,11 +16,12 @@ import {
 import { frameworkOf } from '../../losses/frameworks.js';
 import { helpOf } from './function-options.js';
 
-/** The kinds of entries in the list: seven kinds of functions, and algorithms. */
+/** The kinds of entries in the list: eight kinds of functions, and algorithms. */
 export const KINDS = [
   'loss',
   'value',
   'reward',
+  'logits',
   'correction',
   'advantage',
   'kl',
@@ -56,7 +58,7 @@ export interface CatalogueEntry {
   help?: Record<string, string>;
   /** Sentences that explain in detail what a function computes; absent if there are none. */
   details?: readonly string[];
-  /** The batch keys that a function reads in addition to logprob, or to values or rewards in a loss of these. */
+  /** The batch keys that a function reads in addition to logprob, or to values, rewards or logits in a loss of these. */
   reads?: readonly string[];
   /**
    * The unit of each metric of the function, keyed by metric name. If a metric is not always present, the text also
@@ -69,6 +71,7 @@ const REGISTRIES = {
   loss: POLICY_LOSS_FN,
   value: VALUE_LOSS_FN,
   reward: REWARD_LOSS_FN,
+  logits: LOGITS_LOSS_FN,
   correction: CORRECTION_FN,
   advantage: ADVANTAGE_FN,
   kl: KL_FN,

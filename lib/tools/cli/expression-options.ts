@@ -1,10 +1,12 @@
-// `--loss-expr 'TEXT'`: a policy loss that the command line itself states, with its options `--set NAME=NUMBER`.
-import type { Option } from 'commander';
+// `--loss-expr 'TEXT'`: a loss that the command line itself states, with its options `--set NAME=NUMBER`.
+import { Option } from 'commander';
 import { brief } from '../../base/errors.js';
 import { aggregation } from '../../base/option.js';
 import type { LossAggMode } from '../../base/options.js';
+import { VARIABLES } from '../../define/build-loss.js';
 import { expressionLoss } from '../../define/loss-from-expression.js';
 import { type LossCorrectionOptions, LossError } from '../../index.js';
+import type { Variable } from '../../program/graph.js';
 import { FUNCTIONS, VALUES } from '../../program/symbols.js';
 import { type Subject, subjectOfLoss } from '../parts/index.js';
 import { flagOf } from './flags.js';
@@ -28,9 +30,21 @@ export function expressionOptions(): Option[] {
   return [
     setOption().helpGroup(group),
     ...schemaOptions({ lossAggMode: aggregation('token-mean') }, {}, '', group),
+    new Option(
+      '--variable <name>',
+      'the column by which the loss is differentiated; by default, the first of these that its gradient depends on',
+    )
+      .choices(VARIABLES)
+      .helpGroup(group),
     ...correctionOptions(),
   ];
 }
+
+type Typed = {
+  set?: Record<string, number>;
+  lossAggMode?: LossAggMode;
+  variable?: Variable;
+} & LossCorrectionOptions;
 
 /**
  * Makes a subject from the loss that `--loss-expr` states.
@@ -43,16 +57,18 @@ export function expressionSubject(typed: string, values: Readonly<Record<string,
   // With spaces instead of the name, a position in an error message is a position in the typed value.
   const text = typed.replace(prefix, ' '.repeat(prefix.length));
   const name = given ?? shortened(text);
-  const {
-    set = {},
-    lossAggMode,
-    ...further
-  } = values as { set?: Record<string, number>; lossAggMode?: LossAggMode } & LossCorrectionOptions;
+  const { set = {}, lossAggMode, variable, ...further } = values as Typed;
   checkNames(text, set);
   try {
     return subjectOfLoss(
       name,
-      expressionLoss('--loss-expr', text, { ...further, name: name || undefined, options: set, lossAggMode }),
+      expressionLoss<never, Variable>('--loss-expr', text, {
+        ...further,
+        name: name || undefined,
+        options: set,
+        lossAggMode,
+        variable,
+      }),
     );
   } catch (error) {
     if (!(error instanceof LossError)) throw error;

@@ -1,10 +1,17 @@
-// `--loss-file my-loss.mjs`: policy losses that a user has defined in a module of their own. Importing the module runs
-// its code. No other file that a command reads can do that.
+// `--loss-file my-loss.mjs`: losses that a user has defined in a module of their own. Importing the module runs its code. No other file that a command reads can do that.
 import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Option } from 'commander';
-import { LOSS_FN, LossError, PolicyLossFn, type RegisteredClass } from '../../index.js';
+import {
+  type AnyLossFn,
+  LOSS_FN,
+  LossError,
+  PolicyLossFn,
+  type RegisteredClass,
+  RewardLossFn,
+  ValueLossFn,
+} from '../../index.js';
 import { describeFailure, errorAt, MISSING_FILE } from '../rollouts/source.js';
 import { optionValues } from './flags.js';
 
@@ -17,7 +24,7 @@ export const LOSS_FILE_OPTION = () =>
     'a module (.mjs) that exports losses from defineLoss(), which --loss then accepts; its code runs; repeatable',
   ).argParser((file: string, before: string[] = []) => [...before, file]);
 
-type LossClass = RegisteredClass<PolicyLossFn> & { declaration: { name: string } };
+type LossClass = RegisteredClass<AnyLossFn> & { declaration: { name: string } };
 
 /**
  * Imports the modules that the arguments of a command name, and registers the losses that they export.
@@ -53,7 +60,8 @@ async function lossesOf(file: string): Promise<LossClass[]> {
 }
 
 function isLossClass(value: unknown): value is LossClass {
-  return typeof value === 'function' && value.prototype instanceof PolicyLossFn && 'declaration' in value;
+  if (typeof value !== 'function' || !('declaration' in value)) return false;
+  return [PolicyLossFn, ValueLossFn, RewardLossFn].some((Base) => value.prototype instanceof Base);
 }
 
 function register(file: string, loss: LossClass): void {

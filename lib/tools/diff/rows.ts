@@ -1,5 +1,6 @@
 // The rows of a dump, one by one, with what aligns them with the rows of another dump.
-import { COLUMNS } from '../rollouts/columns.js';
+import { ColumnNames } from '../rollouts/column-names.js';
+import { COLUMNS, isIdColumn } from '../rollouts/columns.js';
 import { type Place, type RolloutColumn, type StreamOptions, streamRollouts } from '../rollouts/index.js';
 
 /** A row of a dump. Its arrays belong to it. */
@@ -20,9 +21,7 @@ export interface DumpRow {
 }
 
 /** The columns that are compared. Ids become numbers that depend on the dump, so they are not. */
-const COMPARED = (Object.keys(COLUMNS) as RolloutColumn[]).filter(
-  (column) => column !== 'task_id' && column !== 'run_id',
-);
+const COMPARED = new ColumnNames().columns.filter((column) => !isIdColumn(column));
 
 /**
  * Reads the rows of files.

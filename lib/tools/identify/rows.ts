@@ -1,5 +1,6 @@
 // The rows on which candidates run: which column plays which role, and how the rows are cut into micro-batches.
 import { toCamelCase } from '../../base/options.js';
+import { inputRow } from '../../batch/columns.js';
 import type { PolicyLossFn } from '../../index.js';
 import type { PackedRows, RolloutColumn } from '../rollouts/index.js';
 
@@ -115,9 +116,10 @@ function weighed(starts: readonly number[], rows: number): Split[] {
 /** Returns whether a batch has all columns that a loss needs. */
 export function canCompute(batch: PackedRows, fn: PolicyLossFn<object>): boolean {
   const { columns, optional, rowColumns, expertMask, step } = fn.reads;
+  const mayLack: readonly string[] = optional;
   const keys = [
-    ...columns.filter((name) => !optional.includes(name)),
-    ...rowColumns,
+    ...columns.filter((name) => !mayLack.includes(name)),
+    ...rowColumns.filter((name) => !mayLack.includes(name) && inputRow(name).absent === undefined),
     ...(expertMask ? ['expert_mask'] : []),
     ...(step ? ['step'] : []),
   ].map(toCamelCase);

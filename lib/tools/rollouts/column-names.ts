@@ -53,17 +53,19 @@ function wordOf(name: string): string {
 
 const ALL = Object.keys(COLUMNS) as RolloutColumn[];
 
+// In data sets and dumps, columns of these names also hold texts, or masks of other lengths. They are read only for losses
+// that need them.
+const AMBIGUOUS: ReadonlySet<RolloutColumn> = new Set(['label', 'chosen', 'attention_mask'] as const);
+const UNAMBIGUOUS = ALL.filter((column) => !AMBIGUOUS.has(column));
+
 /** The two responses of a pair. */
 export const SIDES = ['chosen', 'rejected'] as const;
 export type Side = (typeof SIDES)[number];
 
-/** The column with the ids of pairs, which both rows of a pair have. */
-export const PAIR_ID = 'pair_id';
-
 // Flags that only the chosen row of a pair has.
 const CHOSEN_FLAGS = ['chosen', 'label'];
 
-const RENAMABLE = [...ALL, PAIR_ID, ...SIDES.flatMap((side) => ALL.map((name) => `${side}_${name}`))];
+const RENAMABLE = [...ALL, ...SIDES.flatMap((side) => ALL.map((name) => `${side}_${name}`))];
 
 /** The columns to read, and the names that they may have in files. */
 export class ColumnNames {
@@ -79,15 +81,15 @@ export class ColumnNames {
   readonly #mapper: KeyMapper | undefined;
 
   /**
-   * @param rename the names that the user gave to columns. Each key is a column's name or its batch key, pair_id, or a
-   * column's name after chosen_ or rejected_.
+   * @param rename the names that the user gave to columns. Each key is a column's name or its batch key, or a column's name
+   * after chosen_ or rejected_.
    * @param backend a training framework whose names for columns are accepted too.
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend, `ERR_INVALID_OPTION` if `rename` has an unknown
    * column, or two names for one column.
    * @param pairs whether to read what brings the rows of a pair together: ids, flags and prompts.
    */
   constructor(
-    columns: readonly RolloutColumn[] = ALL,
+    columns: readonly RolloutColumn[] = UNAMBIGUOUS,
     rename: Readonly<Record<string, string>> = {},
     backend?: string,
     keep: readonly string[] = [],
@@ -144,12 +146,12 @@ export class ColumnNames {
 
   /** The name of the column with the ids of pairs. */
   get pairId(): string {
-    return this.#renamed.get(PAIR_ID) ?? PAIR_ID;
+    return this.of('pair_id')[0];
   }
 
-  /** The names of flags that only the chosen row of a pair has. A flag that is read as a column has another meaning. */
+  /** The names of flags that only the chosen row of a pair has. The column `chosen`, which some losses read, is not one. */
   get chosenFlags(): readonly string[] {
-    return CHOSEN_FLAGS.filter((name) => !(this.columns as readonly string[]).includes(name));
+    return CHOSEN_FLAGS.filter((name) => name !== 'chosen' || !this.columns.includes(name));
   }
 
   /** The names of columns that are equal in both rows of a pair. */

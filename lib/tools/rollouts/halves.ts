@@ -55,8 +55,8 @@ function halfOf(row: FileRow, values: Readonly<RowValues>, side: Side, names: Co
   };
   for (const column of names.columns) take(names.of(column)[0], names.ofSide(side, column));
   for (const name of names.keep) take(name, names.keptOfSide(side, name));
-  // For losses of rows that are not in pairs.
-  half.label ??= side === 'chosen';
+  // For losses of rows that are not in pairs. A label of the row is one of both responses, such as the right answer.
+  half.label = side === 'chosen';
   half.chosen = undefined;
   const keyOf = (column: RolloutColumn) => {
     const [name] = names.of(column);

@@ -1,6 +1,6 @@
 // Brings the two rows of each pair together, the chosen one first.
 import type { LossErrorCode, MessageText } from '../../base/errors.js';
-import { type ColumnNames, PAIR_ID } from './column-names.js';
+import type { ColumnNames } from './column-names.js';
 import { idOf } from './columns.js';
 import { type OpenedRow, opened, raise } from './halves.js';
 import {
@@ -149,6 +149,8 @@ export class RowPairs {
       const [isA, isB] = [flagOf(a.values[name]), flagOf(b.values[name])];
       if (isA === undefined || isB === undefined) continue;
       if (isA !== isB) return isA ? [a.row, b.row] : [b.row, a.row];
+      // The same number in both rows is no flag, but for example the answer to the prompt.
+      if (![a.values[name], b.values[name]].some(isTrueOrFalse)) continue;
       const details = {
         key: name,
         expected: 'true in one row of a pair, and false in the other',
@@ -171,7 +173,7 @@ export class RowPairs {
           expected: `the same as in ${describePlace(first)}, because the loss takes these two rows for a pair`,
           received: 'another',
         },
-        `Rows must alternate (chosen, rejected, …), or have a column ${PAIR_ID}`,
+        `Rows must alternate (chosen, rejected, …), or have a column pair_id`,
       );
       return;
     }
@@ -194,6 +196,10 @@ function tokensOf(values: Readonly<RowValues>): number {
     (most, value) => (isList(value) ? Math.max(most, value.length) : most),
     1,
   );
+}
+
+function isTrueOrFalse(value: unknown): boolean {
+  return ['true', 'false'].includes(String(value).toLowerCase());
 }
 
 /** Returns a flag, also from a format that only has numbers or text; undefined for another value. */

@@ -125,11 +125,12 @@ export function orderOf(values: Variable): number[] {
 }
 export const sorted = (values: Variable): Variable => values.gather(orderOf(values));
 
-/** Returns the estimate of the KL divergence from the mismatched rows. */
+/** Returns the estimate of the KL divergence: a given one, or that of the mismatched rows. */
 export function klEstimate(x: Tokens): number {
   const { klLogprob, klRefLogprob, klRefLogps, klActionMask } = x.batch;
   const count = x.rows.length;
   if (count === 0) return 0;
+  if (x.batch.klEstimate) return x.batch.klEstimate[0]!;
   const width = klLogprob!.length / count;
   let sum = 0;
   for (let row = 0; row < count; row++) {

@@ -11,6 +11,7 @@ import {
   devices,
   ENTROPY_LOSS_FN,
   KL_FN,
+  LOGITS_LOSS_FN,
   POLICY_LOSS_FN,
   REWARD_LOSS_FN,
   VALUE_LOSS_FN,
@@ -34,6 +35,7 @@ const NAMES = {
   loss: POLICY_LOSS_FN.names(),
   value: VALUE_LOSS_FN.names(),
   reward: REWARD_LOSS_FN.names(),
+  logits: LOGITS_LOSS_FN.names(),
   correction: CORRECTION_FN.names(),
   advantage: ADVANTAGE_FN.names(),
   kl: KL_FN.names(),
@@ -75,6 +77,7 @@ describe('policy-loss list', () => {
       loss: POLICY_LOSS_FN,
       value: VALUE_LOSS_FN,
       reward: REWARD_LOSS_FN,
+      logits: LOGITS_LOSS_FN,
       correction: CORRECTION_FN,
       advantage: ADVANTAGE_FN,
       kl: KL_FN,
@@ -123,7 +126,9 @@ describe('policy-loss list', () => {
         name,
       );
     const names = Object.values(NAMES).flat().length;
-    assert.ok(lines.length < names + 60, 'besides the names, only titles and notes');
+    const titles = lines.filter((line) => / \((--|in programs).*\)$/.test(line)).length;
+    // There is a blank line after each section.
+    assert.ok(lines.length < names + 2 * titles + 12, 'besides the names, only titles and notes');
     assert.ok(lines.includes('sft                   ℓ = −logprob'));
   });
 
@@ -132,9 +137,11 @@ describe('policy-loss list', () => {
     const titles = stdout.split('\n').filter((line) => line.startsWith('Policy losses'));
     assert.deepEqual(
       titles.map((title) => title.replace(' (--loss, --policy-loss-fn)', '')),
-      ['', ' of verl', ' of TRL', ' of ms-swift', ' of Tinker', ' of prime-rl', ' of papers'].map(
-        (of) => `Policy losses${of}`,
-      ),
+      [
+        'Policy losses',
+        ...['verl', 'TRL', 'OpenRLHF', 'NeMo-RL', 'AReaL', 'ROLL', 'ms-swift', 'LLaMA-Factory'],
+        ...['open-instruct', 'oat', 'Tinker', 'prime-rl', 'papers'],
+      ].map((title, i) => (i === 0 ? title : `Policy losses of ${title}`)),
     );
     assert.match(stdout, /^trl\/gmpo .*\nor gmpo /m);
     assert.match(stdout, /^verl\/gspo .*\n +differs from gspo: another default clip range/m);

@@ -57,6 +57,45 @@ describe('policy-loss --loss-expr', () => {
     });
   });
 
+  it('is differentiated by logprob, values or rewards', async () => {
+    const rows = ROWS.slice(0, 8).map((row, i) => ({
+      logprobs: row.logprobs,
+      values: row.entropy.map((x) => x / 2),
+      returns: row.entropy.map((x) => x - (i % 3)),
+      reward: row.reward,
+    }));
+    const file = files.write('values.jsonl', rows);
+    const cuSeqlens = [0];
+    for (const { values } of rows) cuSeqlens.push(cuSeqlens.at(-1)! + values.length);
+    const batch = {
+      cuSeqlens,
+      logprob: rows.flatMap((row) => row.logprobs),
+      values: rows.flatMap((row) => row.values),
+      returns: rows.flatMap((row) => row.returns),
+      actionMask: new Uint8Array(cuSeqlens.at(-1)!).fill(1),
+      rewards: rows.map((row) => row.reward),
+    };
+    const ofRewards = rows.map(() => ({ logprobs: [0] }));
+    for (const [text, variable, rest] of [
+      ['0.5*square(value - returns)', 'values', []],
+      ['(lp - 1)*value', 'values', ['--variable', 'values']],
+      ['(lp - 1)*value', 'logprob', []],
+      ['-logsigmoid(chosen(reward) - rejected(reward))', 'rewards', []],
+    ] as const) {
+      const words = ['evaluate', file, '--loss-expr', text, ...rest];
+      const fn = lossFromExpression(text, { variable });
+      const { loss, ...result } = await fn.compute(batch, { grad: true });
+      const [grad] = Object.values(result).filter((x) => (x as unknown) instanceof Float32Array);
+      const printed = await runJson(...words);
+      assert.deepEqual(
+        [printed.loss, printed.gradNorm, printed.variable ?? 'logprob'],
+        [loss, norm(grad as unknown as Float32Array, variable === 'rewards' ? ofRewards : rows), variable],
+      );
+    }
+    const choices = /--variable <name>.* Allowed choices are logprob, values, rewards/;
+    await fails(2, ['evaluate', file, '--loss-expr', 'value', '--variable', 'entropy'], choices);
+  });
+
   it('prints the norm of the gradient with respect to the entropy', async () => {
     const text = '-A*r - c*H';
     const batch = batchOf(ROWS);

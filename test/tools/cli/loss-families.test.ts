@@ -249,6 +249,23 @@ describe('policy-loss with losses of values and of rewards', () => {
       }
     });
 
+    it('have an attention mask that begins with the prompts', async () => {
+      const content = torchFile(
+        { ...shapes, attention_mask: tensor('3', 8, [2, 4]) },
+        { ...storages, '3': float([0, 1, 1, 1, 1, 1, 1, 1]) },
+      );
+      const file = files.writeBytes('attended.pth', content);
+      const { metrics } = await runJson('evaluate', file, '--loss', 'easyr1/value');
+      // It also counts the token that response_mask leaves out.
+      const { values, returns } = PADDED;
+      const variance = (of: readonly number[]) => {
+        const mean = of.reduce((sum, x) => sum + x, 0) / of.length;
+        return of.reduce((sum, x) => sum + (x - mean) ** 2, 0);
+      };
+      const explained = 1 - variance(returns.map((x, i) => x - values[i]!)) / variance(returns);
+      assert.ok(Math.abs(metrics['critic/vf_explained_var'] - explained) < 1e-4, String(explained));
+    });
+
     it('can have the current values as vpreds', async () => {
       const vpreds = [0.5, 2.25, 9, -1, 4, 0];
       const content = torchFile(

@@ -127,6 +127,27 @@ describe('policy-loss --loss-file', () => {
     for (const { loss } of subjects) assert.equal(loss, subjects[0].loss);
   });
 
+  it('evaluates losses of values and of rewards', async () => {
+    const file = write(
+      'critics.mjs',
+      `import { defineLoss } from 'policy-loss';
+       const options = { c: { type: 'number', default: 0.5, help: 'the weight' } };
+       export const A = defineLoss('squares', { options, loss: 'c*square(value - returns)' });
+       export const B = defineLoss('better', { loss: '-logsigmoid(chosen(reward) - rejected(reward))' });`,
+    );
+    const rows = write(
+      'rows.jsonl',
+      '{"values": [1, 2], "returns": [2, 4], "reward": 1}\n{"values": [0], "returns": [1], "reward": 1}\n',
+    );
+    const words = ['evaluate', rows, '--loss-file', file, '--loss'];
+    const { loss, variable } = await runJson(...words, 'squares', '--c', '0.25');
+    assert.ok(Math.abs(loss - 0.5) < 1e-6);
+    assert.equal(variable, 'values');
+    const { loss: ofPair, variable: other } = await runJson(...words, 'better');
+    assert.ok(Math.abs(ofPair - Math.LN2) < 1e-7);
+    assert.equal(other, 'rewards');
+  });
+
   it('does not overwrite the file', async () => {
     const file = write('kept.mjs', readFileSync(EXAMPLE_FILE, 'utf8').replaceAll("'penalised'", "'kept'"));
     writeFileSync(file, readFileSync(file, 'utf8').replaceAll("'row_ratio'", "'kept_ratio'"));

@@ -15,8 +15,11 @@ const OTHERS = ['ppo', 'gspo', 'cispo', 'importance_sampling'];
 
 const PPO = { clip_range: 0.2, loss_agg_mode: 'token-mean' } as Args;
 
-const drawn = (seed: number) =>
-  makeBatch({ seed, rows: 12, columns: 24, values: 'moderate', mask: 'random', packed: true });
+// Files have no mismatched rows, from which KTO losses could compute the estimate of the KL divergence.
+const drawn = (seed: number): ReferenceBatch => ({
+  ...makeBatch({ seed, rows: 12, columns: 24, values: 'moderate', mask: 'random', packed: true }),
+  klEstimate: Array(12).fill(0.25),
+});
 
 /** The arguments of a loss that the reference needs, although they have defaults. */
 function clipArgs(name: string): Args {
@@ -26,10 +29,11 @@ function clipArgs(name: string): Args {
   ) as Args;
 }
 
-/** What a trainer logs: the loss, its metrics, and the norm of its gradient. */
+/** What a trainer logs: the loss, its metrics, and the norm of its gradient. What a loss remembers is not a metric. */
 function numbersOf(name: string, args: Args, batch: ReferenceBatch): Record<string, number> {
   const { loss, metrics, grad } = referencePolicyLosses[name]!({ ...clipArgs(name), ...args }, batch);
-  const finite = Object.entries(metrics).filter(([, value]) => Number.isFinite(value));
+  const logged: object = POLICY_LOSS_FN.get(name).declaration!.metrics;
+  const finite = Object.entries(metrics).filter(([key, value]) => key in logged && Number.isFinite(value));
   return { ...Object.fromEntries(finite), loss, grad_norm: Math.hypot(...grad) };
 }
 

@@ -53,7 +53,9 @@ describe('plan, run and merge', () => {
     files.write(`${count++}.jsonl`, drawRows(seed, rows).map(change));
 
   it('give the bits of evaluate for every loss and aggregation', async () => {
-    const inputs = [draw(1, 30), draw(2, 1), draw(3, 41)];
+    // The rows of pairs go on from file to file.
+    const swapped = (row: Columns) => ({ ...row, label: !row.label, chosen: !row.chosen });
+    const inputs = [draw(1, 30), draw(2, 1), draw(3, 41, swapped)];
     const all = lossesInParts();
     for (const subjects of [all.filter(({ pairs }) => pairs), all.filter(({ pairs }) => !pairs)])
       for (const shardSize of [1, 5000, 40_000, 2 ** 30])

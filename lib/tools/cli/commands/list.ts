@@ -22,6 +22,7 @@ const TITLES: Record<Kind, string> = {
   loss: 'Policy losses',
   value: 'Value losses',
   reward: 'Losses of reward models',
+  logits: 'Losses of logits',
   correction: 'Corrections',
   advantage: 'Advantage functions',
   kl: 'KL functions',
@@ -33,6 +34,7 @@ const FLAGS: Record<Kind, string> = {
   loss: '(--loss, --policy-loss-fn)',
   value: '(--loss)',
   reward: '(--loss)',
+  logits: '(in programs, as LOSS_FN)',
   correction: '(--correction name=NAME)',
   advantage: '(--advantage-fn)',
   kl: '(--kl-loss-fn, --kl-penalty-fn)',
@@ -44,6 +46,7 @@ const KIND_WORDS: Record<Kind, string> = {
   loss: 'a policy loss',
   value: 'a value loss',
   reward: 'a loss of reward models',
+  logits: 'a loss of logits',
   correction: 'a correction',
   advantage: 'an advantage function',
   kl: 'a KL function',
@@ -53,7 +56,8 @@ const KIND_WORDS: Record<Kind, string> = {
 
 const SYMBOLS =
   'ℓ is the loss of a token, A its advantage, R the reward of its row, r = exp(logprob − old_logprob), ' +
-  'p = exp(logprob), δ = ref_logprob − logprob.';
+  'p = exp(logprob), δ = ref_logprob − logprob. In losses of logits, p is the distribution of the policy, and q that of ' +
+  'the teacher.';
 
 const MORE = "'policy-loss list <name>' describes one in full, and --long lists the options of all.";
 

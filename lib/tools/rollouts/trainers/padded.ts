@@ -47,7 +47,7 @@ const MAX_TOKENS_OF_MASK = 2 ** 22;
 
 /**
  * Returns the rows of a batch, without their padding. Tensors that are as wide as the responses lose their padding, and
- * others, such as the prompts, keep it.
+ * others, such as the prompts, keep it. attention_mask, which begins with the prompt, becomes that of the response.
  */
 export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed }: PaddedBatch): Dump {
   const all = new Map<string, Rows>();
@@ -69,8 +69,11 @@ export function paddedDump({ tensors, others, mapping, paddingAt, rows, computed
     if (!found) return undefined;
     if (rowCount(found) <= row)
       throw new BadObject(`at least ${row + 1} rows of ${name}`, String(rowCount(found)));
-    const value = found.at(row);
-    if (value.shape.length !== 1 || (isStrided(found) && found.shape[1] !== width)) return value;
+    const whole = found.at(row);
+    if (whole.shape.length !== 1) return whole;
+    const prompt = name === 'attention_mask' && width !== undefined ? whole.shape[0]! - width : 0;
+    const value = prompt > 0 ? whole.slice(prompt, whole.shape[0]!) : whole;
+    if (prompt <= 0 && isStrided(found) && found.shape[1] !== width) return value;
     const [from, to] = rangeOf(row);
     if (to > value.shape[0]!)
       throw new BadObject(`at least ${to} elements of ${name}`, String(value.shape[0]));
