@@ -81,6 +81,8 @@ const MODULES = {
   FunctionDeclaration: '../base/declaration.js',
   LossAggMode: '../base/options.js',
   LogitsLossOptions: './logits-call.js',
+  PolicyLossDeclaration: './policy-loss-declaration.js',
+  PolicyLossOptions: './policy-loss-declaration.js',
   Either: './statement.js',
 };
 const TYPES = {

@@ -16,7 +16,8 @@ import type { AdvantageDeclaration } from '../../lib/losses/advantage-fn.js';
 import type { PolicyLossDeclaration } from '../../lib/losses/policy-loss-declaration.js';
 import { referenceAdvantages } from '../../test/reference/advantages.js';
 import { standsOnEdge } from '../../test/reference/index.js';
-import { layOut, makeRewarded, requiredArgs } from '../../test/support/draw.js';
+import { layOut, makeRewarded } from '../../test/support/draw.js';
+import { requiredArgs } from '../../test/support/draw-arguments.js';
 import { generator } from '../../test/support/random.js';
 import { type Family, subject } from '../../test/support/subject.js';
 

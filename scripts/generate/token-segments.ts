@@ -7,7 +7,7 @@ import type { LossInput } from '../../lib/batch/columns.js';
 import type { FormColumns } from '../../lib/call/forms.js';
 import { LOSS_FN, LossError, POLICY_LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
-import { requiredArgs } from '../../test/support/draw.js';
+import { requiredArgs } from '../../test/support/draw-arguments.js';
 
 const NUMBERS_PER_INSTRUCTION = 6;
 // The kinds of operands, by their numbers in native code.

@@ -18,7 +18,7 @@ import {
   logprobsSync,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
-import { requiredArgs } from '../../test/support/draw.js';
+import { requiredArgs } from '../../test/support/draw-arguments.js';
 import { generator as numbers } from '../../test/support/random.js';
 
 /** Returns a generator of random numbers and random choices. The seed determines all of them. */

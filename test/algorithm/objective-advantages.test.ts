@@ -8,7 +8,8 @@ import type { Args } from '../reference/index.js';
 import { objectiveStandsOnEdge, referenceObjective, takeRows } from '../reference/objective.js';
 import { DEFAULTS } from '../support/algorithms.js';
 import { without } from '../support/batch-keys.js';
-import { ADVANTAGE_ARGUMENTS, layOut, makeRewarded, rewardSpec } from '../support/draw.js';
+import { layOut, makeRewarded, rewardSpec } from '../support/draw.js';
+import { ADVANTAGE_ARGUMENTS } from '../support/draw-arguments.js';
 import { isLossError } from '../support/loss-error.js';
 import {
   assertObjective,

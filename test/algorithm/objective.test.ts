@@ -15,16 +15,8 @@ import {
   referenceObjective,
 } from '../reference/objective.js';
 import { camelCase, renamed } from '../support/batch-keys.js';
-import {
-  ARGUMENTS,
-  fitting,
-  inHalf,
-  laidOut,
-  layOut,
-  makeBatch,
-  makeBatchOffEdges,
-  rewardSpec,
-} from '../support/draw.js';
+import { inHalf, laidOut, layOut, makeBatch, makeBatchOffEdges, rewardSpec } from '../support/draw.js';
+import { ARGUMENTS, fitting } from '../support/draw-arguments.js';
 import { modesOf } from '../support/functions.js';
 import { algorithmCases, goldenBatch, referenceBatch } from '../support/golden.js';
 import {

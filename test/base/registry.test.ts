@@ -21,7 +21,8 @@ import {
   VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import { frameworkOf } from '../../lib/losses/frameworks.js';
-import { ADVANTAGE_ARGUMENTS, ARGUMENTS, layOut, makeRewarded } from '../support/draw.js';
+import { layOut, makeRewarded } from '../support/draw.js';
+import { ADVANTAGE_ARGUMENTS, ARGUMENTS } from '../support/draw-arguments.js';
 import { isLossError } from '../support/loss-error.js';
 import { subject } from '../support/subject.js';
 

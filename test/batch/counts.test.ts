@@ -10,7 +10,8 @@ import { rowPositions } from '../reference/batch.js';
 import type { Args } from '../reference/index.js';
 import { takeRows } from '../reference/objective.js';
 import { type Countable, countable, objective } from '../support/countable.js';
-import { fitting, layOut, makeBatch } from '../support/draw.js';
+import { layOut, makeBatch } from '../support/draw.js';
+import { fitting } from '../support/draw-arguments.js';
 import { everyRow, oneOfEach, specs } from '../support/functions.js';
 import { isLossError } from '../support/loss-error.js';
 

@@ -5,7 +5,8 @@
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
 import { setThreads } from '../../lib/index.js';
-import { type BatchSpec, fitting, laidOut, makeBatch } from '../support/draw.js';
+import { type BatchSpec, laidOut, makeBatch } from '../support/draw.js';
+import { fitting } from '../support/draw-arguments.js';
 import { oneOfEach } from '../support/functions.js';
 import { paddedBatch, type Subject, subject } from '../support/subject.js';
 import { assertSameBits } from '../support/tolerance.js';

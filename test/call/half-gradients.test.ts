@@ -9,7 +9,8 @@ import {
   lossFromExpression,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
-import { type BatchSpec, EDGE_LENGTHS, fitting, makeBatch } from '../support/draw.js';
+import { type BatchSpec, EDGE_LENGTHS, makeBatch } from '../support/draw.js';
+import { fitting } from '../support/draw-arguments.js';
 import { assertRounded, fromHalf, type Half, toHalf } from '../support/half.js';
 import { isLossError } from '../support/loss-error.js';
 import { packedBatch, paddedBatch } from '../support/subject.js';

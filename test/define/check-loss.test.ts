@@ -13,7 +13,7 @@ import {
   SAPOPolicyLossFn,
 } from '../../lib/index.js';
 import type { Args } from '../reference/index.js';
-import { ARGUMENTS } from '../support/draw.js';
+import { ARGUMENTS } from '../support/draw-arguments.js';
 import { modesOf } from '../support/functions.js';
 import { isLossError } from '../support/loss-error.js';
 

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import type { NativeProgramLossSpec } from '../../binding.js';
 import { POLICY_LOSS_FN, sumCounts } from '../../lib/index.js';
 import { policyLoss } from '../../lib/losses/policy-loss.js';
-import { ARGUMENTS } from '../support/draw.js';
+import { ARGUMENTS } from '../support/draw-arguments.js';
 import { isLossError } from '../support/loss-error.js';
 import { assertArray } from '../support/tolerance.js';
 

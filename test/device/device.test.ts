@@ -17,7 +17,7 @@ import {
   upload,
 } from '../../lib/index.js';
 import { without } from '../support/batch-keys.js';
-import { ARGUMENTS, requiredArgs } from '../support/draw.js';
+import { ARGUMENTS, requiredArgs } from '../support/draw-arguments.js';
 import { EveryColumnLossFn } from '../support/every-column.js';
 import { gpus, isEmulated, rejects, TOKENS } from '../support/on-device.js';
 import { generator } from '../support/random.js';

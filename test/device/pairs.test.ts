@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { type Batch, type DeviceBatch, LOSS_FN, upload } from '../../lib/index.js';
 import { takeRows } from '../reference/objective.js';
-import { makeBatch, readsPairs, requiredArgs } from '../support/draw.js';
+import { makeBatch } from '../support/draw.js';
+import { readsPairs, requiredArgs } from '../support/draw-arguments.js';
 import { isLossError } from '../support/loss-error.js';
 import { HOST_ONLY, paddedBatch } from '../support/subject.js';
 import { assertArray, assertNumber } from '../support/tolerance.js';

@@ -14,7 +14,8 @@ import {
   upload,
 } from '../../lib/index.js';
 import { everyName } from '../matrix/functions.js';
-import { fitting, layOut, makeRewarded, type RewardSpec } from '../support/draw.js';
+import { layOut, makeRewarded, type RewardSpec } from '../support/draw.js';
+import { fitting } from '../support/draw-arguments.js';
 import { framework } from '../support/framework.js';
 import { DEVICE, gpus, isEmulated, rejects } from '../support/on-device.js';
 

@@ -13,7 +13,8 @@ import {
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
-import { EDGE_LENGTHS, fitting, makeBatch } from '../support/draw.js';
+import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
+import { fitting } from '../support/draw-arguments.js';
 import { everyFunction } from '../support/functions.js';
 import {
   column,

@@ -6,7 +6,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import * as api from '../../lib/index.js';
-import { makeBatch, requiredArgs } from '../support/draw.js';
+import { makeBatch } from '../support/draw.js';
+import { requiredArgs } from '../support/draw-arguments.js';
 import { paddedBatch } from '../support/subject.js';
 import { anyCase, type Case, run } from './cases.js';
 import { type Anything, Hostile, THROWN } from './odd-values.js';

@@ -8,7 +8,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { types } from 'node:util';
 import { fromTrinityArgs } from '../../lib/base/options.js';
 import * as api from '../../lib/index.js';
-import { requiredArgs } from '../support/draw.js';
+import { requiredArgs } from '../support/draw-arguments.js';
 import {
   COLUMNS,
   CONSTRUCTORS,

@@ -8,7 +8,8 @@ import {
   POLICY_LOSS_FN,
   setThreads,
 } from '../../lib/index.js';
-import { fitting, layOut, makeBatch } from '../support/draw.js';
+import { layOut, makeBatch } from '../support/draw.js';
+import { fitting } from '../support/draw-arguments.js';
 import { assertReference, HEAD, withHidden } from '../support/from-hidden.js';
 import { SPEC } from '../support/from-logits.js';
 import { everyFunction } from '../support/functions.js';

@@ -12,7 +12,8 @@ import {
   POLICY_LOSS_FN,
   setThreads,
 } from '../../lib/index.js';
-import { fitting, layOut, makeBatch } from '../support/draw.js';
+import { layOut, makeBatch } from '../support/draw.js';
+import { fitting } from '../support/draw-arguments.js';
 import { type Fn, inBlocks, inThreeCalls, type Made, SPEC, V, withLogits } from '../support/from-logits.js';
 import { everyFunction } from '../support/functions.js';
 import { fromHalf } from '../support/half.js';

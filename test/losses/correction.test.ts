@@ -12,16 +12,8 @@ import {
 import { withCorrection } from '../reference/frameworks/verl-correction.js';
 import { type Args, evaluator, formulas, standsOnEdge } from '../reference/index.js';
 import { reported } from '../reference/verl.js';
-import {
-  ARGUMENTS,
-  batchSpec,
-  fitting,
-  makeBatch,
-  OF_ROWS,
-  OF_WEIGHTS,
-  readsPairs,
-  three,
-} from '../support/draw.js';
+import { batchSpec, makeBatch, three } from '../support/draw.js';
+import { ARGUMENTS, fitting, OF_ROWS, OF_WEIGHTS, readsPairs } from '../support/draw-arguments.js';
 import { type FrameworkLossCase, goldenBatch, verlCases } from '../support/golden.js';
 import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';

@@ -11,7 +11,7 @@ import {
   VALUE_LOSS_FN,
 } from '../../lib/index.js';
 import { BOUNDS, everyFunction, RANGES } from '../../scripts/generate/measure.js';
-import { requiredArgs } from '../support/draw.js';
+import { requiredArgs } from '../support/draw-arguments.js';
 import { subject } from '../support/subject.js';
 
 const TOKENS = 1000;

@@ -9,7 +9,8 @@ import {
   TRLKTOLossFn,
 } from '../../lib/index.js';
 import { takeRows } from '../reference/objective.js';
-import { makeBatch, readsPairs, requiredArgs } from '../support/draw.js';
+import { makeBatch } from '../support/draw.js';
+import { readsPairs, requiredArgs } from '../support/draw-arguments.js';
 import { isLossError } from '../support/loss-error.js';
 import { paddedBatch } from '../support/subject.js';
 import { assertArray, assertNumber } from '../support/tolerance.js';

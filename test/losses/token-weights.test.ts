@@ -14,15 +14,8 @@ import {
 import type { Formula } from '../reference/batch.js';
 import { type Args, evaluator, formulas, type ReferenceBatch, standsOnEdge } from '../reference/index.js';
 import { countable } from '../support/countable.js';
-import {
-  ARGUMENTS,
-  batchSpec,
-  makeBatch,
-  OF_ROWS,
-  OF_WEIGHTS,
-  requiredArgs,
-  three,
-} from '../support/draw.js';
+import { batchSpec, makeBatch, three } from '../support/draw.js';
+import { ARGUMENTS, OF_ROWS, OF_WEIGHTS, requiredArgs } from '../support/draw-arguments.js';
 import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';
 import { type Computed, packedBatch, paddedBatch, unpack } from '../support/subject.js';

@@ -5,7 +5,8 @@ import { defineLoss, lossFromExpression, POLICY_LOSS_FN } from '../../lib/index.
 import { withTopEntropy } from '../reference/frameworks/masks.js';
 import { type Args, evaluator, formulas, standsOnEdge } from '../reference/index.js';
 import { reported } from '../reference/verl.js';
-import { ARGUMENTS, batchSpec, fitting, makeBatch, OF_ROWS, OF_WEIGHTS } from '../support/draw.js';
+import { batchSpec, makeBatch } from '../support/draw.js';
+import { ARGUMENTS, fitting, OF_ROWS, OF_WEIGHTS } from '../support/draw-arguments.js';
 import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';
 import { type Computed, packedBatch, paddedBatch, unpack, withState } from '../support/subject.js';

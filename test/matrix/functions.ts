@@ -1,7 +1,7 @@
 /** Lists the functions that the matrix tests, with arguments. */
 import fc from 'fast-check';
 import { KL_FN } from '../../lib/index.js';
-import { ADVANTAGE_ARGUMENTS, requiredArgs } from '../support/draw.js';
+import { ADVANTAGE_ARGUMENTS, requiredArgs } from '../support/draw-arguments.js';
 import { everyFunction } from '../support/functions.js';
 import { correctedLosses, drawnExpressions, objectives, weightedLosses } from './composed.js';
 import { golden } from './golden.js';

@@ -9,7 +9,7 @@ import { Tokens } from '../reference/batch.js';
 import { sftFormulas } from '../reference/families/sft.js';
 import { type Args, formulas, type ReferenceBatch } from '../reference/index.js';
 import { camelCase, renamed } from '../support/batch-keys.js';
-import { LOGITS_ARGUMENTS, requiredArgs } from '../support/draw.js';
+import { LOGITS_ARGUMENTS, requiredArgs } from '../support/draw-arguments.js';
 import { cutRows, goldenBatch, type LogitsLossCase } from '../support/golden.js';
 import { assertRounded, type Half } from '../support/half.js';
 import {

@@ -15,10 +15,8 @@ import { REWARDED_TOKENS } from '../support/advantages.js';
 import { camelCase, renamed } from '../support/batch-keys.js';
 import { allClose, metricsAgree } from '../support/close.js';
 import {
-  ARGUMENTS,
   type BatchSpec,
   batchSpec,
-  fitting,
   makeBatch,
   makeBatchOffEdges,
   makeRewarded,
@@ -26,6 +24,7 @@ import {
   rewardSpec,
   three,
 } from '../support/draw.js';
+import { ARGUMENTS, fitting } from '../support/draw-arguments.js';
 import { cutRows, goldenBatch, referenceBatch } from '../support/golden.js';
 import { poison } from '../support/poison.js';
 import { slopesAgree } from '../support/slopes.js';

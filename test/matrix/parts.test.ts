@@ -13,16 +13,8 @@ import { rowPositions } from '../reference/batch.js';
 import type { Args } from '../reference/index.js';
 import { takeRows } from '../reference/objective.js';
 import { type Countable, countable, objective } from '../support/countable.js';
-import {
-  ARGUMENTS,
-  fitting,
-  layOut,
-  makeBatch,
-  makeRewarded,
-  type RewardSpec,
-  readsPairs,
-  three,
-} from '../support/draw.js';
+import { layOut, makeBatch, makeRewarded, type RewardSpec, three } from '../support/draw.js';
+import { ARGUMENTS, fitting, readsPairs } from '../support/draw-arguments.js';
 import { everyFunction, everyRow, oneOfEach, specs } from '../support/functions.js';
 import { generator } from '../support/random.js';
 import { LOSS_FAMILIES } from '../support/subject.js';

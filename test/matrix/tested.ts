@@ -20,7 +20,8 @@ import {
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
 import { type Computed, type Countable, countable, type Wanted } from '../support/countable.js';
-import { type BatchSpec, fitting, makeBatch, makeRewarded, readsPairs } from '../support/draw.js';
+import { type BatchSpec, makeBatch, makeRewarded } from '../support/draw.js';
+import { fitting, readsPairs } from '../support/draw-arguments.js';
 import type { Half } from '../support/half.js';
 import { type Family, HOST_ONLY, withState } from '../support/subject.js';
 

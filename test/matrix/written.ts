@@ -3,7 +3,8 @@ import fc from 'fast-check';
 import type { LossAggMode } from '../../lib/base/options.js';
 import { lossFromExpression } from '../../lib/index.js';
 import { losses } from '../reference/index.js';
-import { ARGUMENTS, type BatchSpec, fitting, makeBatchOffEdges } from '../support/draw.js';
+import { type BatchSpec, makeBatchOffEdges } from '../support/draw.js';
+import { ARGUMENTS, fitting } from '../support/draw-arguments.js';
 import { type Computed, packedBatch, subject } from '../support/subject.js';
 import { assertArray, assertNumber } from '../support/tolerance.js';
 

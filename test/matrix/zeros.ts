@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import { LARGEST_FLOAT } from '../../lib/losses/statistics.js';
 import type { ReferenceBatch } from '../reference/index.js';
-import { ARGUMENTS, requiredArgs } from '../support/draw.js';
+import { ARGUMENTS, requiredArgs } from '../support/draw-arguments.js';
 import { within } from './forms.js';
 import { assertExpected, type Expected, expectedOf, isOnEdge, layAny } from './reference.js';
 import { LOSS, type Result, type Tested, tested } from './tested.js';

@@ -22,7 +22,8 @@ import {
 import { compiledSegments } from '../../scripts/generate/compiled-segments.js';
 import { nativeColumns } from '../../scripts/generate/native-columns.js';
 import { programsOf } from '../../scripts/generate/token-segments.js';
-import { EDGE_LENGTHS, makeBatch, requiredArgs } from '../support/draw.js';
+import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
+import { requiredArgs } from '../support/draw-arguments.js';
 import { poison } from '../support/poison.js';
 import { generator } from '../support/random.js';
 import { packedBatch, paddedBatch } from '../support/subject.js';

@@ -4,7 +4,8 @@ import { LOSS_AGG_MODES, needsOf, toSnakeCase } from '../../lib/base/options.js'
 import { type FunctionDeclaration, POLICY_LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
-import { ARGUMENTS, type BatchSpec } from './draw.js';
+import type { BatchSpec } from './draw.js';
+import { ARGUMENTS } from './draw-arguments.js';
 import type { Family } from './subject.js';
 
 /** Returns the values of loss_agg_mode that a function takes with these arguments. */

@@ -10,7 +10,8 @@ import { ALGORITHM_TYPE, type ObjectiveResult, POLICY_LOSS_FN } from '../../lib/
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
 import type { Parts, ReferenceObjective } from '../reference/objective.js';
-import { ARGUMENTS, makeRewarded, type RewardSpec, readsPairs } from './draw.js';
+import { makeRewarded, type RewardSpec } from './draw.js';
+import { ARGUMENTS, readsPairs } from './draw-arguments.js';
 import { modesOf } from './functions.js';
 import { unpack, withState } from './subject.js';
 import { assertArray, assertComputed, assertSameArray } from './tolerance.js';

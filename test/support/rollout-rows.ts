@@ -2,7 +2,7 @@
 import type { FunctionDeclaration } from '../../lib/base/declaration.js';
 import { POLICY_LOSS_FN, REWARD_LOSS_FN, VALUE_LOSS_FN } from '../../lib/index.js';
 import { lossSubject, type Subject } from '../../lib/tools/parts/index.js';
-import { requiredArgs } from './draw.js';
+import { requiredArgs } from './draw-arguments.js';
 import { modesOf } from './functions.js';
 import { generator } from './random.js';
 import type { Family } from './subject.js';

@@ -12,7 +12,8 @@ import {
   REWARDED_TOKENS,
   WITH_RETURNS,
 } from '../../support/advantages.js';
-import { ADVANTAGE_ARGUMENTS, layOut, makeRewarded } from '../../support/draw.js';
+import { layOut, makeRewarded } from '../../support/draw.js';
+import { ADVANTAGE_ARGUMENTS } from '../../support/draw-arguments.js';
 import { advantageCases, goldenBatch } from '../../support/golden.js';
 
 describe('advantage functions', () => {

@@ -15,7 +15,8 @@ import {
   REWARDED_TOKENS,
 } from '../../support/advantages.js';
 import { without } from '../../support/batch-keys.js';
-import { ADVANTAGE_ARGUMENTS, layOut, makeRewarded, rewardSpec } from '../../support/draw.js';
+import { layOut, makeRewarded, rewardSpec } from '../../support/draw.js';
+import { ADVANTAGE_ARGUMENTS } from '../../support/draw-arguments.js';
 import { isLossError } from '../../support/loss-error.js';
 import { assertArray } from '../../support/tolerance.js';
 

@@ -16,7 +16,7 @@ import {
   REWARD_LOSS_FN,
   VALUE_LOSS_FN,
 } from '../../../lib/index.js';
-import { requiredArgs } from '../../support/draw.js';
+import { requiredArgs } from '../../support/draw-arguments.js';
 import { fails, run, runJson, runWide } from './support.js';
 
 interface Entry {

@@ -7,7 +7,8 @@ import { LossError, POLICY_LOSS_FN } from '../../../lib/index.js';
 import { type Candidate, identify, type LoggedNumbers } from '../../../lib/tools/identify/index.js';
 import type { PackedRows } from '../../../lib/tools/rollouts/index.js';
 import { type Args, type ReferenceBatch, referenceKl, referencePolicyLosses } from '../../reference/index.js';
-import { makeBatch, requiredArgs } from '../../support/draw.js';
+import { makeBatch } from '../../support/draw.js';
+import { requiredArgs } from '../../support/draw-arguments.js';
 import { packedRows, takeRows } from '../../support/rows.js';
 
 // Losses that take part in every search, so that there is something to mistake the right one for.
