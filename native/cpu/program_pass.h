@@ -92,9 +92,8 @@ inline void compare_rows(const cpu::TokenPass& pass, const Instruction& x, int64
   };
   for (int64_t row = 0; row < rows && !cpu::is_aborted(*pass.task); ++row)
     pass.program.row_values[row * stride + x.out] =
-        x.op == Op::k_rank_of_row
-            ? rank_of_row(row, rows, takes, operand(0))
-            : at_rank(operand(1)(row), rows, takes, operand(0), operand(2));
+        x.op == Op::k_rank_of_row ? rank_of_row(row, rows, takes, operand(0))
+                                  : at_rank(operand(1)(row), rows, takes, operand(0), operand(2));
 }
 
 inline void program_batch(const cpu::TokenPass& pass) {

@@ -71,10 +71,9 @@ __device__ __forceinline__ void compare_rows(const ProgramPass& pass, const Inst
     return [=](int64_t r) { return values[r]; };
   };
   for (int64_t row = threadIdx.x; row < rows; row += kThreads)
-    pass.row_values[x.out * rows + row] =
-        x.op == Op::k_rank_of_row
-            ? rank_of_row(row, rows, takes, operand(0))
-            : at_rank(operand(1)(row), rows, takes, operand(0), operand(2));
+    pass.row_values[x.out * rows + row] = x.op == Op::k_rank_of_row
+                                              ? rank_of_row(row, rows, takes, operand(0))
+                                              : at_rank(operand(1)(row), rows, takes, operand(0), operand(2));
 }
 
 // Runs a batch segment in one thread.

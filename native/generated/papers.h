@@ -471,14 +471,14 @@ PL_FN constexpr void compute_segment(program::Index<82>, auto& io) {
   const auto logprob = io.column(kLogprob), ref_logprob = io.column(kRefLogprob);
   io.row_sum(0, logprob - ref_logprob);
   const auto prob = exp_with_residual(logprob);
-  const auto ref_prob = exp_flushed(ref_logprob);
-  const auto sum = ref_prob + 0.000001f;
+  const auto sum = exp_flushed(ref_logprob) + 0.000001f;
+  const auto quotient = prob / sum;
   const auto log_ratio_ref_to_new = ref_logprob - logprob;
   const auto is_less = absolute(log_ratio_ref_to_new) < 1.0f;
-  const auto product = prob * expm1(select(is_less, log_ratio_ref_to_new, 0.0f));
-  const auto sum_2 = 0.000001f + at_least(0.000001f + select(is_less, product, ref_prob - prob), 0.0f) / sum;
-  const auto product_2 = mul_no_nan(io.column(kEntropyOther), sum_2 / (0.000001f - expm1(logprob)));
-  io.row_sum(1, logprob * at_most(prob / sum, 1.0f) + product_2);
+  const auto quotient_2 = (0.000001f + prob * expm1(select(is_less, log_ratio_ref_to_new, 0.0f))) / sum;
+  const auto sum_2 = 0.000001f + at_least(select(is_less, quotient_2, 1.0f - quotient), 0.0f);
+  const auto product = mul_no_nan(io.column(kEntropyOther), sum_2 / (0.000001f - expm1(logprob)));
+  io.row_sum(1, logprob * at_most(quotient, 1.0f) + product);
 }
 
 // tinker/dpo: before the outputs

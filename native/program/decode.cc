@@ -69,8 +69,10 @@ class Checker {
     if (is_row_reduction(x.op)) return add_reduction(x, &row_values_, kPending);
     if (is_rows_reduction(x.op)) return add_reduction(x, &batch_values_, kPending);
     if (is_group_reduction(x.op)) {
-      if (x.op == Op::k_group_sum || x.op == Op::k_group_max) row_columns_ |= reads(kNextInGroup);
-      if (compares_rows(x.op)) check_compared(x);
+      if (compares_rows(x.op))
+        check_compared(x);
+      else if (x.op != Op::k_pair_sum)
+        row_columns_ |= reads(kNextInGroup);
       return add_reduction(x, &row_values_, kPendingGroup);
     }
     if (is_output(x.op)) return add_output(x);
