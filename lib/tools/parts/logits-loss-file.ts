@@ -2,7 +2,14 @@
 import { LossError } from '../../base/errors.js';
 import { toSnakeCase } from '../../base/options.js';
 import { type InputName, inputRow } from '../../batch/columns.js';
-import { KeyMapper, type LogitsLossBatch, type LogitsLossFn, type Metrics } from '../../index.js';
+import {
+  type Counts,
+  KeyMapper,
+  type LogitsLossBatch,
+  type LogitsLossFn,
+  type Metrics,
+  sumCounts,
+} from '../../index.js';
 import { LOGITS_INPUTS, type LogitsInput } from '../../logits/loss-inputs.js';
 import { NamedTensor } from '../rollouts/tensor/named.js';
 import { describeShape } from '../rollouts/tensor/tensor.js';
@@ -111,7 +118,8 @@ export interface LogitsGradient {
 export const BATCH_BYTES = 2 ** 28;
 
 /**
- * Computes a loss of logits. The loss, the metrics and the gradient have the bits of a single call on all rows.
+ * Computes a loss of logits. The loss, the metrics and the gradient have the bits of a single call on all rows. Several parts
+ * lack the metrics that need the whole batch.
  * @param begin requests the gradient. It is called once the tensors have been checked, and returns the function that gets
  * the gradient of each part.
  * @throws LossError that names the file, the tensor and the element: `ERR_MISSING_INPUT` for a missing tensor,
@@ -167,39 +175,30 @@ async function compute(
   for (const [input, tensor] of opened) check(tensor, TENSORS[input], logits);
   const vocabulary = vocabularyOf(logits);
   const [rows, length] = logits.shape as readonly [number, number, number];
-  const small = await readSmall(opened);
-  const located = (error: unknown, firstRow: number): never => {
-    throw inTensor(error, opened, firstRow);
-  };
-  const counts = await loss
-    .count({ ...small, shape: [rows, length] } as LogitsLossBatch)
-    .catch((error) => located(error, 0));
   const blocks = [...blocksOf(rows, rowsAtOnce(options, opened, rows))];
-  const inParts = blocks.length > 1 && { normalizer: counts, part: true };
-  const gradLogits = begin !== undefined;
+  const small = await readSmall(opened);
+  // Which tokens count depends on no logits.
+  const ofCounts = new Map([...opened].filter(([input]) => TENSORS[input].kind !== 'logits'));
+  const counted: Counts[] = [];
+  for await (const { batch, first } of batchesOf(ofCounts, small, length, blocks))
+    counted.push(await located(loss.count(batch), opened, first));
+  const normalizer = sumCounts(counted);
+  const inParts = blocks.length > 1 && { normalizer, part: true };
   const write = begin?.({ name: `grad_${loss.variable}`, shape: logits.shape });
+  const given = { device, gradLogits: begin !== undefined, ...inParts };
   const parts: Float64Array[] = [];
   let whole: Pick<LogitsLossEvaluation, 'loss' | 'metrics'> | undefined;
-  let first = 0;
   progress?.begin('computing');
-  for await (const large of readBlocks(opened, blocks)) {
-    const count = blocks[parts.length]!;
-    const batch = {
-      ...sliced(small, opened, first, count),
-      ...large,
-      shape: [count, length],
-    } as LogitsLossBatch;
-    const computed = await loss
-      .compute(batch, { device, gradLogits, ...inParts })
-      .catch((error) => located(error, first));
+  for await (const { batch, first } of batchesOf(opened, small, length, blocks)) {
+    const computed = await located(loss.compute(batch, given), opened, first);
     await write?.((computed.gradLogits ?? computed.gradProbs) as Float32Array);
     whole = computed;
     parts.push(computed.part!);
-    first += count;
-    progress?.advance(first / Math.max(1, rows), first, first * length);
+    const done = first + batch.shape![0];
+    progress?.advance(done / Math.max(1, rows), done, done * length);
   }
-  const { loss: value, metrics } = inParts ? loss.merge(parts, counts) : whole!;
-  return { loss: value, metrics, rows, tokens: counts.tokens, vocabulary, parts: blocks.length };
+  const { loss: value, metrics } = inParts ? loss.merge(parts, normalizer) : whole!;
+  return { loss: value, metrics, rows, tokens: normalizer.tokens, vocabulary, parts: blocks.length };
 }
 
 function check(tensor: NamedTensor, { kind, shapes }: InputTensor, logits: NamedTensor): void {
@@ -279,6 +278,38 @@ function formatOf({ dtype }: NamedTensor) {
   return LOGITS_DTYPES[dtype as keyof typeof LOGITS_DTYPES];
 }
 
+/**
+ * Yields the batches of consecutive rows.
+ * @param small what was read as a whole.
+ * @param blocks the number of rows of each batch.
+ */
+async function* batchesOf(
+  opened: Tensors,
+  small: Inputs,
+  length: number,
+  blocks: readonly number[],
+): AsyncGenerator<{ batch: LogitsLossBatch; first: number }> {
+  const streams = [...opened]
+    .filter(([, tensor]) => isLarge(tensor))
+    .map(([input, tensor]) => ({ input, values: valuesInBlocks(input, tensor, blocks) }));
+  let first = 0;
+  try {
+    for (const rows of blocks) {
+      const next = await Promise.all(streams.map(({ values }) => values.next()));
+      const large = next.map(({ value }, i) => [streams[i]!.input, value]);
+      const batch = {
+        ...sliced(small, opened, first, rows),
+        ...Object.fromEntries(large),
+        shape: [rows, length],
+      };
+      yield { batch: batch as LogitsLossBatch, first };
+      first += rows;
+    }
+  } finally {
+    for (const { values } of streams) await values.return(undefined);
+  }
+}
+
 // Returns what some rows have of the tensors that were read as a whole.
 function sliced(small: Inputs, opened: Tensors, first: number, count: number): Inputs {
   const slices = Object.entries(small).map(([name, values]) => {
@@ -288,21 +319,6 @@ function sliced(small: Inputs, opened: Tensors, first: number, count: number): I
     return [input, isPerRow(input) ? of.subarray(first * size, (first + count) * size) : of];
   });
   return Object.fromEntries(slices);
-}
-
-/** Yields the elements of the large tensors, a number of rows at a time. */
-async function* readBlocks(opened: Tensors, blocks: readonly number[]): AsyncGenerator<Inputs> {
-  const streams = [...opened]
-    .filter(([, tensor]) => isLarge(tensor))
-    .map(([input, tensor]) => ({ input, values: valuesInBlocks(input, tensor, blocks) }));
-  try {
-    for (const _ of blocks) {
-      const next = await Promise.all(streams.map(({ values }) => values.next()));
-      yield Object.fromEntries(next.map(({ value }, i) => [streams[i]!.input, value]));
-    }
-  } finally {
-    for (const { values } of streams) await values.return(undefined);
-  }
 }
 
 async function* valuesInBlocks(
@@ -319,6 +335,15 @@ async function* valuesInBlocks(
   for await (const numbers of tensor.numbers(sizes)) {
     yield valuesOf(input, tensor, numbers, first);
     first += numbers.length;
+  }
+}
+
+// Waits for the result of a part, whose errors shall name a tensor.
+async function located<T>(result: Promise<T>, opened: Tensors, firstRow: number): Promise<T> {
+  try {
+    return await result;
+  } catch (error) {
+    throw inTensor(error, opened, firstRow);
   }
 }
 
