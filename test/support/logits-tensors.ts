@@ -1,7 +1,6 @@
 /** Turns batches of logits into the tensors of a file. */
-
 import { toSnakeCase } from '../../lib/base/options.js';
-import type { Batch } from '../../lib/index.js';
+import type { LogitsLossBatch } from '../../lib/index.js';
 import { F32, I64, type Tensor } from '../fuzz-files/tensor-files.js';
 
 const BF16 = ['BF16', '<V2'] as const;
@@ -15,7 +14,7 @@ const NAMES: Readonly<Record<string, string>> = {
 const OF_VOCABULARY = ['student_matched_ids', 'teacher_matched_ids'];
 
 /** Returns the tensors of a padded batch, by the names that files have for them. */
-export function tensorsOf({ shape, ...inputs }: Batch): Record<string, Tensor> {
+export function tensorsOf({ shape, ...inputs }: LogitsLossBatch): Record<string, Tensor> {
   const [rows, columns] = shape as [number, number];
   const tensors = Object.entries(inputs).map(([key, value]): [string, Tensor] => {
     const input = toSnakeCase(key);

@@ -89,7 +89,7 @@ export interface LogitsLossFileOptions {
   name: string;
   /** The tensors by the names of the inputs in files, each as FILE or FILE:NAME. */
   tensors: Readonly<Record<string, string | undefined>>;
-  /** The largest number of bytes of logits in a part. A part has at least one row. */
+  /** The largest number of bytes of logits in a part. A part has at least one row. The next one is read at the same time. */
   batchBytes?: number | undefined;
   /** The device on which to compute; 'cpu' by default. */
   device?: string | undefined;
@@ -193,7 +193,7 @@ async function compute(
     const computed = await located(loss.compute(batch, given), opened, first);
     await write?.((computed.gradLogits ?? computed.gradProbs) as Float32Array);
     whole = computed;
-    parts.push(computed.part!);
+    if (computed.part) parts.push(computed.part);
     const done = first + batch.shape![0];
     progress?.advance(done / Math.max(1, rows), done, done * length);
   }

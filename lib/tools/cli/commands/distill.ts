@@ -62,8 +62,7 @@ export function addDistill(program: Command, words: readonly string[]): readonly
     ...inputs.map(({ option }) => option),
     new Option(
       '--batch-bytes <number>',
-      'the largest number of bytes of logits in memory at once, but at least a row; larger tensors are computed in ' +
-        'parts, with the same result',
+      'the largest number of bytes of logits in a part, which has at least one row; the next part is read while one is computed',
     )
       .default(BATCH_BYTES)
       .argParser(parseCount),
@@ -164,7 +163,8 @@ defaults, add --help to --loss NAME. 'policy-loss list NAME' says which inputs a
 
 A tensor is in a .safetensors, .npz or .npy file, and is named after a colon. Without a name, it is the only tensor of its
 file, or the one that is called as the option is, with underscores. Logits are float32, float16 or bfloat16, each from
-which the token at its position was chosen. A loss that reduces over all rows needs them in one part: raise
+which the token at its position was chosen. Larger tensors than --batch-bytes are computed in parts, with the same loss and
+gradient; metrics that need the whole batch are left out. A loss that reduces over all rows needs them in one part: raise
 --batch-bytes if the message says so.`;
 
 const EXAMPLES = [
