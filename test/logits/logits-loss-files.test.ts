@@ -112,8 +112,7 @@ describe('files of logits of losses', () => {
 
   it('may be .npy and .npz files, with ids and masks of any dtype', async () => {
     const expected = await withTensors({});
-    const { logits, action_mask: mask, ...others } = tensorsOf(batch);
-    const ids = { name: 'teacher_topk_ids', dtype: I32, data: numbers(batch.teacherTopkIds as Int32Array) };
+    const { logits, ...others } = tensorsOf(batch);
     for (const isDeflated of [false, true])
       for (const [dtype, Values] of [
         [F32, Float32Array],
@@ -121,10 +120,12 @@ describe('files of logits of losses', () => {
         [I32, Int32Array],
       ] as const) {
         const of = Values.from(batch.actionMask as Uint8Array);
+        const old = numbers(Float64Array.from(batch.oldLogprob as Float32Array));
         const arrays = {
           ...others,
           ...changed('action_mask', { dtype, data: numbers(of) }),
-          ...changed(ids.name, ids),
+          ...changed('teacher_topk_ids', { dtype: I32, data: numbers(batch.teacherTopkIds as Int32Array) }),
+          ...changed('old_logprobs', { dtype: ['F64', '<f8'], data: old }),
         };
         const npz = write('in.npz', npzOf(Object.values(arrays), isDeflated, new Fields()));
         const tensors = {
@@ -133,7 +134,7 @@ describe('files of logits of losses', () => {
           action_mask: `${npz}:action_mask`,
         };
         const found = await compute({ loss: fn, name: on.name, tensors, batchBytes: 2000 });
-        assert.deepEqual({ ...found, parts: 5 }, expected, mask!.name);
+        assert.deepEqual({ ...found, parts: 5 }, expected);
       }
   });
 

@@ -108,13 +108,13 @@ export interface LogitsLossEvaluation {
   parts: number;
 }
 
-/** The gradient that a loss has. */
+/** The gradient's name in files, and its shape. */
 export interface LogitsGradient {
   name: 'grad_logits' | 'grad_probs';
   shape: readonly number[];
 }
 
-/** The number of bytes of logits in a part by default. */
+/** The default of `batchBytes`. */
 export const BATCH_BYTES = 2 ** 28;
 
 /**
@@ -177,7 +177,7 @@ async function compute(
   const [rows, length] = logits.shape as readonly [number, number, number];
   const blocks = [...blocksOf(rows, rowsAtOnce(options, opened, rows))];
   const small = await readSmall(opened);
-  // Which tokens count depends on no logits.
+  // The logits do not decide which tokens count.
   const ofCounts = new Map([...opened].filter(([input]) => TENSORS[input].kind !== 'logits'));
   const counted: Counts[] = [];
   for await (const { batch, first } of batchesOf(ofCounts, small, length, blocks))
@@ -338,7 +338,7 @@ async function* valuesInBlocks(
   }
 }
 
-// Waits for the result of a part, whose errors shall name a tensor.
+// Waits for the result of a part. Its errors name a tensor.
 async function located<T>(result: Promise<T>, opened: Tensors, firstRow: number): Promise<T> {
   try {
     return await result;

@@ -8,7 +8,7 @@ import { npy, safetensorsOf, type Tensor } from '../../fuzz-files/tensor-files.j
 import { layLogits, makeLogitsBatch } from '../../support/logits-losses.js';
 import { tensorsOf } from '../../support/logits-tensors.js';
 import { assertSameArray } from '../../support/tolerance.js';
-import { Files, fails, parseCsv, run, runJson, sixDigits } from './support.js';
+import { EXAMPLE, Files, fails, parseCsv, run, runJson, sixDigits } from './support.js';
 
 const [ROWS, COLUMNS, VOCABULARY] = [6, 5, 17] as const;
 const SPEC = { seed: 8, rows: ROWS, columns: COLUMNS, vocabulary: VOCABULARY, listed: 4 } as const;
@@ -167,6 +167,7 @@ describe('distill', () => {
         /--grad-out .*: expected a file other than the files that are read/,
       ],
       [[...gkd(), '--device', 'tpu'], /device/],
+      [['evaluate', EXAMPLE, '--loss', 'trl/gkd'], /'policy-loss distill' computes it from files of logits/],
     ];
     for (const [words, ...says] of failing) await fails(2, words, ...says);
     const bad = [...gkd(), '--action-mask', student, '--grad-out', files.path('never.safetensors')];
