@@ -78,6 +78,8 @@ export abstract class LogitsLossFn<M = Metrics> {
   readonly backend: string;
   /** @internal Whether the loss reduces over all rows, so that a batch cannot be computed in parts. */
   readonly readsWholeBatch: boolean;
+  /** @internal The input by which the loss is differentiated. */
+  readonly variable: 'logits' | 'probs';
   readonly #mapper: KeyMapper;
   readonly #selectKeys: readonly string[];
   readonly #made: LogitsLossParts;
@@ -99,6 +101,7 @@ export abstract class LogitsLossFn<M = Metrics> {
     inputs.delete(MARKS);
     this.backend = backend;
     this.#mapper = mapper;
+    this.variable = made.variable;
     this.#made = made;
     this.#selectKeys = Object.freeze(made.reads.map((input) => mapper.fromTrinity(input)));
     this.#reader = new BatchReader(mapper, { inputs: [...inputs, 'action_mask'], optional, perToken: [] });

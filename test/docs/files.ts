@@ -59,6 +59,7 @@ export function makeFiles(folder: string): void {
   );
   write('grpo-config.json', '{ "epsilon": 0.3, "beta": 0 }');
   write('step7.safetensors', Buffer.concat(safetensorsOf(Object.values(TENSORS), new Fields())));
-  write('logits.npy', Buffer.concat(npy(TENSORS.logits, new Fields())));
+  for (const name of ['logits.npy', 'teacher.npy'])
+    write(name, Buffer.concat(npy(TENSORS.logits, new Fields())));
   write('tokens.npy', Buffer.concat(npy(TENSORS.targets, new Fields())));
 }

@@ -6,6 +6,7 @@ import { addCompare } from './commands/compare.js';
 import { addCompletion } from './commands/completion.js';
 import { addDevices } from './commands/devices.js';
 import { addDiff } from './commands/diff.js';
+import { addDistill } from './commands/distill.js';
 import { addDoctor } from './commands/doctor.js';
 import { addEvaluate } from './commands/evaluate.js';
 import { addGradients } from './commands/gradients.js';
@@ -46,7 +47,7 @@ export async function addCommands(program: Command, words: readonly string[]): P
   // The losses of these files have options, which the commands must know to read their arguments.
   if (TAKING_LOSS_FILES.includes(words[0]!)) await registerLossFiles(words);
   let left = words;
-  for (const add of [addEvaluate, addCompare, addSweep, addGradients, addDiff, addPlan])
+  for (const add of [addEvaluate, addCompare, addSweep, addGradients, addDiff, addPlan, addDistill])
     left = add(program, left);
   addRun(program);
   addMerge(program);

@@ -121,7 +121,8 @@ const FILE_OPTIONS = (strict = STRICT) => [
     .argParser(parseCount),
 ];
 
-const DEVICE_OPTION = () =>
+/** Returns the option that chooses the device. */
+export const DEVICE_OPTION = () =>
   new Option('--device <name>', 'where to compute: cpu, cuda, cuda:1, …').default('cpu');
 
 /** Returns the options that choose the form of the output. */

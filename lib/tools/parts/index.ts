@@ -8,6 +8,14 @@ export {
   type LogprobsLayout,
   logprobsOfFile,
 } from './logits-file.js';
+export {
+  BATCH_BYTES,
+  LOGITS_FILE_INPUTS,
+  type LogitsGradient,
+  type LogitsLossEvaluation,
+  type LogitsLossFileOptions,
+  logitsLossOfFiles,
+} from './logits-loss-file.js';
 export { compareMicroBatches, type MicroBatchComparison, type Weighing } from './micro-batches.js';
 export type { NonFiniteRow } from './non-finite.js';
 export type { PartResult, PartWatcher } from './part-computer.js';

@@ -54,7 +54,8 @@ const TARGETS_AT_ONCE = 2 ** 16;
 // A compressed file can claim rows of any length, and a row is in memory as a whole.
 const MAX_VOCABULARY = 2 ** 26;
 
-const DTYPES = {
+/** The dtypes of logits. */
+export const LOGITS_DTYPES = {
   F32: {
     bytes: 4,
     of: (bytes) => new Float32Array(bytes.buffer as ArrayBuffer, bytes.byteOffset, bytes.length / 4),
@@ -67,8 +68,8 @@ function sixteenBits({ buffer, byteOffset, length }: Uint8Array) {
   return new Uint16Array(buffer as ArrayBuffer, byteOffset, length / 2);
 }
 
-const INTEGERS = ['I16', 'I32', 'I64', 'U16', 'U32'];
-const FLOATS = ['F16', 'BF16', 'F32', 'F64'];
+export const INTEGERS = ['I16', 'I32', 'I64', 'U16', 'U32'];
+export const FLOATS = ['F16', 'BF16', 'F32', 'F64'];
 
 /**
  * Computes the log-probability of each target, as logprobs() does. A row's results have the same bits for any size of
@@ -105,17 +106,27 @@ export async function logprobsOfFile(
 }
 
 function layoutOf(logits: NamedTensor): LogprobsLayout {
-  const { dtype, shape } = logits;
-  if (!(dtype in DTYPES)) throw logits.error('dtype F32, F16 or BF16', dtype);
-  const vocabulary = shape.at(-1) ?? 0;
-  const error = (expected: string) => shapeError(logits, expected);
-  if (shape.length !== 2 && shape.length !== 3) throw error('shape [N, V] or [B, T, V]');
-  if (vocabulary > MAX_VOCABULARY) throw error(`at most ${MAX_VOCABULARY} logits per row`);
-  if (logits.size === 0 && shape.slice(0, -1).every((n) => n > 0)) throw error('at least one logit per row');
-  return { shape: shape.slice(0, -1), vocabulary };
+  const { shape } = logits;
+  if (shape.length !== 2 && shape.length !== 3) throw shapeError(logits, 'shape [N, V] or [B, T, V]');
+  return { shape: shape.slice(0, -1), vocabulary: vocabularyOf(logits) };
 }
 
-function shapeError({ file, name, shape }: NamedTensor, expected: string): LossError {
+/**
+ * Returns the number of logits per row of a tensor.
+ * @throws LossError for a tensor that is not one of logits.
+ */
+export function vocabularyOf(logits: NamedTensor): number {
+  const { dtype, shape } = logits;
+  if (!(dtype in LOGITS_DTYPES)) throw logits.error('dtype F32, F16 or BF16', dtype);
+  const vocabulary = shape.at(-1) ?? 0;
+  if (vocabulary > MAX_VOCABULARY) throw shapeError(logits, `at most ${MAX_VOCABULARY} logits per row`);
+  if (logits.size === 0 && shape.slice(0, -1).every((n) => n > 0))
+    throw shapeError(logits, 'at least one logit per row');
+  return vocabulary;
+}
+
+/** Returns an error about the shape of a tensor. */
+export function shapeError({ file, name, shape }: NamedTensor, expected: string): LossError {
   return new LossError('ERR_SHAPE_MISMATCH', {
     at: file,
     key: name,
@@ -131,13 +142,18 @@ function checkPerRow(
   shape: readonly number[],
   logits: NamedTensor,
 ): void {
-  if (!dtypes.includes(tensor.dtype))
-    throw tensor.error(`${what} (dtype ${dtypes.join(', ')})`, tensor.dtype);
+  checkDtype(tensor, dtypes, what);
   if (tensor.shape.length !== shape.length || tensor.shape.some((n, i) => n !== shape[i]))
     throw shapeError(
       tensor,
       `${describeShape(shape)}, because ${logits.name} has shape ${describeShape(logits.shape)}`,
     );
+}
+
+/** @param what what the elements must be, for the error's message. */
+export function checkDtype(tensor: NamedTensor, dtypes: readonly string[], what: string): void {
+  if (!dtypes.includes(tensor.dtype))
+    throw tensor.error(`${what} (dtype ${dtypes.join(', ')})`, tensor.dtype);
 }
 
 interface Inputs extends Omit<LogitsFileOptions, 'logits' | 'targets'> {
@@ -154,7 +170,7 @@ async function compute(
   const { logits, targets, temperatures, blockBytes = BLOCK_BYTES, progress } = inputs;
   const { softcap, entropy } = inputs;
   const { vocabulary } = layout;
-  const { bytes, of } = DTYPES[logits.dtype as keyof typeof DTYPES];
+  const { bytes, of } = LOGITS_DTYPES[logits.dtype as keyof typeof LOGITS_DTYPES];
   const rowsAtOnce = Math.max(1, Math.floor(blockBytes / (vocabulary * bytes)));
   // A file without rows is computed too, so that its options are checked.
   const blocks = [...blocksOf(targets.size, rowsAtOnce)];
@@ -219,12 +235,19 @@ function inRow(error: unknown, { file, name }: NamedTensor, { shape }: LogprobsL
   return error.with({ at: file, key: name + elementAt(first + error.index, shape), index: undefined });
 }
 
-function elementAt(row: number, [, columns]: readonly number[]): string {
-  return columns === undefined ? `[${row}]` : `[${Math.floor(row / columns)}, ${row % columns}]`;
+/** Returns the place of an element, such as '[1, 3]'. */
+export function elementAt(index: number, shape: readonly number[]): string {
+  let rest = index;
+  const place = shape.toReversed().map((n) => {
+    const at = rest % n;
+    rest = (rest - at) / n;
+    return at;
+  });
+  return describeShape(place.toReversed());
 }
 
 /** Divides a number of rows into blocks. There is at least one block. */
-function* blocksOf(rows: number, most: number): Generator<number> {
+export function* blocksOf(rows: number, most: number): Generator<number> {
   yield Math.min(most, rows);
   for (let begin = most; begin < rows; begin += most) yield Math.min(most, rows - begin);
 }

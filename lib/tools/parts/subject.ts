@@ -152,6 +152,7 @@ export function subjectOfLoss(name: string, fn: AnyLossFn): Subject {
   throw new LossError('ERR_INVALID_OPTION', {
     expected: 'a loss of what rollout files have',
     received: `${name}, which is computed from logits`,
+    hint: "'policy-loss distill' computes it from files of logits",
   });
 }
 
