@@ -74,11 +74,15 @@ export interface Work {
  */
 const ENTROPY_COEF = 0.01;
 
-/** The arguments of policy losses that have no default. */
+/**
+ * The arguments of policy losses that have no default. By default, trl/tpo reads three rows for each pair, and the rows of
+ * the batch are pairs.
+ */
 const ARGUMENTS: Record<string, Record<string, number>> = {
   'verl/dro': { dro_beta: 0.1 },
   'verl/gvpo': { n: GROUP_SIZE },
   'verl/online_dpo': { beta: 0.1 },
+  'trl/tpo': { tpo_alpha: 0 },
 };
 
 /** Returns the functions to time, PPO first. If a pattern is given, returns only the functions whose id matches it. */

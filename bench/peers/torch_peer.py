@@ -60,8 +60,10 @@ def load(device, files, step):
     """
     inputs = {name: read(**file).to(device) for name, file in files.items()}
     mask, expert = inputs.pop("action_mask"), inputs.pop("expert_mask")
-    mask = mask.bool() if device.type == "cuda" else mask.float()
-    return Batch(mask=mask, expert=expert.bool(), step=step, **inputs)
+    as_mask = lambda values: values.bool() if device.type == "cuda" else values.float()
+    if "attention_mask" in inputs:
+        inputs["attention_mask"] = as_mask(inputs["attention_mask"])
+    return Batch(mask=as_mask(mask), expert=expert.bool(), step=step, **inputs)
 
 
 def read(path, dtype, shape):
