@@ -156,14 +156,16 @@ function grpoObjective(api: Api): Work {
   return { ...ofLoss(named, fn), wrt: ['logprob', 'entropy'] };
 }
 
-/** Returns the expressions of the golden cases. torch_losses.py has each of them under its text. */
+/**
+ * Returns the expressions of the golden cases, averaged over tokens. torch_losses.py has each of them under its text.
+ */
 function expressions(api: Api): Work[] {
   const file = new URL('../../test/golden/frameworks/expressions.json', import.meta.url);
   const cases: { expression: string; args: Record<string, number> }[] = JSON.parse(
     readFileSync(file, 'utf8'),
   );
   return cases.map(({ expression: name, args }) => {
-    const fn = api.lossFromExpression(name, { options: args });
+    const fn = api.lossFromExpression(name, { options: args, lossAggMode: 'token-mean' });
     return ofLoss({ id: `expression ${name}`, family: 'expression', name, args }, fn);
   });
 }
