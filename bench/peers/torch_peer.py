@@ -26,7 +26,7 @@ import time
 
 import torch
 
-from torch_batch import Batch
+from torch_batch import Batch, WatchedBatch
 from torch_functions import FUNCTIONS
 
 
@@ -76,9 +76,11 @@ class Contender:
 
     def __init__(self, device, batch, form, family, name, args, wrt):
         function = FUNCTIONS[family][name]
-        step, names = batch.step, list(batch.columns)
+        step, read = batch.step, set()
         with torch.no_grad():
-            self.metric_names = list(function(batch, **args)[1])
+            self.metric_names = list(function(WatchedBatch(batch, read), **args)[1])
+        # Only these, because torch.compile checks each tensor that it is given in every call.
+        names = [name for name in batch.columns if name in read]
 
         # Takes each tensor as a separate parameter, so that torch.compile can trace this function.
         def of_tensors(mask, expert, *columns):
@@ -86,7 +88,7 @@ class Contender:
             return loss, tuple(metrics.values())
 
         # Detached tensors share the memory, but not whether they require a gradient.
-        inputs = [tensor.detach() for tensor in (batch.mask, batch.expert, *batch.columns.values())]
+        inputs = [tensor.detach() for tensor in (batch.mask, batch.expert, *map(batch.columns.get, names))]
         places = tuple(2 + names.index(column) for column in wrt)
 
         if form == "grad_and_value":
