@@ -1,7 +1,7 @@
 """Preference losses in eager PyTorch, with the frameworks' default arguments.
 
-Rows alternate: chosen, rejected, chosen, …. The losses of KTO and BCO read single rows and their labels instead. As in the
-frameworks, log-ratios are differences of the rows' sums.
+Rows alternate: chosen, rejected, chosen, …. The losses of KTO and BCO read single rows and their labels instead. Like the
+frameworks, this file computes a row's log-ratio as the difference of two sums.
 """
 
 import torch
@@ -30,7 +30,7 @@ def sigmoid_loss(margin, label_smoothing=0.0):
 
 
 def metrics_of(values, names, **others):
-    """Returns the metrics of rewards, of which a loss has some, under its own names."""
+    """Returns some metrics of both sides' values. The keys of `names` are the names that a loss gives them."""
     chosen, rejected = pair(values.detach())
     metrics = {
         "chosen": chosen.mean,
@@ -51,7 +51,7 @@ LOGPS = {"logps/chosen": "chosen", "logps/rejected": "rejected"}
 
 
 def trl_metrics(values, policy, beta, **others):
-    """Returns the metrics of TRL's losses of pairs, which other frameworks have too."""
+    """Returns the metrics of TRL's losses of pairs."""
     return {**metrics_of(beta * values, REWARDS), **metrics_of(policy, LOGPS), **others}
 
 
@@ -112,7 +112,7 @@ def online_dpo(b, beta=0.1):
 
 
 def tpo(b, beta=0.01, tpo_alpha=1.0):
-    """The loss of batches without reference answers, whose coefficient is 0."""
+    """The loss of batches without reference answers, which need tpo_alpha = 0."""
     if tpo_alpha != 0:
         raise ValueError("tpo_alpha: expected 0")
     policy = row_sum(b.logprob, b.mask)
@@ -140,7 +140,7 @@ def kto_losses(b, log_ratio, beta, desirable_weight=1.0, undesirable_weight=1.0)
 
 
 def sums_by_label(values, label):
-    """Returns the sum over the desirable rows, and that over the others."""
+    """Returns the sum over the desirable rows, and the sum over the others."""
     values, desirable = values.detach(), label > 0
     return (values * desirable).sum(), (values * ~desirable).sum()
 
