@@ -79,7 +79,7 @@ class Contender:
         step, read = batch.step, set()
         with torch.no_grad():
             self.metric_names = list(function(WatchedBatch(batch, read), **args)[1])
-        # Only these, because torch.compile checks each tensor that it is given in every call.
+        # The other inputs are left out, because in each call torch.compile checks every tensor that it is given.
         names = [name for name in batch.columns if name in read]
 
         # Takes each tensor as a separate parameter, so that torch.compile can trace this function.

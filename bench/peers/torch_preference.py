@@ -63,7 +63,7 @@ def trl_dpo(b, beta=0.1):
 
 
 def nll_of_chosen(logprob, mask):
-    """Returns the mean over the chosen rows' tokens."""
+    """Returns the mean of −logprob over the chosen rows' tokens."""
     mask = mask[0::2]
     return (-logprob[0::2] * mask).sum() / mask.sum().clamp(min=1)
 
@@ -172,7 +172,7 @@ def sum_metrics(b, policy, rewards):
 def bco(b, beta=0.1):
     policy, log_ratio = rows_of(b)
     rewards = beta * log_ratio
-    # The running mean of the first call is that of its rows.
+    # In the first call, the running mean is the mean of its rows.
     delta = rewards.detach().mean()
     losses = torch.where(b.label > 0, -F.logsigmoid(rewards - delta), -F.logsigmoid(delta - rewards))
     return losses.mean(), {"delta": delta, **sum_metrics(b, policy, rewards)}
@@ -259,7 +259,7 @@ def nemo_dpo(b, reference_policy_kl_penalty=0.05):
 
 
 def plain_dpo(names, loss_name):
-    """Makes the loss of a framework without a mask of samples and without further terms."""
+    """Makes a DPO loss that has no sample mask and no further terms."""
 
     def dpo(b, beta=0.1, label_smoothing=0.0):
         _, log_ratio = rows_of(b)
