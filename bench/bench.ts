@@ -15,6 +15,7 @@ import { parseArgs } from 'node:util';
 import { makeInputs } from './lib/batch.js';
 import { timeCalls } from './lib/calls.js';
 import { cpuTable, logitsSteps } from './lib/comparison.js';
+import { timeDistillation } from './lib/distillation.js';
 import { checkTorch, LARGE, ownWorks, SMALL, timeFunction } from './lib/functions.js';
 import { timeLogits } from './lib/logits.js';
 import { describeMachine, slug } from './lib/machine.js';
@@ -77,7 +78,11 @@ async function timeAll(): Promise<void> {
   const name = `${slug(`${cpu} ${isa}`)}.json`;
   const file = fileURLToPath(new URL(`../build/bench/${name}`, import.meta.url));
   report.calls = await timeCalls(rounds);
-  if (!flags['no-logits']) report.logits = await timeLogits(torch, threads, rounds);
+  if (!flags['no-logits'])
+    report.logits = [
+      ...(await timeLogits(torch, threads, rounds)),
+      await timeDistillation(torch, threads, rounds),
+    ];
   for (const shape of [SMALL, LARGE]) {
     const inputs = makeInputs(shape);
     await torch?.load(inputs, shape === SMALL ? 1 : threads);

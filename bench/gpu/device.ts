@@ -47,8 +47,8 @@ export function driverVersion(): string | undefined {
   }
 }
 
-/** The losses of values that read inputs which stay in host memory. */
-const HOST_ONLY = ['slime/value', 'miles/value', 'easyr1/value'];
+/** The losses that read inputs which stay in host memory. */
+const HOST_ONLY = ['trl/orpo', 'slime/value', 'miles/value', 'easyr1/value'];
 
 /**
  * Returns the functions to time on a device: those that have a gradient with respect to logprob or to values. Only this

@@ -21,9 +21,10 @@ export const FLOAT_COLUMNS = {
   values: 'values',
   oldValues: 'old_values',
   returns: 'returns',
+  entropyOther: 'entropy_other',
 } as const;
 
-/** The numbers per row that losses read, in the same form. */
+/** The numbers per row that losses read, in the same form. `chosen` has one per pair of rows. */
 export const ROW_INPUTS = {
   rewards: 'rewards',
   vStar: 'v_star',
@@ -34,10 +35,13 @@ export const ROW_INPUTS = {
   lossMaskSum: 'loss_mask_sum',
   rolloutIds: 'rollout_ids',
   groupIds: 'group_ids',
+  label: 'label',
+  klEstimate: 'kl_estimate',
+  chosen: 'chosen',
 } as const;
 
 /** The names of the inputs per row that are not floats. */
-type Integers = 'sampleMask' | 'rolloutIds' | 'groupIds';
+type Integers = 'sampleMask' | 'rolloutIds' | 'groupIds' | 'label' | 'chosen';
 
 /** A batch with every input that losses and advantage functions can read. */
 export interface Inputs
@@ -50,6 +54,8 @@ export interface Inputs
   sampleMask: Uint8Array;
   rolloutIds: Int32Array;
   expertMask: Uint8Array;
+  label: Uint8Array;
+  chosen: Uint8Array;
   step: number;
   groupIds: Int32Array;
   runIds: Int32Array;
@@ -118,6 +124,10 @@ export function makeInputs(shape: Shape): Inputs {
     margin: Float64Array.from({ length: rows }, (_, b) => (b >> 1) / rows),
     lossMaskSum: new Float64Array(rows).fill(columns),
     rolloutIds: Int32Array.from({ length: rows }, (_, b) => b >> 1),
+    entropyOther: column(() => -2 * random()),
+    label: Uint8Array.from({ length: rows }, (_, b) => Number(b % 3 !== 0)),
+    klEstimate: new Float64Array(rows).fill(0.5),
+    chosen: Uint8Array.from({ length: rows / 2 }, (_, pair) => pair % 2),
   };
 }
 

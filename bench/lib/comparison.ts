@@ -45,8 +45,9 @@ export function cpuTable({ functions, logits }: CpuReport): TableContent {
   };
 }
 
-/** Returns the table of the steps from logits, which are compared with loops that move the same memory. */
+/** Returns the table of the steps of PPO from logits, which are compared with loops that move the same memory. */
 export function logitsSteps({ logits }: CpuReport): TableContent {
+  const withSteps = logits.filter(({ times }) => OF_LOGITS.forward in times);
   return {
     title: 'Steps from logits',
     head: [
@@ -56,7 +57,7 @@ export function logitsSteps({ logits }: CpuReport): TableContent {
       'gradient in place, ms',
       'of reading and writing once',
     ],
-    rows: logits.map(({ id, times }) => [
+    rows: withSteps.map(({ id, times }) => [
       id.replace('PPO from logits, ', ''),
       digits(times[OF_LOGITS.forward]!.median),
       ratio(times[OF_LOGITS.read], times[OF_LOGITS.forward]),

@@ -35,7 +35,9 @@ export async function checkTorch(list: readonly Work[], torch: Torch, shape: Sha
   await torch.load(inputs, 1);
   for (const work of list.filter((each) => torch.covers(each))) {
     const expected = resultsOf(work, inputs, shape);
-    const { prepared } = await torch.prepare(work, gradientLength(work, shape));
+    const { prepared, problems } = await torch.prepare(work, gradientLength(work, shape));
+    for (const [form, problem] of Object.entries(problems))
+      console.log(`${work.id}: ${form} is not compared: ${problem}`);
     for (const { name, evaluate } of prepared)
       checkAgreement(`${name}, ${work.id} with masked tokens`, await evaluate(), expected);
     await torch.release();

@@ -26,6 +26,7 @@ import {
   RewardLossFn,
   ValueLossFn,
 } from '../../lib/index.js';
+import { FLOAT_COLUMNS, ROW_INPUTS } from './batch.js';
 import { type Contender, contender } from './race.js';
 import type { AnyLossFn, Gradients, Work } from './works.js';
 
@@ -87,9 +88,9 @@ export interface NativeForm {
   readonly reads: NativeReads;
 }
 
-/** Returns the form of a function for batches with all columns that it can read, with one value per token. */
+/** Returns the form of a function for the batches of makeInputs(), with one value per token. */
 export function nativeForm({ fn }: Work): NativeForm {
-  if (fn instanceof PolicyLossFn) return { spec: specOf(fn), reads: fn.reads };
+  if (fn instanceof PolicyLossFn) return policyForm(fn);
   if (fn instanceof ValueLossFn || fn instanceof RewardLossFn)
     return { spec: fn.spec, reads: { ...fn.reads, expertMask: false } };
   if (fn instanceof KLFn) return klForm(fn);
@@ -97,10 +98,23 @@ export function nativeForm({ fn }: Work): NativeForm {
   return entropyForm(fn);
 }
 
+/** The names of the inputs of makeInputs() that are columns or numbers per row. */
+const GIVEN: readonly string[] = Object.values({ ...FLOAT_COLUMNS, ...ROW_INPUTS });
+
+function policyForm(fn: AnyLossFn): NativeForm {
+  const { columns, rowColumns, optional, expertMask } = fn.reads;
+  const isRead = (name: string) => GIVEN.includes(name) || !optional.some((each) => each === name);
+  return {
+    spec: specOf(fn),
+    reads: { columns: columns.filter(isRead), rowColumns: rowColumns.filter(isRead), expertMask },
+  };
+}
+
 function specOf(fn: AnyLossFn): NativeFunctionSpec {
   const made = fn.withTerms({});
   if (!('spec' in made)) return made;
-  const read = made.optional.map((column, i) => (fn.reads.optional.includes(column) ? 1 << i : 0));
+  const isRead = (name: string) => GIVEN.includes(name) && fn.reads.optional.some((each) => each === name);
+  const read = made.optional.map((column, i) => (isRead(column) ? 1 << i : 0));
   return made.spec(read.reduce<number>((form, bit) => form | bit, 0));
 }
 

@@ -74,11 +74,15 @@ export interface Work {
  */
 const ENTROPY_COEF = 0.01;
 
-/** The arguments of policy losses that have no default. */
+/**
+ * The arguments of policy losses that have no default. By default, trl/tpo reads three rows for each pair, and the rows of
+ * the batch are pairs.
+ */
 const ARGUMENTS: Record<string, Record<string, number>> = {
   'verl/dro': { dro_beta: 0.1 },
   'verl/gvpo': { n: GROUP_SIZE },
   'verl/online_dpo': { beta: 0.1 },
+  'trl/tpo': { tpo_alpha: 0 },
 };
 
 /** Returns the functions to time, PPO first. If a pattern is given, returns only the functions whose id matches it. */
@@ -152,14 +156,16 @@ function grpoObjective(api: Api): Work {
   return { ...ofLoss(named, fn), wrt: ['logprob', 'entropy'] };
 }
 
-/** Returns the expressions of the golden cases. torch_losses.py has each of them under its text. */
+/**
+ * Returns the expressions of the golden cases, averaged over tokens. torch_losses.py has each of them under its text.
+ */
 function expressions(api: Api): Work[] {
   const file = new URL('../../test/golden/frameworks/expressions.json', import.meta.url);
   const cases: { expression: string; args: Record<string, number> }[] = JSON.parse(
     readFileSync(file, 'utf8'),
   );
   return cases.map(({ expression: name, args }) => {
-    const fn = api.lossFromExpression(name, { options: args });
+    const fn = api.lossFromExpression(name, { options: args, lossAggMode: 'token-mean' });
     return ofLoss({ id: `expression ${name}`, family: 'expression', name, args }, fn);
   });
 }

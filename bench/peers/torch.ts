@@ -78,10 +78,9 @@ export interface AllForms {
 
 /** Returns the inputs of a batch for load(). */
 function tensorsOf(inputs: Inputs): Record<string, Tensor> {
-  const [rows] = inputs.shape;
   const entries = Object.entries({ ...PER_TOKEN, ...PER_ROW }).map(([key, name]) => {
-    const shape = key in PER_ROW ? [rows] : inputs.shape;
-    return [name, { values: inputs[key] as Values, shape }] as const;
+    const values = inputs[key] as Values;
+    return [name, { values, shape: key in PER_ROW ? [values.length] : inputs.shape }] as const;
   });
   return Object.fromEntries(entries);
 }

@@ -21,6 +21,21 @@ class Batch:
         return Batch(mask, self.expert, self.step, **self.columns)
 
 
+class WatchedBatch:
+    """A batch that notes which of its inputs a loss reads."""
+
+    def __init__(self, batch, read):
+        self.batch = batch
+        self.read = read
+
+    def __getattr__(self, name):
+        self.read.add(name)
+        return getattr(self.batch, name)
+
+    def under(self, mask):
+        return WatchedBatch(self.batch.under(mask), self.read)
+
+
 def masked_mean(values, mask):
     return (values * mask).sum() / (mask.sum() + 1e-8)
 

@@ -26,7 +26,7 @@ import time
 
 import torch
 
-from torch_batch import Batch
+from torch_batch import Batch, WatchedBatch
 from torch_functions import FUNCTIONS
 
 
@@ -60,8 +60,10 @@ def load(device, files, step):
     """
     inputs = {name: read(**file).to(device) for name, file in files.items()}
     mask, expert = inputs.pop("action_mask"), inputs.pop("expert_mask")
-    mask = mask.bool() if device.type == "cuda" else mask.float()
-    return Batch(mask=mask, expert=expert.bool(), step=step, **inputs)
+    as_mask = lambda values: values.bool() if device.type == "cuda" else values.float()
+    if "attention_mask" in inputs:
+        inputs["attention_mask"] = as_mask(inputs["attention_mask"])
+    return Batch(mask=as_mask(mask), expert=expert.bool(), step=step, **inputs)
 
 
 def read(path, dtype, shape):
@@ -74,9 +76,11 @@ class Contender:
 
     def __init__(self, device, batch, form, family, name, args, wrt):
         function = FUNCTIONS[family][name]
-        step, names = batch.step, list(batch.columns)
+        step, read = batch.step, set()
         with torch.no_grad():
-            self.metric_names = list(function(batch, **args)[1])
+            self.metric_names = list(function(WatchedBatch(batch, read), **args)[1])
+        # The other inputs are left out, because in each call torch.compile checks every tensor that it is given.
+        names = [name for name in batch.columns if name in read]
 
         # Takes each tensor as a separate parameter, so that torch.compile can trace this function.
         def of_tensors(mask, expert, *columns):
@@ -84,7 +88,7 @@ class Contender:
             return loss, tuple(metrics.values())
 
         # Detached tensors share the memory, but not whether they require a gradient.
-        inputs = [tensor.detach() for tensor in (batch.mask, batch.expert, *batch.columns.values())]
+        inputs = [tensor.detach() for tensor in (batch.mask, batch.expert, *map(batch.columns.get, names))]
         places = tuple(2 + names.index(column) for column in wrt)
 
         if form == "grad_and_value":
