@@ -88,14 +88,33 @@ export class DeviceBatch implements Disposable {
   readonly #layout: Layout;
   #values: ResidentValues | undefined;
   #isUpdating = false;
+  readonly #hadAttentionMask: boolean;
 
-  /** @internal */
-  constructor(layout: Layout, values: ResidentValues, step: unknown) {
+  /**
+   * @param hadAttentionMask whether the host batch has attention_mask, which is not copied.
+   * @internal
+   */
+  constructor(layout: Layout, values: ResidentValues, step: unknown, hadAttentionMask: boolean) {
     this.device = `cuda:${values.device}`;
     this.shape = [layout.rows, layout.rowLength];
     this.step = step;
     this.#layout = layout;
     this.#values = values;
+    this.#hadAttentionMask = hadAttentionMask;
+  }
+
+  /**
+   * Checks that a loss which would read attention_mask computes the same without it.
+   * @throws LossError `ERR_INVALID_INPUT` if the host batch has this mask.
+   * @internal
+   */
+  checkAttention(): void {
+    if (!this.#hadAttentionMask) return;
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'attention_mask',
+      expected: 'a batch in host memory, because this mask is not copied to a device',
+      received: `a batch on ${this.device}`,
+    });
   }
 
   /** Whether the batch was disposed of. */

@@ -59,13 +59,17 @@ function* copy(batch: UploadBatch, device: string, options: UploadOptions | unde
   const index = requireCuda('upload', device, 'The CPU computes host batches without an upload');
   const { backend = 'verl', stream } = options ?? {};
   checkStream(stream, index);
-  const { columns, loss, advantage, step } = yield* readAll(batch, KeyMapper.get(backend), index);
+  const { columns, loss, advantage, step, hadAttentionMask } = yield* readAll(
+    batch,
+    KeyMapper.get(backend),
+    index,
+  );
   const inputs = advantage as NativeAdvantageBatch | undefined;
   const call = { device: index, batch: loss.native, inputs, stream };
   const resident = yield* takeNative((abort) => cuda.upload({ ...call, abort }));
   const perRow = COLUMNS.filter((_, i) => (loss.native.dtypes[i]! & PER_ROW) !== 0);
   const values = new ResidentValues(index, resident, columns, new Set(perRow));
-  return new DeviceBatch(loss.layout, values, step);
+  return new DeviceBatch(loss.layout, values, step, hadAttentionMask);
 }
 
 // The inputs of a batch that are uploaded.
@@ -74,6 +78,7 @@ interface Uploaded {
   loss: HostInput;
   advantage: NativeBatch | undefined;
   step: unknown;
+  hadAttentionMask: boolean;
 }
 
 function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Steps<Uploaded> {
@@ -107,5 +112,11 @@ function* readAll(given: UploadBatch, mapper: KeyMapper, uploadTo: number): Step
     });
     advantage = (yield* further.read(batch as Batch, conversions)).native;
   }
-  return { columns: new Set([...columns, ...numbers, ...masks, ...inputs]), loss, advantage, step };
+  return {
+    columns: new Set([...columns, ...numbers, ...masks, ...inputs]),
+    loss,
+    advantage,
+    step,
+    hadAttentionMask: isPresent('attention_mask'),
+  };
 }

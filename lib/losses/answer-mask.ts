@@ -36,8 +36,10 @@ export function* withAnswerMask(
   const kinds = new Float32Array(layout.tokens);
   yield* inSlices(layout.tokens, (begin, end) => {
     for (let i = begin; i < end; i++) {
-      kinds[i] = answers[i] ? (given[i] ? 1 : 2) : 0;
-      mask[i] = answers[i] || given[i] ? 1 : 0;
+      const isAnswer = answers[i] !== 0;
+      const isGiven = given[i] !== 0;
+      kinds[i] = isAnswer ? (isGiven ? 1 : 2) : 0;
+      mask[i] = isAnswer || isGiven ? 1 : 0;
     }
   });
   const others = Object.entries(batch).filter(([key]) => !mapper.keys('action_mask').includes(key));

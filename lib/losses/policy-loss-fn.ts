@@ -107,6 +107,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly #multiplied: PolicyLossVariant['multiplied'];
   readonly #mapper: KeyMapper;
   readonly #prepare: Prepare | undefined;
+  readonly #readsAttention: boolean;
   readonly #frozen: (column: ColumnName) => PolicyLossFn<object> | undefined;
   readonly #selectKeys: readonly string[];
   /** @internal The correction that the options `correction` and `masks` ask for. */
@@ -201,6 +202,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     });
     this.#mapper = mapper;
     this.#prepare = prepared;
+    this.#readsAttention = declaration.reads.includes('attention_mask');
     this.dependsOnEntropy = program?.dependsOnEntropy === true && columns.includes('entropy');
     this.#forms = forms;
     this.#multiplied = multiplied;
@@ -290,6 +292,7 @@ export abstract class PolicyLossFn<M = Metrics> {
    * @internal
    */
   *prepared<B extends Batch | DeviceBatch>(batch: B, options: CallOptions): Steps<B> {
+    if (batch instanceof DeviceBatch && this.#readsAttention) batch.checkAttention();
     if (!this.#prepare || batch instanceof DeviceBatch) return batch;
     const held = heldBatch(batch as Batch, this.#mapper);
     return (yield* this.#prepare(held, this.#mapper, options, this.correction !== undefined)) as B;

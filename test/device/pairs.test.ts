@@ -37,6 +37,21 @@ describe('pairs of rows on a device', () => {
       same((await loss.compute(resident, { grad: true })) as Computed);
     });
 
+  it('lack the prompts that trl/orpo reads, if they are uploaded', async () => {
+    const loss = LOSS_FN.create('trl/orpo');
+    using resident = await upload(batch, 'cuda:0');
+    await assert.rejects(
+      loss.compute(resident),
+      isLossError('ERR_INVALID_INPUT', /attention_mask: expected a batch in host memory/),
+    );
+    const { attentionMask: _, ...answers } = batch as Batch & { attentionMask: unknown };
+    using uploaded = await upload(answers, 'cuda:0');
+    const expected = loss.computeSync(answers, { grad: true }) as Computed;
+    const found = (await loss.compute(uploaded, { grad: true })) as Computed;
+    assertNumber(found.loss, expected.loss, 'loss');
+    assertArray(found.grad!, expected.grad!, 'grad');
+  });
+
   it('must be pairs, and three rows of TPO come from the host', async () => {
     using odd = await upload(paddedBatch(takeRows(drawn, [0, 1, 2])) as Batch, 'cuda:0');
     for (const name of ['dpo', 'trl/dpo'])
