@@ -18,7 +18,7 @@ on_device() {
 case ${1:-} in
   '')
     # The longest files come first, so that only short files are left near the end.
-    files=(test/{matrix/bits,matrix/reference,losses/numerics,algorithm/objective,losses/correction}.test.ts)
+    files=(test/{matrix/logits-losses,matrix/bits,matrix/reference,losses/numerics,algorithm/objective,losses/correction}.test.ts)
     for file in test/tools/{cli,parts,report,rollouts,doctor}/*.test.ts test/fuzz-files/*.test.ts \
       test/{matrix,losses,losses/advantages,program,define,algorithm,base,batch,call,logits,tfjs,docs}/*.test.ts \
       test/*.test.ts; do

@@ -88,16 +88,17 @@ const tinker: Advantage = (args, batch) => {
   const ofDatasets = new Map<string, number[]>([['teacher_kl', []]]);
   for (const b of rowsOf(batch)) {
     const positions = rowPositions(batch, b);
-    const penalties = positions.map((at) => (batch.actionMask[at] ? -gap(batch, at) : 0));
-    positions.forEach((at, t) => {
-      const later = penalties.slice(t);
-      const penalty = discount > 0 ? sum(later.map((kl, k) => discount ** k * kl)) : penalties[t]!;
+    let penalty = 0;
+    for (const at of positions.toReversed()) {
+      penalty = (batch.actionMask[at] ? -gap(batch, at) : 0) + discount * penalty;
       out[at] = given(batch, b, at) - option(args, 'kl_penalty_coef', 1) * penalty;
-    });
+    }
     const unmasked = unmaskedPositions(batch, b).map((at) => -gap(batch, at));
     const names = ['teacher_kl', ...(batch.datasetIds ? [`teacher_kl/dataset_${batch.datasetIds[b]}`] : [])];
-    for (const name of unmasked.length > 0 ? names : [])
-      ofDatasets.set(name, [...(ofDatasets.get(name) ?? []), ...unmasked]);
+    for (const name of unmasked.length > 0 ? names : []) {
+      if (!ofDatasets.has(name)) ofDatasets.set(name, []);
+      for (const kl of unmasked) ofDatasets.get(name)!.push(kl);
+    }
   }
   const entries = [...ofDatasets];
   return {
