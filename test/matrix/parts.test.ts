@@ -172,9 +172,7 @@ describe('micro-batches add up to the whole', () => {
     for (const [name, args] of Object.entries(ARGUMENTS[family]))
       it(`${family} ${name}: random batches, arguments and parts`, () => {
         // Without `pairwise`, dpo has a single margin for the whole batch, which cannot be split into parts.
-        const divisible = ARGUMENTS.policy[name]!.map((drawn) =>
-          name === 'dpo' ? { ...drawn, pairwise: true } : drawn,
-        );
+        const divisible = args.map((drawn) => (name === 'dpo' ? { ...drawn, pairwise: true } : drawn));
         fc.assert(
           fc.property(divisible, three(specs), fc.nat(), (drawnArgs, drawn, seed) => {
             const fn = countable(family, name, drawnArgs);
@@ -294,7 +292,9 @@ describe('micro-batches of objectives add up to the whole', () => {
 
   for (const name of EVERY_POLICY)
     it(`${name} with KL and entropy losses, and given advantages`, () => {
-      const divisible = args.map((drawn) => (name === 'dpo' ? { ...drawn, pairwise: true } : drawn));
+      const divisible = ARGUMENTS.policy[name]!.map((drawn) =>
+        name === 'dpo' ? { ...drawn, pairwise: true } : drawn,
+      );
       fc.assert(
         fc.property(
           divisible,
