@@ -107,8 +107,12 @@ Advantages advantages_on_device(const AdvantageFunction& function, const Inputs&
 }
 
 cuda::Resident* upload_inputs(const Inputs& inputs, const BatchView& view) {
+  // Losses and advantage functions share one column of values. Advantages read those of masked tokens too,
+  // which are NaN in the batch of a loss.
+  BatchView shared = view;
+  shared.column[kValues] = inputs.batch.tokens.column[kValuesInput];
   const cuda::FoundInputs found(inputs.batch);
-  return upload(view, found.inputs());
+  return upload(shared, found.inputs());
 }
 
 }  // namespace kernels_test
