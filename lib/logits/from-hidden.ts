@@ -1,7 +1,4 @@
-// From hidden states to a loss and, if wanted, back to the gradients with respect to the hidden states and to the output
-// head, in one call.
-import { guarded } from '../base/errors.js';
-import { type Steps, takeLater, takeNow } from '../base/steps.js';
+import { type Steps, takeLater } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import type {
   LossComputeOptions,
@@ -20,7 +17,7 @@ import {
 } from './from-logits.js';
 import { readHead, readHeadGradients, resultOf } from './head.js';
 import { HeadSource } from './head-source.js';
-import { type Logits, refuseDevice } from './inputs.js';
+import { type Logits, takeNowOnCpu } from './inputs.js';
 
 /** Numbers of a model, as float32, float16 or bfloat16. They are read in place. */
 export type ModelNumbers = Logits;
@@ -105,10 +102,7 @@ export function fromHiddenSync<R extends LossResult<unknown>>(
   batch: HiddenBatch,
   options: FromHiddenSyncOptions | undefined,
 ): R & HiddenResult {
-  return guarded(() => {
-    refuseDevice((options as FromHiddenOptions | undefined)?.device);
-    return takeNow(compute(loss, batch, options));
-  });
+  return takeNowOnCpu(options, () => compute(loss, batch, options));
 }
 
 function* compute<R extends LossResult<unknown>>(

@@ -1,9 +1,9 @@
 // From logits to a loss and, if wanted, back to the gradient with respect to the logits, in one call.
 import type { NativeLogits } from '../../binding.js';
 import { bitsOfFloat16Array, checkApart } from '../base/arrays.js';
-import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
+import { allocate, describeValue, LossError } from '../base/errors.js';
 import { native } from '../base/native.js';
-import { inSlices, type Steps, takeCall, takeForCaller, takeLater, takeNow } from '../base/steps.js';
+import { inSlices, type Steps, takeCall, takeForCaller, takeLater } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
 import { heldColumn } from '../batch/convert.js';
 import { copyIntegers } from '../batch/integers.js';
@@ -43,7 +43,7 @@ import {
   onePer,
   readOut,
   readRows,
-  refuseDevice,
+  takeNowOnCpu,
 } from './inputs.js';
 
 /** The logits of a batch, which replace its log-probabilities and entropies. Each token has one row of logits. */
@@ -139,10 +139,7 @@ export function fromLogitsSync<R extends LossResult<unknown>>(
   batch: LogitsBatchSync,
   options: FromLogitsSyncOptions | undefined,
 ): R & LogitsResult {
-  return guarded(() => {
-    refuseDevice((options as FromLogitsOptions | undefined)?.device);
-    return takeNow(evaluateLogits(loss, batch, options));
-  });
+  return takeNowOnCpu(options, () => evaluateLogits(loss, batch, options));
 }
 
 function* evaluateLogits<R extends LossResult<unknown>>(
@@ -191,7 +188,7 @@ export interface LogitsOut {
   receive?(block: Block): Steps<void>;
   /** The arrays that are written, by their keys in the options. */
   written: Record<string, ArrayBufferView | bigint>;
-  /** What the result of the call has in addition. */
+  /** The further properties of the call's result. */
   result: object;
 }
 

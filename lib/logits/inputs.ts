@@ -8,10 +8,10 @@ import {
   isResizable,
   overlapOf,
 } from '../base/arrays.js';
-import { allocate, describeValue, LossError } from '../base/errors.js';
+import { allocate, describeValue, guarded, LossError } from '../base/errors.js';
 import { isFloat32Array, isInt32Array } from '../base/kinds.js';
 import { resultArray } from '../base/result-arrays.js';
-import { inSlices, SLICE, type Steps } from '../base/steps.js';
+import { inSlices, SLICE, type Steps, takeNow } from '../base/steps.js';
 import { DTYPE_CODES, readRowNumbers, type TaggedFloats, taggedFloats } from '../batch/convert.js';
 import { copyIntegers, decreasingOffset } from '../batch/integers.js';
 import type { HalfColumn, RowNumbers } from '../batch/values.js';
@@ -374,6 +374,17 @@ export function refuseDevice(device: unknown): void {
     option: 'device',
     expected: "'cpu', because only the asynchronous calls run on a device",
     received: describeValue(device),
+  });
+}
+
+/**
+ * Takes all steps of a synchronous call, which the CPU computes.
+ * @throws LossError `ERR_DEVICE_UNAVAILABLE` if the options name a device, and those of the call
+ */
+export function takeNowOnCpu<R>(options: object | undefined, begin: () => Steps<R>): R {
+  return guarded(() => {
+    refuseDevice((options as { device?: unknown } | undefined)?.device);
+    return takeNow(begin());
   });
 }
 

@@ -1,12 +1,12 @@
 // The masks of ORPO, whose log-likelihood counts more tokens than its odds do.
 import { LossError } from '../base/errors.js';
-import type { Steps } from '../base/steps.js';
-import { inSlices } from '../base/steps.js';
+import { inSlices, type Steps } from '../base/steps.js';
 import { type Batch, find } from '../batch/batch.js';
 import { readMask } from '../batch/convert.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
 import { readLayout } from '../batch/layout.js';
 import { nestedIn, readActionMask } from '../batch/reader.js';
+import { DeviceBatch } from '../device/device-batch.js';
 
 /**
  * Returns a batch in which the tokens of both masks count. Its answer_mask is 0 for those of attention_mask only, 2 for those
@@ -15,11 +15,15 @@ import { nestedIn, readActionMask } from '../batch/reader.js';
  * @throws LossError `ERR_INVALID_INPUT`, `ERR_SHAPE_MISMATCH`
  */
 export function* withAnswerMask(
-  batch: Batch,
+  batch: Batch | DeviceBatch,
   mapper: KeyMapper,
   _options: unknown,
   isCorrected: boolean,
-): Steps<Batch> {
+): Steps<Batch | DeviceBatch> {
+  if (batch instanceof DeviceBatch) {
+    batch.checkAttention();
+    return batch;
+  }
   const attention = find(batch, mapper.keys('attention_mask'));
   if (!attention) return batch;
   if (isCorrected)

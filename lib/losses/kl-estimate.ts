@@ -8,6 +8,7 @@ import { readLayout } from '../batch/layout.js';
 import { BatchReader, missingInput, nestedIn } from '../batch/reader.js';
 import type { CallOptions, Metrics } from '../call/calls.js';
 import { Evaluator } from '../call/evaluator.js';
+import { DeviceBatch } from '../device/device-batch.js';
 import { programSymbolsOf } from '../program/expression.js';
 import { Graph } from '../program/graph.js';
 import { nodesOf, programOf } from '../program/loss-program.js';
@@ -47,7 +48,12 @@ function estimatorOf(reference: 'ref_logprob' | 'ref_logps', mapper: KeyMapper):
  * @throws LossError `ERR_MISSING_INPUT` for a batch without them; `ERR_INVALID_OPTION` for a part of a batch, because all of
  * them are needed; `ERR_INVALID_INPUT`, `ERR_SHAPE_MISMATCH`
  */
-export function* withKlEstimate(batch: Batch, mapper: KeyMapper, options: CallOptions): Steps<Batch> {
+export function* withKlEstimate(
+  batch: Batch | DeviceBatch,
+  mapper: KeyMapper,
+  options: CallOptions,
+): Steps<Batch | DeviceBatch> {
+  if (batch instanceof DeviceBatch) return batch;
   const value = (name: InputName) => find(batch, mapper.keys(name))?.value;
   if (value('kl_estimate') !== undefined) return batch;
   const logprob = value('kl_logprob');

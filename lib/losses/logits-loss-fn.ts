@@ -18,7 +18,7 @@ import { withHeldRequests } from '../call/gradients.js';
 import { cudaIndex } from '../device/device.js';
 import { DeviceBatch } from '../device/device-batch.js';
 import { checkStream } from '../device/stream.js';
-import { type Logits, onePer, readMatrix, readOut, refuseDevice } from '../logits/inputs.js';
+import { type Logits, onePer, readMatrix, readOut, takeNowOnCpu } from '../logits/inputs.js';
 import {
   checkIds,
   findLogitsInput,
@@ -39,7 +39,7 @@ import type {
 import { type LogitsLossForm, overLists, overVocabulary, type ReadCall } from './logits-evaluation.js';
 import { type HasInput, hasInput, splitParts } from './logits-parts.js';
 
-/** What a loss is computed with. */
+/** The formulas and the inputs of a loss. */
 export interface LogitsLossParts {
   /** The input by which the loss is differentiated. */
   readonly variable: 'logits' | 'probs';
@@ -58,7 +58,7 @@ export interface LogitsLossParts {
   readonly mask: ((mask: Uint8Array, inputs: MaskInputs) => Float32Array | undefined) | undefined;
 }
 
-/** What the tokens that count may depend on. */
+/** The inputs from which a loss decides which tokens count. */
 export interface MaskInputs {
   readonly layout: Layout;
   readonly batch: Batch;
@@ -147,10 +147,9 @@ export abstract class LogitsLossFn<M = Metrics> {
     batch: Batch | DeviceBatch | LogitsLossBatch,
     options?: ComputeSyncOptions | LogitsLossComputeSyncOptions,
   ): LogitsLossResult<M> {
-    return guarded(() => {
-      refuseDevice((options as LogitsLossComputeOptions | undefined)?.device);
-      return takeNow(this.#compute(batch as LogitsLossBatch, options as LogitsLossComputeOptions));
-    });
+    return takeNowOnCpu(options, () =>
+      this.#compute(batch as LogitsLossBatch, options as LogitsLossComputeOptions),
+    );
   }
 
   /**

@@ -9,6 +9,7 @@ import type { ColumnName, LossInput } from '../batch/columns.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
 import type { CallOptions } from '../call/calls.js';
 import type { FormColumns } from '../call/forms.js';
+import type { DeviceBatch } from '../device/device-batch.js';
 import type { CompiledLoss } from '../program/compile.js';
 import type { LossProgram } from '../program/loss-program.js';
 import type { LossCorrectionOptions } from './loss-correction.js';
@@ -71,13 +72,16 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   readonly multiplied?: (() => PolicyLossVariant) | undefined;
 }
 
-/** Makes the batch that a loss reads of a caller's one. isCorrected tells whether the loss has masks or a correction. */
+/**
+ * Makes the batch that a loss reads of a caller's one. It returns a batch on a device as it is, or refuses it. isCorrected
+ * tells whether the loss has masks or a correction.
+ */
 export type Prepare = (
-  batch: Batch,
+  batch: Batch | DeviceBatch,
   mapper: KeyMapper,
   options: CallOptions,
   isCorrected: boolean,
-) => Steps<Batch>;
+) => Steps<Batch | DeviceBatch>;
 
 /** Returns the batch keys that a compiled loss reads in addition to logprob. */
 export function keysOfProgram({

@@ -14,7 +14,7 @@ import {
 } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
-import { BatchReader, heldBatch, type Reads } from '../batch/reader.js';
+import { BatchReader, type Reads } from '../batch/reader.js';
 import type {
   CallOptions,
   LossComputeOptions,
@@ -30,8 +30,8 @@ import { countBatch } from '../call/count-batch.js';
 import { type Coefficients, Evaluator, type ReadLoss } from '../call/evaluator.js';
 import type { Forms } from '../call/forms.js';
 import { gradientsOf, withHeldRequests } from '../call/gradients.js';
-import { DeviceBatch } from '../device/device-batch.js';
-import type { Input } from '../device/input.js';
+import type { DeviceBatch } from '../device/device-batch.js';
+import { heldInput, type Input } from '../device/input.js';
 import {
   type FromHiddenOptions,
   type FromHiddenSyncOptions,
@@ -107,7 +107,6 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly #multiplied: PolicyLossVariant['multiplied'];
   readonly #mapper: KeyMapper;
   readonly #prepare: Prepare | undefined;
-  readonly #readsAttention: boolean;
   readonly #frozen: (column: ColumnName) => PolicyLossFn<object> | undefined;
   readonly #selectKeys: readonly string[];
   /** @internal The correction that the options `correction` and `masks` ask for. */
@@ -202,7 +201,6 @@ export abstract class PolicyLossFn<M = Metrics> {
     });
     this.#mapper = mapper;
     this.#prepare = prepared;
-    this.#readsAttention = declaration.reads.includes('attention_mask');
     this.dependsOnEntropy = program?.dependsOnEntropy === true && columns.includes('entropy');
     this.#forms = forms;
     this.#multiplied = multiplied;
@@ -292,9 +290,8 @@ export abstract class PolicyLossFn<M = Metrics> {
    * @internal
    */
   *prepared<B extends Batch | DeviceBatch>(batch: B, options: CallOptions): Steps<B> {
-    if (batch instanceof DeviceBatch && this.#readsAttention) batch.checkAttention();
-    if (!this.#prepare || batch instanceof DeviceBatch) return batch;
-    const held = heldBatch(batch as Batch, this.#mapper);
+    if (!this.#prepare) return batch;
+    const held = heldInput(batch, this.#mapper);
     return (yield* this.#prepare(held, this.#mapper, options, this.correction !== undefined)) as B;
   }
 
