@@ -395,9 +395,9 @@ export interface NativeLogits extends NativePlace {
    * neither a softcap nor a support.
    */
   listIds?: Int32Array | undefined;
-  /** As long as listIds: receives the log-probabilities or, with `out`, holds them. They are 0 where there is no id. */
+  /** Has the length of listIds. It receives the log-probabilities; with `out`, it holds them. They are 0 where there is no id. */
   listLogprob?: Float32Array | undefined;
-  /** As long as listIds: the gradients with respect to the log-probabilities. */
+  /** Has the length of listIds: the gradients with respect to the log-probabilities. */
   gradListLogprob?: Float32Array | undefined;
   /** Per row, with gradListLogprob: the probability of all tokens that are not listed, and the gradient with respect to it. */
   others?: Float64Array | undefined;

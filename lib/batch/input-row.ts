@@ -1,4 +1,4 @@
-// What the table of inputs in columns.ts says of each input.
+// The facts about each input in the table of columns.ts.
 import type { NativeAdvantageBatch } from '../../binding.js';
 import type { FloatColumn, HalfColumn, MaskColumn, RowIds, RowNumbers } from './values.js';
 

@@ -24,7 +24,7 @@ export interface Lists {
   readonly tokens: number;
 }
 
-/** What is computed of lists. */
+/** The results for lists. */
 export interface ListedLogprobs {
   /** The log-probabilities of all places, 0 where there is none. */
   readonly logprob: Float32Array;

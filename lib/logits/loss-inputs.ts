@@ -1,4 +1,4 @@
-// What a batch has of logits for the losses that are computed from them, under the names that its keys have.
+// The inputs of losses that are computed from logits, under the names of their keys in a batch.
 import { checkAttached } from '../base/arrays.js';
 import { LossError } from '../base/errors.js';
 import { isFloat64Array } from '../base/kinds.js';
@@ -74,7 +74,7 @@ export type LogitsInput = keyof typeof LOGITS_INPUTS;
 export const LOGITS_INPUT_NAMES = Object.keys(LOGITS_INPUTS) as LogitsInput[];
 
 type TokenIds = Int32Array | readonly number[];
-/** What a batch has of logits. Each key may also be written in snake_case. */
+/** The inputs of losses of logits. Each key may also be written in snake_case. */
 export interface LogitsInputs {
   /** Shape [B, T, V]: the logits from which the model chose each token. Those of masked tokens are not read. */
   logits?: Logits | undefined;

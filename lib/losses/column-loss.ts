@@ -22,7 +22,7 @@ import {
 } from './column-loss-fn.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
-/** What is said about a loss, with its formula. */
+/** The declaration of a loss and its formula. */
 interface ColumnLossStatement<N extends string, O, M extends MetricSchema>
   extends Omit<FunctionDeclaration, 'name' | 'options' | 'metrics'> {
   readonly name: N;

@@ -5,14 +5,14 @@ export const NUMERICS = {
   range: 'any logits; a logit of −Infinity has probability 0',
   outside: 'a divergence is infinite where only the other distribution is 0',
 };
-/** What the options of the divergence have in common. */
+/** The range and the help of the options that choose a divergence. */
 export const BETA = {
   atLeast: 0,
   atMost: 1,
   typical: [0, 1],
   help: 'β: 0 is the forward KL divergence KL(q‖p) from the teacher q, and 1 the reverse one KL(p‖q)',
 } as const;
-/** What temperatures of both logits have in common. */
+/** The range and the help of the options that are a temperature of both logits. */
 export const TEMPERATURE = {
   above: 0,
   typical: [0.5, 2],

@@ -1,5 +1,5 @@
-// What the loss of a token is computed from in a loss of logits: a row of entries, which are all tokens of the vocabulary or
-// those of a list. The formula of the loss is a program over a batch whose rows are the tokens and whose tokens are the
+// In a loss of logits, the loss of a token is computed from a row of entries: all tokens of the vocabulary, or those of a
+// list. The formula of the loss is a program over a batch whose rows are the tokens and whose tokens are the
 // entries.
 import type { ColumnName, RowColumnName } from '../batch/columns.js';
 import type { Layout } from '../batch/layout.js';
@@ -33,9 +33,9 @@ export interface Entries {
   readonly target?: boolean | 'listed' | undefined;
   /** Whether the target's own place is part of the list, whose other places it leaves. */
   readonly isDistinct?: boolean | undefined;
-  /** What the logits of the student are divided by before the log-probabilities of a list; 1 by default. */
+  /** The student's logits are divided by this before the log-probabilities of a list are computed; 1 by default. */
   readonly temperature?: number | undefined;
-  /** What those of the teacher are divided by. */
+  /** The teacher's logits are divided by this. */
   readonly teacherTemperature?: number | undefined;
   /** Whether `others` is read: the student's probability of all tokens that are not in the list. Only in a list. */
   readonly others?: boolean | undefined;
@@ -72,7 +72,7 @@ export interface Pairs extends TeacherRows {
   readonly helper: Helper;
 }
 
-/** What pairs may depend on. */
+/** The inputs from which tokens are paired. */
 export interface PairingInputs {
   readonly layout: Layout;
   /** The mask of the batch. */
@@ -135,7 +135,7 @@ export const TOKEN_NUMBERS = {
 export interface EntrySymbols extends ProgramSymbols {
   /** The student's logit of an entry; in a list, its log-probability. */
   readonly student: Expression;
-  /** What the batch has of the teacher for an entry; see {@link Entries}. */
+  /** The teacher's number for an entry; {@link Entries} says which. */
   readonly teacher: Expression;
   readonly reference: Expression;
   readonly helper: Expression;

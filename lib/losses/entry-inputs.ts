@@ -48,7 +48,7 @@ export interface EntryCall extends TokenLogits {
 /** The entries of each token that are in a list. */
 export interface ListedEntries {
   readonly lists: Lists;
-  /** One byte per place, 0 where there is no token. */
+  /** One byte for each place of a list. It is 0 if the place has no token. */
   readonly mask: Uint8Array;
   readonly columns: { readonly teacher?: NativeColumn; readonly helper?: NativeColumn };
 }

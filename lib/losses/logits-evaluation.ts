@@ -39,7 +39,7 @@ export interface ReadCall extends EntryCall {
     | undefined;
 }
 
-/** What is computed of a batch in addition to its gradient. */
+/** The results for a batch without its gradient. */
 export type Computed = Pick<Result<Metrics>, 'loss' | 'metrics' | 'part'>;
 
 /** Computes a loss over lists, whose entries all fit into memory. */

@@ -18,13 +18,13 @@ import { LogitsLossFn, type LogitsLossParts, type MaskInputs } from './logits-lo
 import { FORM_INPUTS, type HasInput } from './logits-parts.js';
 import { classOf, type FunctionClass, located } from './statement.js';
 
-/** What the weights of tokens are built from. */
+/** The symbols of the formula for the weights of tokens. */
 export interface WeightSymbols extends ProgramSymbols {
   /** The number that the mask of the loss gives to the token. */
   readonly mark: Expression;
 }
 
-/** What is said about a loss, with its formula. */
+/** The declaration of a loss and its formula. */
 interface LogitsLossStatement<N extends string, O, M extends MetricSchema>
   extends Omit<FunctionDeclaration, 'name' | 'options' | 'metrics'> {
   readonly name: N;

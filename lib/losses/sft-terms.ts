@@ -23,7 +23,7 @@ export const NUMERICS = {
   outside: 'the loss is infinite where the logit of a label is −Infinity',
 };
 
-/** What all these losses read. */
+/** The inputs that all these losses read. */
 export const LABELS = ['targets', 'action_mask'] as const;
 
 /** The option of the losses that are divided by the number of labels in all micro-batches. */

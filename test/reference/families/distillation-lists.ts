@@ -89,7 +89,7 @@ const verl: Formula = (x, args) => {
   };
 };
 
-/** What the student says of entries outside the list, whose teacher has the log-probability −100. */
+/** Returns the student's terms outside the list, where the teacher's log-probability is −100. */
 function outside(s: Entries, t: Entries): Variable {
   const inside = s.at(t);
   const terms = (values: Variable) => product(values.exp(), values);
