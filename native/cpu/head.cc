@@ -23,7 +23,8 @@ int64_t divide_up(int64_t n, int64_t by) {
 int64_t HeadEvaluation::open_phase() {
   if (has_begun_ || check_abort()) return 0;
   has_begun_ = true;
-  products_ = products_of(call_, find_rows(call_, &rows_), &kOne);
+  rows_.resize(call_.rows);
+  products_ = products_of(call_, find_rows(call_, rows_.data()), &kOne);
   if (call_.grad_hidden) clearing_items_ = divide_up(call_.rows, kRowsToClear);
   int64_t items = clearing_items_;
   for (int i = 0; i < products_.count; ++i) {

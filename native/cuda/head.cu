@@ -1,5 +1,6 @@
 // Computes the output head on a device: logits from hidden states, and the gradients back.
 #include <cstring>
+#include <memory>
 
 #include "cuda/contexts.h"
 #include "cuda/device_array.h"
@@ -15,11 +16,13 @@ class HeadEvaluation {
   HeadEvaluation(Context& context, const DeviceHead& head)
       : context_(context), head_(head), call_(head.call) {
     const HeadCall& host = head.call;
-    std::vector<int64_t> rows;
-    const HeadRows found = find_rows(host, &rows);
+    // A vector would need functions of the C++ library of nvcc's compiler, with which the addon is not
+    // linked.
+    const std::unique_ptr<int64_t[]> rows(new int64_t[host.rows]);
+    const HeadRows found = find_rows(host, rows.get());
     first_ = found.first;
     // The device gets the rows from the first that takes part to the last one.
-    call_.rows = rows.empty() ? 0 : rows.back() + 1;
+    call_.rows = found.count == 0 ? 0 : rows[found.count - 1] + 1;
     rows_.count = found.count;
     rows_.rows = context.send_array(found.rows, found.count, &places_);
     const float one = 1.0f;

@@ -39,11 +39,14 @@ int most_reductions(const program::ProgramView& program, int first, int last) {
   return most;
 }
 
+// Returns whether the segment with the outputs is compiled.
+bool has_compiled_outputs(const program::ProgramView& program) {
+  return program.segment_count > 0 && program.segments[program.output_segment].compiled >= 0;
+}
+
 // Returns how many registers the kernel of the outputs keeps in shared memory.
 int registers_of_outputs(const program::ProgramView& program) {
-  const bool is_compiled =
-      program.segment_count > 0 && program.segments[program.output_segment].compiled >= 0;
-  return is_compiled ? 0 : program.registers;
+  return has_compiled_outputs(program) ? 0 : program.registers;
 }
 
 int tokens_memory(int registers, const program::ProgramView& program, unsigned columns) {
@@ -182,7 +185,9 @@ void ProgramEvaluation::launch_outputs(const ProgramPass& pass) const {
   context_.cut(pass.fed_blocks, &cut);
   Grid grid = context_.grid_of_chunks(cut, cut.chunks);
   grid.memory = tokens_memory(cut.program.registers, host_, range.columns);
-  launch("program_tokens_kernel", program_tokens_kernel, grid, cut, range);
+  launch("program_tokens_kernel",
+         has_compiled_outputs(host_) ? program_tokens_kernel<true> : program_tokens_kernel<false>, grid, cut,
+         range);
 }
 
 }  // namespace policy_loss::cuda

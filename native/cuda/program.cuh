@@ -216,7 +216,9 @@ PL_FN int number_of_sum(const Instruction& x) {
   return x.op == Op::k_loss ? 0 : 1 + x.out;
 }
 
-// Runs the segment of a program with the outputs. Sums its losses and metrics, and writes the gradients.
+// Runs the segment of a program with the outputs. Sums its losses and metrics, and writes the gradients. A
+// kernel that could both run a compiled segment and interpret one would need too many registers.
+template <bool is_compiled>
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     program_tokens_kernel(const ProgramPass pass, const SegmentRange range) {
   const TokenInterpreter interpreter(pass, range.columns);
@@ -228,7 +230,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       const RowState<NoRow>& state = state_of_row(pass, row);
       const int64_t begin = pass.batch.layout.begin(row);
       const int64_t first = rows.first() - begin;
-      if (segment.compiled >= 0) {
+      if constexpr (is_compiled) {
         const float* const grads = interpreter.numbers_of_tokens();
         interpreter.run_compiled(
             segment, row, first + from, first + to,

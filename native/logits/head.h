@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "logits/call.h"
 #include "logits/product.h"
@@ -41,16 +40,16 @@ struct HeadRows {
   const int64_t* rows = nullptr;
 };
 
-// Returns the rows of a call that take part. Their list is in `rows`, which must be empty.
-inline HeadRows find_rows(const HeadCall& call, std::vector<int64_t>* rows) {
+// Returns the rows of a call that take part. Their list is written to `rows`, which must have room for all
+// rows of the call.
+inline HeadRows find_rows(const HeadCall& call, int64_t* rows) {
   HeadRows found;
   for (int64_t row = 0; row < call.rows; ++row) {
     if (call.targets[row] == kIgnoredTarget) continue;
-    if (rows->empty()) found.first = row;
-    rows->push_back(row - found.first);
+    if (found.count == 0) found.first = row;
+    rows[found.count++] = row - found.first;
   }
-  found.count = static_cast<int64_t>(rows->size());
-  found.rows = rows->data();
+  found.rows = rows;
   return found;
 }
 

@@ -113,7 +113,7 @@ PL_FN float indicator(bool condition) {
 template <class Number>
 PL_FN Number mul_no_nan(Number a, Number b) {
   const Number plain = a * b;
-  const bool makes_nan = (plain != plain) & !__builtin_isunordered(a, b);
+  const bool makes_nan = (plain != plain) & (a == a) & (b == b);
   return makes_nan ? Number(0) : plain;
 }
 

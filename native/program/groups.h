@@ -55,9 +55,8 @@ PL_FN void reduce_group(program::Op op, const RowGroups& groups, int64_t last, T
 // Returns the place of a row in its pair: 0 for the first row, 1 for the second, and 2 for a row without
 // another one. `next` is the column kNextInPair, or null.
 PL_FN double place_in_pair(const double* next, int64_t row) {
-  if (!next) return static_cast<double>(row & 1);
-  const auto other = static_cast<int64_t>(next[row]);
-  return other > row ? 0.0 : other < row ? 1.0 : 2.0;
+  const int64_t other = next ? static_cast<int64_t>(next[row]) : row ^ 1;
+  return static_cast<double>((other < row) + 2 * (other == row));
 }
 
 // Returns the number of rows that come before a row if rows are ordered by a number, and then by their index.

@@ -28,9 +28,9 @@ const CUOBJDUMP = join(
   'policy-loss/cuda-12.4/bin/cuobjdump',
 );
 // The kernels that read their tokens through a feed (native/cuda/feed.cuh), those that interpret user-defined losses, and
-// those that compute from logits.
+// those that compute from logits or hidden states.
 const WITHOUT_LOCAL_MEMORY =
-  /4cuda\d+(token|row|kl|value_sums|distill|program_(rows|pieces|join|tokens)|logits_(sums|rows|gradient))_kernel/;
+  /4cuda\d+(token|row|kl|value_sums|distill|program_(rows|pieces|join|tokens)|logits_(sums|rows|gradient)|product)_kernel/;
 const cuobjdump = (file: string, ...options: string[]) =>
   execFileSync(CUOBJDUMP, [...options, file], { encoding: 'utf8', maxBuffer: 2 ** 28 });
 
