@@ -35,9 +35,13 @@ export function takeForm(parts: readonly Float64Array[], bits: number): number |
 
 /**
  * Checks the sums of the parts of a batch and converts them to typed arrays.
+ * @param isLength whether a part can have so many numbers.
  * @throws LossError `ERR_INVALID_INPUT` if the list is empty, or if a part has the wrong number of values.
  */
-export function checkParts(parts: readonly ArrayLike<number>[]): Float64Array[] {
+export function checkParts(
+  parts: readonly ArrayLike<number>[],
+  isLength = (length: number) => length === native.partLength,
+): Float64Array[] {
   if (!Array.isArray(parts) || parts.length === 0 || parts.length > MAX_PARTS)
     throw new LossError('ERR_INVALID_INPUT', {
       key: 'parts',
@@ -46,24 +50,33 @@ export function checkParts(parts: readonly ArrayLike<number>[]): Float64Array[] 
     });
   // Lengths are checked before anything is copied, because a sparse array may claim any length.
   const checked: Float64Array[] = [];
-  for (let index = 0; index < parts.length; index++) checked.push(checkPartArray(parts[index], index));
+  for (let index = 0; index < parts.length; index++) checked.push(checkPart(parts[index], index, isLength));
   return checked;
 }
 
-function checkPartArray(part: ArrayLike<number> | null | undefined, index: number): Float64Array {
-  const numbers = new Float64Array(native.partLength);
-  let isPart = part?.length === numbers.length;
+function checkPart(
+  part: ArrayLike<number> | null | undefined,
+  index: number,
+  isLength: (length: number) => boolean,
+): Float64Array {
+  const length: unknown = part?.length;
+  let isPart = typeof length === 'number' && isLength(length);
+  const numbers = new Float64Array(isPart ? (length as number) : 0);
   for (let i = 0; isPart && i < numbers.length; i++) {
     const x: unknown = part![i];
     isPart = typeof x === 'number';
     numbers[i] = x as number;
   }
-  if (!isPart)
-    throw new LossError('ERR_INVALID_INPUT', {
-      key: 'parts',
-      index,
-      expected: `the ${numbers.length} numbers that compute() returned as part`,
-      received: describeValue(part),
-    });
+  if (!isPart) throw notAPart(part, index);
   return numbers;
+}
+
+/** Returns the error for a value that is not the part of a result. */
+export function notAPart(part: unknown, index: number): LossError {
+  return new LossError('ERR_INVALID_INPUT', {
+    key: 'parts',
+    index,
+    expected: 'the numbers that compute() returned as part, of batches with the same inputs',
+    received: describeValue(part),
+  });
 }

@@ -73,7 +73,6 @@ export const LOGITS_INPUTS = {
 export type LogitsInput = keyof typeof LOGITS_INPUTS;
 export const LOGITS_INPUT_NAMES = Object.keys(LOGITS_INPUTS) as LogitsInput[];
 
-type TokenIds = Int32Array | readonly number[];
 /** The inputs of losses of logits. Each key may also be written in snake_case. */
 export interface LogitsInputs {
   /** Shape [B, T, V]: the logits from which the model chose each token. Those of masked tokens are not read. */
@@ -81,7 +80,7 @@ export interface LogitsInputs {
   /** Shape [B, T, V]: the probabilities of all tokens of the vocabulary. Read by liger/tvd. */
   probs?: Logits | undefined;
   /** Shape [B, T]: the tokens that were sampled, or the labels. Those that are masked may be any whole numbers. */
-  targets?: TokenIds | undefined;
+  targets?: Int32Array | readonly number[] | undefined;
   /** Shape [B, T]: how probable it is that a step is right, in place of targets. Read by openrlhf/prm. */
   targetProbs?: Logits | Float64Array | undefined;
   /** Shape [B, T, V]: the teacher's logits. */
@@ -89,7 +88,7 @@ export interface LogitsInputs {
   /** Shape [B, T, V]: the teacher's probabilities. */
   teacherProbs?: Logits | undefined;
   /** Shape [B, T, K]: the tokens to which the teacher gives the largest probabilities; −1 for none. */
-  teacherTopkIds?: TokenIds | undefined;
+  teacherTopkIds?: Int32Array | readonly number[] | undefined;
   /** Shape [B, T, K]: their log-probabilities under the teacher. */
   teacherTopkLogprobs?: Logits | Float64Array | undefined;
   /** Shape [B, T, V]: the reference policy's logits. */
@@ -99,8 +98,8 @@ export interface LogitsInputs {
   /** The tokens of the teacher's rows that are compared. Read by trl/gold_uld, for which action_mask stands in. */
   teacherActionMask?: MaskColumn | undefined;
   /** The student's ids of the tokens that both vocabularies have, and the teacher's. Read by trl/gold_uld. */
-  studentMatchedIds?: TokenIds | undefined;
-  teacherMatchedIds?: TokenIds | undefined;
+  studentMatchedIds?: Int32Array | readonly number[] | undefined;
+  teacherMatchedIds?: Int32Array | readonly number[] | undefined;
   /** 0 leaves a row out of the distillation. Read by trl/sdpo. */
   selfDistillationMask?: MaskColumn | undefined;
 }

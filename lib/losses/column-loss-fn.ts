@@ -46,9 +46,6 @@ export interface ColumnLossPrograms {
   readonly aggregation?: LossAggMode | undefined;
 }
 
-type Asked = Pick<Requests, 'grad' | 'part'>;
-type Of<K extends string, R, M> = ResultOf<K, M> & RequestedOf<K, R>;
-
 /**
  * A loss with the gradient K, by one column of the batch. It computes a loss for each token or row, aggregates these to
  * one number, and computes metrics. The class is abstract.
@@ -141,10 +138,10 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
    * `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
    * `ERR_ABORTED`.
    */
-  compute<R extends Asked>(
+  compute<R extends Pick<Requests, 'grad' | 'part'>>(
     batch: Batch | DeviceBatch,
     options: Requesting<R, ComputeOptions>,
-  ): Promise<Of<K, R, M>>;
+  ): Promise<ResultOf<K, M> & RequestedOf<K, R>>;
   /** Computes the loss and its metrics. The gradient is optional in the type of the result. */
   compute(batch: Batch | DeviceBatch, options?: ComputeOptions): Promise<ResultOf<K, M>>;
   compute(batch: Batch | DeviceBatch, options?: ComputeOptions): Promise<ResultOf<K, M>> {
@@ -152,10 +149,10 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   }
 
   /** Synchronous version of {@link compute}, for small batches and scripts. Its results have the same bits. */
-  computeSync<R extends Asked>(
+  computeSync<R extends Pick<Requests, 'grad' | 'part'>>(
     batch: Batch | DeviceBatch,
     options: Requesting<R, ComputeSyncOptions>,
-  ): Of<K, R, M>;
+  ): ResultOf<K, M> & RequestedOf<K, R>;
   /** Synchronous version of {@link compute}. */
   computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): ResultOf<K, M>;
   computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): ResultOf<K, M> {

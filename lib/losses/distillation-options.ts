@@ -22,3 +22,5 @@ export const TEMPERATURE = {
 export const JSD = 'β·KL(q‖M) + (1−β)·KL(p‖M), M = (1−β)·p + β·q';
 /** The inputs of a loss over the teacher's list. */
 export const LIST = ['teacher_topk_ids', 'teacher_topk_logprobs', 'action_mask'] as const;
+/** The help of the options that ask for a tail bucket. */
+export const TAIL = 'whether all other tokens are one bucket; otherwise both are renormalized over the list';

@@ -156,3 +156,10 @@ export function listDivergence(
 export function isPossible(x: Expression): Expression {
   return x.gt(-1e30);
 }
+
+/** Returns the divergence over the whole vocabulary. */
+export function fullDivergence(symbols: EntrySymbols, beta: number, temperature: number): Expression {
+  const { student, teacher, rowSum } = symbols;
+  const s = logSoftmax(symbols, student, temperature);
+  return rowSum(jsdTerm(symbols, beta, s, logSoftmax(symbols, teacher, temperature)));
+}

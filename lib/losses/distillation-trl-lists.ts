@@ -1,26 +1,19 @@
 // The distillation losses of TRL over lists of tokens and over the sampled token.
 import { choice, flag, integer, number } from '../base/option.js';
 import type { Expression } from '../program/expression.js';
-import { BETA, JSD, LIST, NUMERICS, TEMPERATURE } from './distillation-options.js';
+import { BETA, JSD, LIST, NUMERICS, TAIL, TEMPERATURE } from './distillation-options.js';
 import {
-  atTarget,
   expected,
+  fullDivergence,
   ITEMS,
-  jsdTerm,
   listDivergence,
   listSum,
-  logSoftmax,
   perItem,
   renormalized,
   teachersTail,
 } from './distillation-terms.js';
-import type { Entries, EntrySymbols } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
-import type { HasInput } from './logits-parts.js';
-import { limitedLog } from './statistics.js';
-import { IN_ONE_CALL, LOSS, NATS } from './units.js';
-
-const TAIL = 'whether all other tokens are one bucket; otherwise both are renormalized over the list';
+import { IN_ONE_CALL, NATS } from './units.js';
 
 /** The loss of TRL's distillation from a teacher server. */
 export class TRLServerDistillLossFn extends logitsLoss({
@@ -192,156 +185,3 @@ export class TRLIWOPDJSDLossFn extends logitsLoss({
     return { loss: weighted(batchWeights[0], of), metrics: {} };
   },
 }) {}
-
-/** The options of self-distillation. */
-export const SELF = {
-  distillationMode: choice(['topk_logits', 'full_logits', 'sampled_token'], {
-    default: 'topk_logits',
-    help: "whether the divergence is over the student's likeliest tokens, over all, or estimated at the sampled token",
-  }),
-  distillationTopk: integer({
-    atLeast: 1,
-    typical: [1, 5],
-    help: 'the number of the likeliest tokens; 100 if absent',
-  }),
-  distillationAddTail: flag({ default: false, help: TAIL }),
-  distillationIsClip: number({
-    default: 2,
-    above: 0,
-    nullable: true,
-    typical: [1, 3],
-    help: 'the largest ratio to old_logprob by which a token is multiplied; null for none',
-  }),
-  temperature: number({ ...TEMPERATURE, default: 1, help: 'both logits are divided by this' }),
-  useTeacherServer: flag({
-    default: false,
-    help: 'whether the teacher gives teacher_logprob and a list instead of logits',
-  }),
-};
-type SelfOptions = {
-  readonly distillationMode: 'topk_logits' | 'full_logits' | 'sampled_token';
-  readonly distillationTopk: number | undefined;
-  readonly distillationAddTail: boolean;
-  readonly distillationIsClip: number | undefined;
-  readonly temperature: number;
-  readonly useTeacherServer: boolean;
-  readonly distillationAlpha: number;
-};
-/** Its metrics. */
-export const SELF_METRICS = {
-  'self_distillation/distillation_loss': LOSS,
-  'self_distillation/server_logprob_abs_diff': { ...NATS, when: 'with use_teacher_server' },
-};
-/** The inputs that it reads. */
-export const SELF_READS = ['teacher_logits', ...LIST, 'targets', 'teacher_logprob', 'old_logprob'] as const;
-const ALPHA = { ...BETA, help: BETA.help.replace('β', 'α') } as const;
-const SELF_SUMMARY = 'ℓ = α·KL(q‖M) + (1−α)·KL(p‖M), M = (1−α)·p + α·q, the mean over rows of means';
-
-/** The loss of TRL's SDFTTrainer. */
-export class TRLSDFTLossFn extends logitsLoss({
-  name: 'trl/sdft',
-  summary: SELF_SUMMARY,
-  details: ['sampled_token needs α = 1, and takes the policy gradient of KL(p‖q): ℓ = sg(ln p − ln q)·ln p.'],
-  source: ['TRL'],
-  reads: SELF_READS,
-  options: {
-    distillationAlpha: number({ ...ALPHA, default: 0.5 }),
-    ...SELF,
-    numLossTokensToSkip: integer({
-      default: 0,
-      atLeast: 0,
-      typical: [0, 2],
-      help: 'the first columns, which do not count',
-    }),
-  },
-  metrics: SELF_METRICS,
-  numerics: NUMERICS,
-  optional: ['old_logprob', 'teacher_logprob'],
-  entries: (options) => selfEntries(options),
-  mask: (mask, { numLossTokensToSkip }, { layout: { rows, rowLength, offsets } }) => {
-    for (let row = 0; row < rows; row++) {
-      const begin = offsets?.[row] ?? row * rowLength;
-      mask.fill(0, begin, Math.min(begin + numLossTokensToSkip, offsets?.[row + 1] ?? begin + rowLength));
-    }
-    return undefined;
-  },
-  weights: (symbols) => [perRowToken(symbols), perItem(symbols, undefined)],
-  formula: (symbols, options, has) => {
-    const { loss, metrics } = selfDistillation(symbols, options, has);
-    return { loss: symbols.weighted(symbols.batchWeights[0], loss), metrics };
-  },
-}) {}
-
-// 1/(B·max(n, 1))
-function perRowToken({ constant, rows, n, max }: Parameters<typeof perItem>[0]): Expression {
-  return constant(1).div(rows.mul(max(n, 1)));
-}
-
-/** Returns the entries from which self-distillation is computed. */
-export function selfEntries({
-  distillationMode,
-  distillationTopk,
-  distillationAddTail,
-  temperature,
-  useTeacherServer,
-}: SelfOptions): Entries {
-  const teacherTemperature = temperature;
-  if (distillationMode === 'full_logits') return { over: 'vocabulary', teacher: 'logits', target: true };
-  const over = useTeacherServer && distillationMode === 'topk_logits' ? 'given' : 'student';
-  if (distillationMode === 'topk_logits')
-    return {
-      over,
-      count: distillationTopk ?? 100,
-      teacher: 'logits',
-      target: true,
-      others: distillationAddTail,
-      temperature,
-      teacherTemperature,
-    };
-  return {
-    over: useTeacherServer ? 'none' : 'teacher',
-    count: 0,
-    target: true,
-    temperature,
-    teacherTemperature,
-  };
-}
-
-/** Returns the loss of a token without its weight, and the metrics, whose mean over the tokens the second weight gives. */
-export function selfDistillation(symbols: EntrySymbols, options: SelfOptions, has: HasInput) {
-  const { distillationMode, distillationAlpha, distillationAddTail, distillationIsClip, temperature } =
-    options;
-  const { student, teacher, teacherLogprob, oldLogprob, batchWeights, weighted, total } = symbols;
-  const { sg, exp, min, abs } = symbols;
-  const isFull = distillationMode === 'full_logits';
-  const own = isFull ? logSoftmax(symbols, student, temperature) : student;
-  const lp = atTarget(symbols, own);
-  const ofSampled = () => {
-    const t = options.useTeacherServer ? teacherLogprob : atTarget(symbols, teacher);
-    return sg(lp.sub(t)).mul(lp);
-  };
-  const divergence = isFull
-    ? fullDivergence(symbols, distillationAlpha, temperature)
-    : distillationMode === 'sampled_token'
-      ? ofSampled()
-      : listDivergence(symbols, distillationAlpha, student, teacher, distillationAddTail);
-  const isCorrected = distillationIsClip !== undefined && has('old_logprob');
-  const ratio = () => sg(min(exp(limitedLog(symbols, lp.sub(oldLogprob))), distillationIsClip!));
-  const loss = isCorrected ? divergence.mul(ratio()) : divergence;
-  const meanOf = (x: Expression) => total(weighted(batchWeights[1], x));
-  return {
-    loss,
-    metrics: {
-      'self_distillation/distillation_loss': meanOf(loss),
-      'self_distillation/server_logprob_abs_diff': options.useTeacherServer
-        ? meanOf(abs(lp.sub(teacherLogprob)))
-        : undefined,
-    },
-  };
-}
-
-function fullDivergence(symbols: EntrySymbols, beta: number, temperature: number): Expression {
-  const { student, teacher, rowSum } = symbols;
-  const s = logSoftmax(symbols, student, temperature);
-  return rowSum(jsdTerm(symbols, beta, s, logSoftmax(symbols, teacher, temperature)));
-}

@@ -15,9 +15,9 @@ import * as distillation from './distillation.js';
 import * as distillationAdvantages from './distillation-advantages.js';
 import * as distillationGold from './distillation-gold.js';
 import * as distillationLists from './distillation-lists.js';
-import * as distillationSDPO from './distillation-sdpo.js';
 import * as distillationTRL from './distillation-trl.js';
 import * as distillationTRLLists from './distillation-trl-lists.js';
+import * as distillationTRLSelf from './distillation-trl-self.js';
 import * as distillationVerl from './distillation-verl.js';
 import type { EntropyLossFn } from './entropy.js';
 import * as entropy from './entropy.js';
@@ -74,7 +74,7 @@ register(
   distillation,
   distillationLists,
   distillationTRLLists,
-  distillationSDPO,
+  distillationTRLSelf,
   distillationGold,
   sft,
   processRewards,
@@ -114,7 +114,7 @@ export interface LogitsLosses
       typeof distillation &
       typeof distillationLists &
       typeof distillationTRLLists &
-      typeof distillationSDPO &
+      typeof distillationTRLSelf &
       typeof distillationGold &
       typeof sft &
       typeof processRewards
@@ -201,14 +201,9 @@ export * from './distillation.js';
 export * from './distillation-advantages.js';
 export * from './distillation-gold.js';
 export * from './distillation-lists.js';
-export { TRLSDPOLossFn } from './distillation-sdpo.js';
 export * from './distillation-trl.js';
-export {
-  TRLAsyncDistillationLossFn,
-  TRLIWOPDJSDLossFn,
-  TRLSDFTLossFn,
-  TRLServerDistillLossFn,
-} from './distillation-trl-lists.js';
+export * from './distillation-trl-lists.js';
+export * from './distillation-trl-self.js';
 export * from './distillation-verl.js';
 export {
   DefaultEntropyLossFn,

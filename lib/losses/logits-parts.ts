@@ -1,9 +1,10 @@
 // The inputs on which the form of a loss of logits depends, and the sums of parts of a batch, which tell the form.
-import { describeValue, LossError } from '../base/errors.js';
 import { native } from '../base/native.js';
 import type { Batch } from '../batch/batch.js';
 import type { InputName } from '../batch/columns.js';
+import { MAX_PARTS } from '../batch/counts.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
+import { checkParts, notAPart } from '../call/part-sums.js';
 import type { LogitsInput } from '../logits/loss-inputs.js';
 
 /** Returns whether a batch has an input. */
@@ -27,6 +28,9 @@ export function hasInput(batch: Batch, mapper: KeyMapper, name: LogitsInput | In
     .some((key) => ((batch as Record<string, unknown>)[key] ?? undefined) !== undefined);
 }
 
+/** How many numbers of a part precede the sums. */
+const HEAD = 2;
+
 /** Returns what merge() needs of a part: which inputs the batch has, how many entries each token has, and the sums. */
 export function joinParts(
   { batch, mapper }: { readonly batch: Batch; readonly mapper: KeyMapper },
@@ -40,30 +44,30 @@ export function joinParts(
   return Float64Array.from([present, width, ...parts.flatMap((part) => [...part])]);
 }
 
-/** Returns what joinParts() got. */
+/**
+ * Returns what joinParts() got.
+ * @throws LossError `ERR_INVALID_INPUT` if a part is not one that joinParts() returned, or of a batch with other inputs.
+ */
 export function splitParts(parts: readonly ArrayLike<number>[]): {
   has: HasInput;
   width: number;
   sums: Float64Array[];
 } {
   const length = native.partLength;
-  const isPart = (part: ArrayLike<number> | null | undefined) =>
-    part !== null && part !== undefined && part.length > 2 && (part.length - 2) % length === 0;
-  const all = Array.isArray(parts) ? parts : [];
-  const [first] = all;
-  const wrong = all.findIndex((part) => !isPart(part) || part[0] !== first[0] || part[1] !== first[1]);
-  if (all.length === 0 || wrong >= 0)
-    throw new LossError('ERR_INVALID_INPUT', {
-      key: 'parts',
-      ...(wrong >= 0 && { index: wrong }),
-      expected: 'the numbers that compute() returned as part, of batches with the same inputs',
-      received: describeValue(all[wrong] ?? parts),
-    });
+  const blocksOf = (numbers: number) => (numbers - HEAD) / length;
+  const all = checkParts(parts, (numbers) => {
+    const blocks = blocksOf(numbers);
+    return Number.isInteger(blocks) && blocks >= 1 && blocks <= MAX_PARTS;
+  });
+  const bits = all[0]![0]!;
+  const width = all[0]![1]!;
+  for (const [index, part] of all.entries())
+    if (part[0] !== bits || part[1] !== width) throw notAPart(parts[index], index);
   const sums = all.flatMap((part) =>
-    Array.from({ length: (part.length - 2) / length }, (_, i) =>
-      Float64Array.from({ length }, (_, j) => part[2 + i * length + j]),
+    Array.from({ length: blocksOf(part.length) }, (_, i) =>
+      part.slice(HEAD + i * length, HEAD + (i + 1) * length),
     ),
   );
-  const present: readonly string[] = FORM_INPUTS.filter((_, i) => Math.floor(first[0] / 2 ** i) % 2 === 1);
-  return { has: (name) => present.includes(name), width: first[1], sums };
+  const present: readonly string[] = FORM_INPUTS.filter((_, i) => Math.floor(bits / 2 ** i) % 2 === 1);
+  return { has: (name) => present.includes(name), width, sums };
 }

@@ -2,7 +2,7 @@
 // or asynchronous, and may have an AbortSignal. A seed determines all calls, so a run can be repeated.
 import assert from 'node:assert/strict';
 import { toCamelCase } from '../../lib/base/options.js';
-import { ADVANTAGE_COLUMNS, COLUMNS, ROW_COLUMNS } from '../../lib/batch/columns.js';
+import { ADVANTAGE_COLUMNS, COLUMNS, inputRow, ROW_COLUMNS } from '../../lib/batch/columns.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
@@ -10,6 +10,7 @@ import {
   CORRECTION_FN,
   ENTROPY_LOSS_FN,
   KL_FN,
+  LOGITS_LOSS_FN,
   LOSS_FN,
   LossError,
   logprobs,
@@ -18,7 +19,9 @@ import {
   logprobsSync,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
-import { requiredArgs } from '../../test/support/draw-arguments.js';
+import { without } from '../../test/support/batch-keys.js';
+import { OF_ROWS, requiredArgs } from '../../test/support/draw-arguments.js';
+import { layLogits, makeLogitsBatch } from '../../test/support/logits-losses.js';
 import { generator as numbers } from '../../test/support/random.js';
 
 /** Returns a generator of random numbers and random choices. The seed determines all of them. */
@@ -70,7 +73,8 @@ const TOKEN_COLUMNS = [...new Set<string>([...COLUMNS, ...ADVANTAGE_COLUMNS])]
 export function drawBatch(random: Random): Batch {
   // Most batches are small, because many calls are needed to reveal a leak.
   const most = random.uniform() < 0.9 ? 512 : MOST;
-  const rows = 2 * random.integer(1, 8);
+  // Some losses compare pairs of rows, and some compare threes.
+  const rows = 6 * random.integer(1, 3);
   const columns = random.integer(1, Math.max(1, Math.floor(most / rows)));
   const packed = random.uniform() < 0.4;
   const lengths = Array.from({ length: rows }, () => (packed ? random.integer(0, columns) : columns));
@@ -82,9 +86,13 @@ export function drawBatch(random: Random): Batch {
     ...(packed ? { cuSeqlens } : { shape: [rows, columns] as const }),
     ...Object.fromEntries(TOKEN_COLUMNS.map((name) => [name, column(random, tokens)])),
     ...Object.fromEntries(
-      ROW_COLUMNS.map((name) => [toCamelCase(name), Float64Array.from({ length: rows }, random.uniform)]),
+      ROW_COLUMNS.map((name) => [
+        toCamelCase(name),
+        inputRow(name).type === 'flags'
+          ? Uint8Array.from({ length: rows }, () => random.integer(0, 1))
+          : Float64Array.from({ length: rows }, random.uniform),
+      ]),
     ),
-    sampleMask: Uint8Array.from({ length: rows }, () => random.integer(0, 1)),
     rolloutIds: Array.from({ length: rows }, () => random.integer(0, 2)),
     logprob: column(random, tokens) as Float32Array,
     tokenLevelScores: pool.slice(0, tokens),
@@ -98,9 +106,28 @@ export function drawBatch(random: Random): Batch {
   };
 }
 
+const LOGITS_LOSSES = LOGITS_LOSS_FN.names();
+// The losses that read one number per token.
+const LOSSES = LOSS_FN.names().filter((name) => !LOGITS_LOSSES.includes(name));
+
+/** Draws a random batch for any loss that reads logits. */
+function drawLogitsBatch(random: Random): Batch {
+  const drawn = makeLogitsBatch({
+    seed: random.integer(0, 2 ** 31),
+    rows: random.integer(1, 4),
+    columns: random.integer(1, 8),
+    vocabulary: random.integer(8, 300),
+    listed: 4,
+    values: 'moderate',
+    mask: 'random',
+  });
+  // Without the probabilities, the targets are the labels of process rewards.
+  return without(layLogits(drawn), 'targetProbs');
+}
+
 /** Makes one random call and waits until it ends. A call that has an AbortSignal may fail with ERR_ABORTED. */
 export async function drawCall(random: Random): Promise<void> {
-  const batch = drawBatch(random);
+  const { tokenWeights, ...batch } = drawBatch(random);
   const sync = random.uniform() < 0.3;
   const grad = random.uniform() < 0.7;
   const controller = random.uniform() < 0.2 ? new AbortController() : undefined;
@@ -113,15 +140,17 @@ export async function drawCall(random: Random): Promise<void> {
   }
   const options = { grad, ...(controller && { signal: controller.signal }) };
   try {
-    switch (random.integer(0, 9)) {
+    switch (random.integer(0, 10)) {
       case 0:
       case 1: {
         // Each call uses a new object, to test that its native function is freed together with the object.
-        const name = random.pick(LOSS_FN.names());
+        const name = random.pick(LOSSES);
         const fn = LOSS_FN.create(name, requiredArgs(LOSS_FN.get(name).declaration));
         // Losses of values and of rewards have only their own gradient.
         const all = { grad, gradEntropy: grad, gradLogZ: grad };
-        const { loss } = sync ? fn.computeSync(batch, all) : await fn.compute(batch, { ...options, ...all });
+        // A loss of whole rows takes no weights of tokens.
+        const given = OF_ROWS.includes(name) ? batch : { ...batch, tokenWeights: tokenWeights! };
+        const { loss } = sync ? fn.computeSync(given, all) : await fn.compute(given, { ...options, ...all });
         assert.equal(typeof loss, 'number');
         break;
       }
@@ -176,6 +205,14 @@ export async function drawCall(random: Random): Promise<void> {
         const backward = { ...shared, logsumexp, gradLogprob: logsumexp, ...(grad && { out: logits }) };
         if (sync) logprobsBackwardSync(logits, backward);
         else await logprobsBackward(logits, backward);
+        break;
+      }
+      case 9: {
+        const name = random.pick(LOGITS_LOSSES);
+        const fn = LOGITS_LOSS_FN.create(name, requiredArgs(LOGITS_LOSS_FN.get(name).declaration));
+        const drawn = drawLogitsBatch(random);
+        if (sync) fn.computeSync(drawn, { grad });
+        else await fn.compute(drawn, options);
         break;
       }
       default: {

@@ -36,6 +36,11 @@ const batch = (): Anything => ({
 });
 // Cases of the fuzzer (see Case) that failed once.
 const FAULTS: Case[] = [
+  // merge() searched a list of parts for a wrong one before it checked the length of the list.
+  {
+    target: 'TinkerSDFTLossFn#merge',
+    spoils: [{ what: 'proxy', index: 0, mode: 'endless', after: 0 }],
+  },
   // The evaluator read the program outside the guard that turns exceptions into a LossError.
   {
     target: 'the program of max(-A*r, -A*clip(r, 1 - low, 1 + high))',

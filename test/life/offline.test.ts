@@ -49,6 +49,18 @@ describe('offline', () => {
     return { ...JSON.parse(readFileSync(report, 'utf8')), code, output: readFileSync(said, 'utf8') };
   }
 
+  // Writes the logits of two tokens, and the tokens that were chosen.
+  function writeLogits(to: string, shape: readonly number[]): string {
+    const file = join(to, 'logits.safetensors');
+    const header = JSON.stringify({
+      logits: { dtype: 'F32', shape, data_offsets: [0, 32] },
+      targets: { dtype: 'I32', shape: shape.slice(0, -1), data_offsets: [32, 40] },
+    });
+    const length = BigUint64Array.of(BigInt(header.length));
+    writeFileSync(file, Buffer.concat([Buffer.from(length.buffer), Buffer.from(header), Buffer.alloc(40)]));
+    return file;
+  }
+
   const COMMANDS: Record<string, (folder: string) => string[]> = {
     evaluate: () => ['evaluate', ROLLOUTS, '--loss', 'ppo', '--json'],
     'evaluate --report': (to) => [
@@ -86,14 +98,13 @@ describe('offline', () => {
     diff: () => ['diff', ROLLOUTS, ROLLOUTS, '--loss', 'ppo'],
     identify: () => ['identify', ROLLOUTS, '--logged', 'loss=-0.12', '--loss', 'ppo', '--micro-batches', '1'],
     logprobs: (to) => {
-      const file = join(to, 'logits.safetensors');
-      const header = JSON.stringify({
-        logits: { dtype: 'F32', shape: [2, 4], data_offsets: [0, 32] },
-        targets: { dtype: 'I32', shape: [2], data_offsets: [32, 40] },
-      });
-      const length = BigUint64Array.of(BigInt(header.length));
-      writeFileSync(file, Buffer.concat([Buffer.from(length.buffer), Buffer.from(header), Buffer.alloc(40)]));
+      const file = writeLogits(to, [2, 4]);
       return ['logprobs', '--logits', file, '--targets', file, '--out', join(to, 'logprobs.jsonl')];
+    },
+    distill: (to) => {
+      const file = writeLogits(to, [1, 2, 4]);
+      const loss = ['--loss', 'trl/gkd', '--grad-out', join(to, 'gradient.safetensors')];
+      return ['distill', ...loss, '--logits', file, '--teacher-logits', `${file}:logits`];
     },
     list: () => ['list'],
     devices: () => ['devices'],
