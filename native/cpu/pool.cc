@@ -112,8 +112,9 @@ Pool& Pool::shared() {
 
 void Pool::set_threads(int threads) {
   std::lock_guard lock(mutex_);
+  const bool is_more = threads > limit_;
   limit_ = std::max(1, threads);
-  wake_.notify_all();
+  if (is_more) wake_.notify_all();
 }
 
 int Pool::threads() {

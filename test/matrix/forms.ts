@@ -12,6 +12,7 @@ import { assertRounded, type Half } from '../support/half.js';
 import { HOSTILE, poison } from '../support/poison.js';
 import { generator } from '../support/random.js';
 import { inMemoryOf } from '../support/result-memory.js';
+import { pack } from '../support/subject.js';
 import { assertArray, assertNumber, assertSameArray } from '../support/tolerance.js';
 import { layAny } from './reference.js';
 import type { Axis, Gradients, Options, Result, Tested } from './tested.js';
@@ -162,6 +163,8 @@ function version<T>(batch: RewardedBatch, key: string, make: () => T): T {
   return known.get(key) as T;
 }
 
+const laidOut = (batch: RewardedBatch) => version(batch, 'laid out', () => layOut(batch));
+
 /** Returns a batch in a form. `widened` has the same values in float32. */
 function laid(tested: Tested, batch: RewardedBatch, form: Form): { laid: Batch; widened: RewardedBatch } {
   const { layout, masked, columns } = form;
@@ -238,7 +241,7 @@ function assertSame(actual: Result, expected: Result, batch: RewardedBatch, form
 
 /** Asserts that the gradient of masked tokens is exactly 0. */
 function assertZeroUnderMask(batch: RewardedBatch, { tokens }: Result): void {
-  const mask = layOut(batch).actionMask as Uint8Array;
+  const mask = version(batch, 'mask', () => pack(batch, batch.actionMask));
   for (const [key, column] of Object.entries(tokens))
     valuesOf(column).forEach((g, i) => {
       if (!mask[i]) assert.ok(Object.is(g, 0), `${key}[${i}] is ${g} under the mask`);
@@ -363,13 +366,13 @@ export async function assertForms(
   forms: readonly Form[],
   what: string,
 ): Promise<void> {
-  const packed = layAny(batch);
+  const packed = version(batch, 'packed', () => layAny(batch));
   // The aggregation seq-mean-token-sum-norm depends on the number of columns, so calls with other numbers of columns, or for
   // parts, get the largest one. A batch that cannot be divided takes no counts, so it keeps its number of columns.
   const counts = new Map<Form['columns'], Normalizer>();
   const countsOf = ({ columns }: Form, given: RewardedBatch): Normalizer => {
     const known = counts.get(columns) ?? {
-      ...tested.parts!.count(columns === 'float32' ? packed : layOut(given)),
+      ...tested.parts!.count(columns === 'float32' ? packed : laidOut(given)),
       columns: batch.columns + 1500,
     };
     counts.set(columns, known);
@@ -389,7 +392,7 @@ export async function assertForms(
       setThreads(1);
       const expected =
         bases.get(key) ??
-        tested.sync(form.columns === 'float32' ? packed : layOut(given.widened), {
+        tested.sync(form.columns === 'float32' ? packed : laidOut(given.widened), {
           ...(normalizer && { normalizer }),
           ...(isAll && { gradients: 'all' }),
         });

@@ -12,20 +12,26 @@ function bits(x: number): number {
   return word[0]!;
 }
 
+/** Rounds a float32 to 16 bits, to nearest with ties to even. */
 export function toHalf(x: number, dtype: Half): number {
-  if (dtype === 'bfloat16') {
-    const all = bits(x);
-    // bfloat16 is the upper half of a float32, rounded to nearest with ties to even.
-    return ((all + 0x7fff + ((all >>> 16) & 1)) >>> 16) & 0xffff;
-  }
-  const sign = x < 0 || Object.is(x, -0) ? 0x8000 : 0;
-  const size = Math.abs(x);
-  if (size >= 65520) return sign | 0x7c00;
-  // Subnormal numbers have the same exponent as the smallest normal number, −14.
-  const exponent = Math.max(size === 0 ? -14 : Math.floor(Math.log2(size)), -14);
-  const steps = roundTiesToEven(size / 2 ** (exponent - 10));
-  // If rounding carries into the next exponent, `steps` is 2048, and the addition raises the exponent by one.
-  return sign | (steps < 1024 ? steps : ((exponent + 15) << 10) + (steps - 1024));
+  const all = bits(x);
+  // bfloat16 is the upper half of a float32.
+  if (dtype === 'bfloat16') return roundedShift(all, 16) & 0xffff;
+  const sign = (all >>> 16) & 0x8000;
+  const size = all & 0x7fffffff;
+  // Below the smallest normal number, 2^-14, all numbers have the distance 2^-24.
+  if (size < SMALLEST_NORMAL) return sign | roundTiesToEven(Math.abs(x) * 2 ** 24);
+  // A float16 has 10 bits of the fraction, and its exponent has another offset. What rounding carries raises the exponent.
+  const half = roundedShift(size, 13) - ((127 - 15) << 10);
+  return sign | (size > INFINITE ? 0x7e00 : Math.min(half, 0x7c00));
+}
+
+const SMALLEST_NORMAL = bits(2 ** -14);
+const INFINITE = bits(Number.POSITIVE_INFINITY);
+
+/** Removes the lowest bits of a number, and rounds the rest to nearest with ties to even. */
+function roundedShift(all: number, count: number): number {
+  return (all + 2 ** (count - 1) - 1 + ((all >>> count) & 1)) >>> count;
 }
 
 export function fromHalf(half: number, dtype: Half): number {
