@@ -245,6 +245,7 @@ export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch
   };
   const here = run({});
   if (here.isOnEdge) return true;
+  if (here.branches.length === 0) return false;
   return DIRECTIONS.some((_, direction) => {
     const { branches } = run(nudged(batch, direction));
     return differ(branches, here.branches);

@@ -198,12 +198,16 @@ export function someRows(batch: ReferenceBatch, rows: readonly number[]): Refere
 export function poisonedLogits(batch: ReferenceBatch, value: number): ReferenceBatch {
   const tokens = batch.rows * batch.columns;
   const out = { ...batch };
-  const isRead = (at: number) => batch.actionMask[at] || batch.distillMask?.[at];
+  const unread = Array.from(batch.actionMask, (_, at) => at).filter(
+    (at) => !batch.actionMask[at] && !batch.distillMask?.[at],
+  );
   const change = (names: readonly TokenColumn[], by: number) => {
     for (const [name, column] of columnsOf(batch, names)) {
       if (column.length < tokens) continue;
       const width = column.length / tokens;
-      out[name] = Float64Array.from(column, (x, i) => (isRead(Math.floor(i / width)) ? x : by));
+      const values = new Float64Array(column);
+      for (const at of unread) values.fill(by, at * width, (at + 1) * width);
+      out[name] = values;
     }
   };
   change([...LOGITS, ...FLOATS], value);
@@ -228,14 +232,14 @@ export function unpacked(batch: ReferenceBatch, packed: ArrayLike<number>): Floa
 
 const inDType = (values: ArrayLike<number>, dtype: 'float32' | Half) =>
   dtype === 'float32'
-    ? Float32Array.from(values)
-    : { data: Uint16Array.from(values, (x) => toHalf(Math.fround(x), dtype)), dtype };
+    ? new Float32Array(values)
+    : { data: new Uint16Array(new Float64Array(values).map((x) => toHalf(x, dtype))), dtype };
 
 /** Returns a batch whose logits are rounded to 16 bits. */
 export function roundedLogits(batch: ReferenceBatch, dtype: Half): ReferenceBatch {
   const rounded = columnsOf(batch, LOGITS).map(([name, column]) => [
     name,
-    Float64Array.from(column, (x) => fromHalf(toHalf(Math.fround(x), dtype), dtype)),
+    new Float64Array(column).map((x) => fromHalf(toHalf(x, dtype), dtype)),
   ]);
   return { ...batch, ...Object.fromEntries(rounded) };
 }
@@ -259,9 +263,9 @@ export function layLogits(batch: ReferenceBatch, dtype: 'float32' | Half = 'floa
   return {
     ...(rowLengths ? { cuSeqlens } : { shape: [rows, columns] }),
     ...of(LOGITS, (column) => inDType(column, dtype)),
-    ...of(FLOATS, (column) => Float32Array.from(column)),
-    ...of(IDS, (column) => Int32Array.from(column)),
-    ...of(MASKS, (column) => Uint8Array.from(column)),
+    ...of(FLOATS, (column) => new Float32Array(column)),
+    ...of(IDS, (column) => new Int32Array(column)),
+    ...of(MASKS, (column) => new Uint8Array(column)),
     ...Object.fromEntries([...flags, ...ids]),
   } as Batch;
 }

@@ -64,7 +64,9 @@ export class Entries {
   }
   /** Returns this variable's numbers at the entries of another one. `absent` stands for entries that are not here. */
   at(other: Entries, absent?: number): Variable {
-    const width = [...this.ids, ...other.ids].reduce((most, id) => Math.max(most, id + 1), 0);
+    // All entries of a vocabulary share their lists.
+    if (this.tokenOf === other.tokenOf && this.ids === other.ids) return this.values;
+    const width = Math.max(largest(this.ids), largest(other.ids)) + 1;
     const places = new Map(this.tokenOf.map((token, i) => [token * width + this.ids[i]!, i]));
     const found = other.tokenOf.map((token, i) => places.get(token * width + other.ids[i]!));
     if (absent === undefined && found.includes(undefined)) throw new Error('an entry is not in the support');
@@ -114,17 +116,37 @@ export function width(x: Tokens, name: Name | 'teacherTopkIds'): number {
 export function entriesOf(x: Tokens, name: Name, at: readonly number[] = x.index): Entries {
   const all = x.batch[name];
   if (!all) throw new Error(`reference batch: expected ${name}, got none`);
-  const n = widthOf(x, all);
-  const ids = Array.from({ length: n }, (_, id) => id);
+  const { tokenOf, ids, places } = wholeVocabulary(at, widthOf(x, all));
   const whole = name === 'logits' || name === 'probs' ? x.leaf(name) : x.tape.leaf(all);
-  const values = whole.gather(at.flatMap((token) => ids.map((id) => token * n + id)));
-  return new Entries(
-    x,
-    at.flatMap((_, token) => ids.map(() => token)),
-    at.flatMap(() => ids),
-    values,
-  );
+  return new Entries(x, tokenOf, ids, whole.gather(places));
 }
+
+interface Vocabulary {
+  tokenOf: number[];
+  ids: number[];
+  places: number[];
+}
+
+const vocabularies = new WeakMap<readonly number[], Map<number, Vocabulary>>();
+
+/** Returns the entries of a whole vocabulary for tokens, and where they are in a column. The lists must not change. */
+function wholeVocabulary(tokens: readonly number[], width: number): Vocabulary {
+  const known = vocabularies.get(tokens) ?? new Map<number, Vocabulary>();
+  vocabularies.set(tokens, known);
+  const before = known.get(width);
+  if (before) return before;
+  const made: Vocabulary = { tokenOf: [], ids: [], places: [] };
+  for (const [token, at] of tokens.entries())
+    for (let id = 0; id < width; id++) {
+      made.tokenOf.push(token);
+      made.ids.push(id);
+      made.places.push(at * width + id);
+    }
+  known.set(width, made);
+  return made;
+}
+
+const largest = (ids: readonly number[]): number => ids.reduce((most, id) => Math.max(most, id), -1);
 
 /** The teacher's list, without absent entries. */
 export function teacherList(x: Tokens): Entries {
