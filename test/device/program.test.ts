@@ -44,15 +44,15 @@ interface Shape {
   programs: number;
 }
 const SHAPES: Record<string, Shape> = {
-  'packed rows': { rowLengths: [0, ...EDGE_LENGTHS.rowLengths!], packed: true, programs: 40 },
+  'packed rows': { rowLengths: [0, ...EDGE_LENGTHS.rowLengths!], packed: true, programs: 24 },
   'padded rows': { rowLengths: Array(9).fill(77), packed: false, programs: 40 },
   'one short row': { rowLengths: [5], packed: false, programs: 20 },
   'a hundred rows': { rowLengths: Array(100).fill(7), packed: false, programs: 20 },
   // Row sums are added up after every 1,024 positions.
   'rows of several sums': { rowLengths: [3000, 1025, 2048, 1023], packed: true, programs: 8 },
   // All warps compute pieces of rows that are longer than 4,096 tokens, unless there are many.
-  'long rows': { rowLengths: [3, 33_000, 0, 16_385], packed: true, programs: 8 },
-  'one row of 100,000 tokens': { rowLengths: [100_000], packed: false, programs: 3 },
+  'long rows': { rowLengths: [3, 12_300, 0, 8193], packed: true, programs: 8 },
+  'one row of 40,000 tokens': { rowLengths: [40_000], packed: false, programs: 3 },
   'no rows': { rowLengths: [], packed: false, programs: 3 },
 };
 
