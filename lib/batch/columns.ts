@@ -356,7 +356,7 @@ export const INPUTS = {
     type: 'floats',
     per: 'either',
     expected: 'a weight per token',
-    help: 'what the loss of each token is multiplied by. Policy losses and value losses read it if a batch has it; docs/api.md says how',
+    help: 'what the loss of each token is multiplied by. Losses of tokens read it if a batch has it; docs/api.md says how',
     file: 'token_weights',
     symbol: 'weights',
     loss: 13,

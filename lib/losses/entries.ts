@@ -157,7 +157,7 @@ export interface EntrySymbols extends ProgramSymbols {
   /** The number of rows of the whole batch. */
   readonly sequences: Expression;
   /** Returns a weight times x; 0 where the weight is 0. */
-  readonly weighted: (weight: Expression, x: Expression) => Expression;
+  readonly weighted: (weight: Expression, x: Operand) => Expression;
   /** Returns the metric that is the sum over the tokens. */
   readonly total: (x: Expression) => MetricExpression;
   /** Returns the metric that is the mean over the unmasked tokens. */

@@ -32,7 +32,10 @@ interface LogitsLossStatement<N extends string, O, M extends MetricSchema>
   readonly metrics: M;
   /** The input by which the loss is differentiated: the logits unless it says otherwise. */
   readonly variable?: 'logits' | 'probs';
-  /** The columns with one value per token that the formula reads, and those that it reads if the batch has them. */
+  /**
+   * The columns with one value per token that the formula reads, and those that it reads if the batch has them. Every loss
+   * is multiplied by the token_weights of a batch that has them.
+   */
   readonly columns?: readonly ColumnName[];
   readonly optional?: readonly ColumnName[];
   /**
@@ -75,12 +78,13 @@ export function logitsLoss<
     weights,
     mask,
     columns = [],
-    optional = [],
+    optional: ofFormula = [],
     ofWholeBatch = [],
     variable = 'logits',
     ...declaration
   } = statement;
   const declared = declaration as unknown as FunctionDeclaration;
+  const optional = [...ofFormula, 'token_weights' as const];
   const { name } = declaration;
   return classOf<[string, LogitsLossParts]>(LogitsLossFn, declared, (owner, given) => {
     const backend = backendOf(given);
@@ -101,8 +105,10 @@ export function logitsLoss<
         if (known) return known;
         const form = located(owner, () => {
           const graph = new Graph({ absent: [], perRow: [...columns, ...optional] });
-          const { loss, metrics } = formula(entrySymbolsOf(graph, chosen), options, has);
-          const nodes = nodesOf(name, graph, { rowLoss: loss ?? 0, metrics, allRows: true });
+          const symbols = entrySymbolsOf(graph, chosen);
+          const { loss = 0, metrics } = formula(symbols, options, has);
+          const rowLoss = has('token_weights') ? symbols.weighted(symbols.tokenWeights, loss) : loss;
+          const nodes = nodesOf(name, graph, { rowLoss, metrics, allRows: true });
           return { entries: chosen, program: programOf(nodes) };
         });
         forms.set(key, form);

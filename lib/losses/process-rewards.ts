@@ -43,7 +43,7 @@ export class OpenRLHFPRMLossFn extends logitsLoss({
     'If the batch has target_probs, the labels are soft: the first of two reward tokens has that probability, and the second the rest.',
   ],
   source: ['OpenRLHF'],
-  reads: LABELS,
+  reads: [...LABELS, 'target_probs'],
   options: {
     rewardTokenIds: list('number', {
       typical: [

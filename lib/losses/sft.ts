@@ -251,8 +251,7 @@ export class SwiftSFTLossFn extends logitsLoss({
     'ℓ = −w·ln p of the label or, with enable_dft_loss, −w·sg(p)·ln p; divided by the number of labels',
   details: ['token_weights are what ms-swift calls loss_scale. The loss is not divided by their sum.'],
   source: ['ms-swift'],
-  reads: LABELS,
-  optional: ['token_weights'],
+  reads: [...LABELS, 'token_weights'],
   options: {
     enableDftLoss: flag({ default: false, help: 'multiplies the loss of a label by its probability' }),
     ...ITEMS,
@@ -262,11 +261,10 @@ export class SwiftSFTLossFn extends logitsLoss({
   mask: maskUnlabelled,
   entries: () => LABEL_ALONE,
   weights: byItems,
-  formula: (symbols, { enableDftLoss }, has) => {
-    const { student, batchWeights, weighted, tokenWeights } = symbols;
+  formula: (symbols, { enableDftLoss }) => {
+    const { student, batchWeights, weighted } = symbols;
     const label = atTarget(symbols, student);
     const nll = enableDftLoss ? dynamic(symbols, label) : label.neg();
-    const own = has('token_weights') ? weighted(tokenWeights, nll) : nll;
-    return { loss: weighted(batchWeights[0], own), metrics: {} };
+    return { loss: weighted(batchWeights[0], nll), metrics: {} };
   },
 }) {}

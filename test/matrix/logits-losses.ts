@@ -9,6 +9,7 @@ import {
   assertLargeLogits,
   assertLogitsForms,
   assertLogitsGolden,
+  assertWeighted,
   everyLogitsLoss,
 } from './logits-oracles.js';
 import type { Place } from './oracles.js';
@@ -26,6 +27,7 @@ export function describeLogits(place: Place): void {
       });
       it(`${name}: drawn batches`, () => assertDrawnLogits(name, place, place === 'cpu' ? 40 : 10));
       it(`${name}: large batches`, () => assertLargeLogits(name, place));
+      it(`${name}: weights of tokens`, () => assertWeighted(name, place));
     }
   });
 }

@@ -119,6 +119,8 @@ export function drawLogits(
 ): ReferenceBatch {
   const batch = makeLogitsBatch(spec);
   const { uniform } = generator(spec.seed + 0xab5e);
+  // The reference of most losses has no weights; assertWeighted() compares them with sums of losses.
+  if (name !== 'swift/sft') delete batch.tokenWeights;
   for (const column of OPTIONAL[name] ?? []) if (uniform() < 0.5) delete batch[column];
   const ids = args.reward_token_ids as number[] | null | undefined;
   if (ids?.length !== 2) delete batch.targetProbs;
@@ -287,6 +289,36 @@ export async function assertLargeLogits(name: string, place: Place): Promise<voi
   for (const spec of LARGE) await assertAgrees(on, drawLogits(on, spec), place);
 }
 
+/** Asserts that weights of 1 change nothing, that loss and gradient are linear in the weights, and that 0 leaves out a token. */
+export async function assertWeighted(name: string, place: Place): Promise<void> {
+  const on = testedLogits(name, requiredArgs(LOGITS_LOSS_FN.get(name).declaration));
+  const batch: ReferenceBatch = { ...drawLogits(on, SMALL), tokenWeights: new Float64Array() };
+  const { uniform } = generator(SMALL.seed);
+  const drawn = (draw: () => number) => Float64Array.from({ length: batch.rows * batch.columns }, draw);
+  const weighted = (tokenWeights: Float64Array) =>
+    everywhere(on, layLogits({ ...batch, tokenWeights }), place);
+  const { tokenWeights: _, ...plain } = batch;
+  assertSame(await weighted(drawn(() => 1)), await everywhere(on, layLogits(plain), place));
+
+  // Sums of eighths are exact.
+  const eighths = () => Math.floor(24 * uniform()) / 8;
+  const [some, others] = [drawn(eighths), drawn(() => (uniform() < 0.5 ? 0 : eighths()))];
+  const both = some.map((weight, i) => weight + others[i]!);
+  const [a, b, sum] = [await weighted(some), await weighted(others), await weighted(both)];
+  assertNumber(sum.loss, a.loss + b.loss, 'loss', Math.abs(a.loss) + Math.abs(b.loss));
+  assert.deepEqual(sum.metrics, a.metrics);
+  assert.notEqual(a.loss, b.loss);
+  const gradOfB = gradOf(b);
+  const expected = gradOf(a).map((g, i) => g + gradOfB[i]!);
+  assertArray(gradOf(sum), expected, 'gradLogits', RELATIVE, largest(expected));
+  const places = everyPosition(batch);
+  const width = expected.length / places.length;
+  gradOfB.forEach((g, i) => {
+    if (others[places[Math.floor(i / width)]!] === 0 && g !== 0)
+      assert.fail(`gradLogits[${i}] is ${g} where the weight is 0`);
+  });
+}
+
 const SMALL: LogitsBatchSpec = {
   seed: 11,
   rows: 6,
@@ -325,7 +357,9 @@ function ownLogits(batch: Batch): Batch {
 /** Asserts that a loss gives the same bits in every form of a call. */
 export async function assertLogitsForms(on: Tested, mask: LogitsBatchSpec['mask']): Promise<void> {
   setThreads(1);
-  const batch = drawLogits(on, { ...SMALL, mask });
+  const { tokenWeights } = makeLogitsBatch({ ...SMALL, mask });
+  const drawn = drawLogits(on, { ...SMALL, mask });
+  const batch = mask === 'emptyrows' ? { ...drawn, tokenWeights: tokenWeights! } : drawn;
   const packed = layLogits(batch);
   const expected = on.sync(packed);
   assertZeroUnderMask(on, batch, expected);

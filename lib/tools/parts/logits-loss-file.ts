@@ -55,6 +55,8 @@ const TENSORS = {
   old_logprob: { kind: 'floats', shapes: ['BT'] },
   teacher_logprob: { kind: 'floats', shapes: ['BT'] },
   advantages: { kind: 'floats', shapes: ['BT', 'B'] },
+  token_weights: { kind: 'floats', shapes: ['BT'] },
+  target_probs: { kind: 'floats', shapes: ['BT'] },
   sample_mask: { kind: 'flags', shapes: ['B'] },
   distill_mask: { kind: 'flags', shapes: ['BT'] },
   self_distillation_mask: { kind: 'flags', shapes: ['B'] },
@@ -146,7 +148,8 @@ export async function logitsLossOfFiles(
 // Returns the inputs that are given, that of the loss itself first.
 function inputsOf({ loss, name, tensors }: LogitsLossFileOptions): TensorName[] {
   const { variable, selectKeys, backend } = loss;
-  const reads: readonly string[] = selectKeys.map((key) => KeyMapper.get(backend).toTrinity(key));
+  const keys: readonly string[] = selectKeys.map((key) => KeyMapper.get(backend).toTrinity(key));
+  const reads = [...keys, 'token_weights'];
   if (tensors[variable] === undefined) throw missing(variable, LOGITS_INPUTS[variable].expected);
   const others = TENSOR_NAMES.filter((input) => input !== variable && tensors[nameOf(input)] !== undefined);
   const unread = others.find((input) => !reads.includes(input));

@@ -1,10 +1,13 @@
 /** Tests `policy-loss distill`, which prints what the library computes. */
 import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
+import { type InputName, inputRow } from '../../../lib/batch/columns.js';
 import { LOGITS_LOSS_FN, LOSS_FN, type LogitsLossBatch } from '../../../lib/index.js';
+import { LOGITS_INPUTS } from '../../../lib/logits/loss-inputs.js';
+import { LOGITS_FILE_INPUTS } from '../../../lib/tools/parts/index.js';
 import { openSafetensors } from '../../../lib/tools/rollouts/tensor/safetensors.js';
 import { Fields } from '../../fuzz-files/fields.js';
-import { npy, safetensorsOf, type Tensor } from '../../fuzz-files/tensor-files.js';
+import { F32, npy, safetensorsOf, type Tensor } from '../../fuzz-files/tensor-files.js';
 import { layLogits, makeLogitsBatch } from '../../support/logits-losses.js';
 import { tensorsOf } from '../../support/logits-tensors.js';
 import { assertSameArray } from '../../support/tolerance.js';
@@ -122,6 +125,27 @@ describe('distill', () => {
       await opened.close();
       assertSameArray(found as Float32Array, gradLogits as Float32Array, 'gradient');
     }
+  });
+
+  it('multiplies the loss of each token by its weight', async () => {
+    const { student, teacher } = written('float32');
+    const values = Float32Array.from({ length: ROWS * COLUMNS }, (_, i) => (i % 3) / 2);
+    const data = Buffer.from(values.buffer);
+    const tensor = { name: 'token_weights', dtype: F32, shape: [ROWS, COLUMNS], data };
+    const weights = files.writeBytes('weights.npy', Buffer.concat(npy(tensor, new Fields())));
+    const inputs = ['--logits', student, '--teacher-logits', teacher, '--token-weights', weights];
+    const { loss } = await runJson('distill', '--loss', 'trl/gkd', ...inputs, '--batch-bytes', '1');
+    const { actionMask: _, ...batch } = { ...batchIn('float32'), tokenWeights: values };
+    assert.equal(loss, LOSS_FN.create('trl/gkd').computeSync(batch).loss);
+  });
+
+  it('has an option for each input of each loss', () => {
+    const names = LOGITS_FILE_INPUTS.map(({ name }) => name);
+    for (const loss of LOGITS_LOSS_FN.names())
+      for (const key of LOGITS_LOSS_FN.get(loss).declaration!.reads) {
+        const { file = key } = key in LOGITS_INPUTS ? { file: key } : inputRow(key as InputName);
+        assert.ok(names.includes(file), `${loss}: ${key}`);
+      }
   });
 
   it('has options of its own that no loss has', async () => {
