@@ -395,9 +395,9 @@ export interface NativeLogits extends NativePlace {
    * neither a softcap nor a support.
    */
   listIds?: Int32Array | undefined;
-  /** Has the length of listIds. It receives the log-probabilities; with `out`, it holds them. They are 0 where there is no id. */
+  /** As many log-probabilities as listIds has ids, 0 for an id of −1. A call with `out` reads them, and one without writes them. */
   listLogprob?: Float32Array | undefined;
-  /** Has the length of listIds: the gradients with respect to the log-probabilities. */
+  /** As many gradients as listIds has ids, with respect to their log-probabilities. */
   gradListLogprob?: Float32Array | undefined;
   /** Per row, with gradListLogprob: the probability of all tokens that are not listed, and the gradient with respect to it. */
   others?: Float64Array | undefined;

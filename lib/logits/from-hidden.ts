@@ -1,3 +1,5 @@
+// From hidden states to a loss and, if wanted, back to the gradients with respect to the hidden states and to the output
+// head, in one call.
 import { type Steps, takeLater } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import type {

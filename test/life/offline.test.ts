@@ -10,6 +10,8 @@ import { mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { Fields } from '../fuzz-files/fields.js';
+import { F32, I64, safetensorsOf } from '../fuzz-files/tensor-files.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const PROGRAM = join(ROOT, 'dist', 'tools', 'cli', 'main.js');
@@ -50,14 +52,13 @@ describe('offline', () => {
   }
 
   // Writes the logits of two tokens, and the tokens that were chosen.
-  function writeLogits(to: string, shape: readonly number[]): string {
+  function writeLogits(to: string, shape: number[]): string {
     const file = join(to, 'logits.safetensors');
-    const header = JSON.stringify({
-      logits: { dtype: 'F32', shape, data_offsets: [0, 32] },
-      targets: { dtype: 'I32', shape: shape.slice(0, -1), data_offsets: [32, 40] },
-    });
-    const length = BigUint64Array.of(BigInt(header.length));
-    writeFileSync(file, Buffer.concat([Buffer.from(length.buffer), Buffer.from(header), Buffer.alloc(40)]));
+    const tensors = [
+      { name: 'logits', dtype: F32, shape, data: Buffer.alloc(32) },
+      { name: 'targets', dtype: I64, shape: shape.slice(0, -1), data: Buffer.alloc(16) },
+    ];
+    writeFileSync(file, Buffer.concat(safetensorsOf(tensors, new Fields())));
     return file;
   }
 

@@ -366,7 +366,7 @@ export async function assertForms(
   forms: readonly Form[],
   what: string,
 ): Promise<void> {
-  const packed = version(batch, 'packed', () => layAny(batch));
+  const packed = laid(tested, batch, BASE).laid;
   // The aggregation seq-mean-token-sum-norm depends on the number of columns, so calls with other numbers of columns, or for
   // parts, get the largest one. A batch that cannot be divided takes no counts, so it keeps its number of columns.
   const counts = new Map<Form['columns'], Normalizer>();

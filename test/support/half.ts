@@ -12,7 +12,7 @@ function bits(x: number): number {
   return word[0]!;
 }
 
-/** Rounds a float32 to 16 bits, to nearest with ties to even. */
+/** Rounds a number to float32 and then to 16 bits, to nearest with ties to even. */
 export function toHalf(x: number, dtype: Half): number {
   const all = bits(x);
   // bfloat16 is the upper half of a float32.
@@ -20,7 +20,7 @@ export function toHalf(x: number, dtype: Half): number {
   const sign = (all >>> 16) & 0x8000;
   const size = all & 0x7fffffff;
   // Below the smallest normal number, 2^-14, all numbers have the distance 2^-24.
-  if (size < SMALLEST_NORMAL) return sign | roundTiesToEven(Math.abs(x) * 2 ** 24);
+  if (size < SMALLEST_NORMAL) return sign | roundTiesToEven(Math.abs(float[0]!) * 2 ** 24);
   // A float16 has 10 bits of the fraction, and its exponent has another offset. What rounding carries raises the exponent.
   const half = roundedShift(size, 13) - ((127 - 15) << 10);
   return sign | (size > INFINITE ? 0x7e00 : Math.min(half, 0x7c00));

@@ -149,6 +149,7 @@ export async function logitsLossOfFiles(
 function inputsOf({ loss, name, tensors }: LogitsLossFileOptions): TensorName[] {
   const { variable, selectKeys, backend } = loss;
   const keys: readonly string[] = selectKeys.map((key) => KeyMapper.get(backend).toTrinity(key));
+  // Every loss is multiplied by these if it gets them.
   const reads = [...keys, 'token_weights'];
   if (tensors[variable] === undefined) throw missing(variable, LOGITS_INPUTS[variable].expected);
   const others = TENSOR_NAMES.filter((input) => input !== variable && tensors[nameOf(input)] !== undefined);
