@@ -41,11 +41,20 @@ export class RowSets {
     return undefined;
   }
 
-  #tryAdd(row: FileRow): boolean {
+  /** Calls `act`, which reads rows. After many bad rows, the errors of further ones get no stack traces. */
+  read<T>(act: () => T): T {
     const { stackTraceLimit } = Error;
     if (this.bad >= TRACED_ERRORS) Error.stackTraceLimit = 0;
     try {
-      this.#builder.add(row);
+      return act();
+    } finally {
+      Error.stackTraceLimit = stackTraceLimit;
+    }
+  }
+
+  #tryAdd(row: FileRow): boolean {
+    try {
+      this.read(() => this.#builder.add(row));
       return true;
     } catch (error) {
       if (!this.#onBadRow || !(error instanceof LossError) || error.code === 'ERR_OUT_OF_MEMORY') throw error;
@@ -54,8 +63,6 @@ export class RowSets {
       this.firstBad ??= error;
       this.#onBadRow(error, row.place);
       return false;
-    } finally {
-      Error.stackTraceLimit = stackTraceLimit;
     }
   }
 }

@@ -168,8 +168,8 @@ export async function* streamRollouts(
     for await (const block of readAnyFormat(file, names, onBytes, settings))
       for (const given of block) {
         empty = false;
-        for (const row of divide(given))
-          for (const set of paired?.add(row) ?? [[row]]) {
+        for (const row of sets.read(() => divide(given)))
+          for (const set of sets.read(() => paired?.add(row)) ?? [[row]]) {
             const part = sets.add(set);
             if (part) yield part;
           }

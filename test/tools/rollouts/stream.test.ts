@@ -111,6 +111,19 @@ describe('streaming rollouts', () => {
       return { parts, errors, rows: parts.flatMap(({ batch }) => Array.from(batch.rewards as Float64Array)) };
     };
 
+    it('traces only the first errors, because tracing takes longer than reading the rows', async () => {
+      for (const pairs of [false, true]) {
+        const isTraced: boolean[] = [];
+        await skipBad([...Array(300).fill('{'), ...good], {
+          pairs,
+          onBadRow: ({ stack }) => isTraced.push(stack!.includes('\n    at ')),
+        });
+        assert.ok(isTraced[0], 'the first error');
+        // The readers are some rows ahead.
+        assert.ok(!isTraced.slice(150).includes(true), `pairs: ${pairs}`);
+      }
+    });
+
     it('counts skipped rows towards maxRows', async () => {
       const { rows } = await skipBad(['{}', good[0]!, '{}', good[1]!], { maxRows: 4 });
       assert.equal(rows.length, 2);
