@@ -411,11 +411,9 @@ export interface NativeLogits extends NativePlace {
   arrays?: NativeDeviceArray[];
 }
 
-/**
- * A call that finds the tokens with the largest logits of each row. It is faster if listIds has most of them.
- */
+/** A call that finds the tokens with the largest logits of each row. */
 export interface NativeTopLogits
-  extends Pick<NativeLogits, 'rows' | 'vocabulary' | 'rowStride' | 'dtype' | 'targets' | 'listIds'> {
+  extends Pick<NativeLogits, 'rows' | 'vocabulary' | 'rowStride' | 'dtype' | 'targets'> {
   data: Float32Array | Uint16Array;
   /**
    * The same number of places for each row, row after row. They receive token ids, those of the largest logits first and,

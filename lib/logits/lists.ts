@@ -32,14 +32,10 @@ export interface ListedLogprobs {
   readonly entropy: Float32Array | undefined;
 }
 
-/**
- * Returns the lists of the tokens with the largest logits. They are found on the CPU.
- * @param likely lists that may have many of them, which saves time.
- */
+/** Returns the lists of the tokens with the largest logits. They are found on the CPU. */
 export function* topTokens(
   { matrix, tokens, vocabulary, kept }: TokenLogits,
   count: number,
-  likely?: Lists,
 ): Steps<Lists> {
   const length = Math.min(count, vocabulary);
   const ids = allocate('lists of tokens', () => new Int32Array(tokens * length));
@@ -47,9 +43,8 @@ export function* topTokens(
   const { data, dtype, rowStride } = matrix;
   if (typeof data === 'bigint') throw onDevice();
   const rows = tokens;
-  const listIds = likely?.ids;
   if (length > 0)
-    yield* takeCall(native.topLogits, { rows, vocabulary, rowStride, data, dtype, targets, ids, listIds });
+    yield* takeCall(native.topLogits, { rows, vocabulary, rowStride, data, dtype, targets, ids });
   return { ids, length, tokens };
 }
 
@@ -134,7 +129,10 @@ class Marks {
   }
 
   set(number: number, ids: Int32Array): void {
-    for (const id of ids) if (id >= 0 && id < this.#last.length) this.#last[id] = number + 1;
+    for (let i = 0; i < ids.length; i++) {
+      const id = ids[i]!;
+      if (id >= 0 && id < this.#last.length) this.#last[id] = number + 1;
+    }
   }
 
   has(number: number, id: number): boolean {

@@ -56,11 +56,12 @@ export interface ListedEntries {
 /** Reads the lists of a batch, or finds the tokens with the largest logits. */
 export function* readLists(entries: Entries, call: EntryCall): Steps<ListedEntries> {
   const { lists, teacher } = yield* foundLists(entries, call);
-  const mask = Uint8Array.from(lists.ids, (id) => (id >= 0 ? 1 : 0));
+  const mask = new Uint8Array(lists.ids.length);
+  for (let at = 0; at < mask.length; at++) mask[at] = lists.ids[at]! >= 0 ? 1 : 0;
   const helper = entries.top
     ? yield* amongOthers(
         lists,
-        yield* topTokens(call, lists.length - (hasOwnPlace(entries) ? 1 : 0), lists),
+        yield* topTokens(call, lists.length - (hasOwnPlace(entries) ? 1 : 0)),
         call.vocabulary,
       )
     : undefined;

@@ -133,4 +133,24 @@ void logits_gradient(const LogitsRow& row, const SoftmaxGradient& gradient, bool
   }
 }
 
+void largest_of_groups(const LogitsRow& row, float* largest) {
+  Buffer wide;
+  for (int64_t at = 0; at < row.length; at += kLogitsTile) {
+    const int n = length_of_tile(at, row.length);
+    const float* const z = read(row, at, n, &wide);
+    for (int begin = 0; begin < n; begin += cpu::kLogitsOfGroups) {
+      const int last = static_cast<int>(begin + cpu::kLogitsOfGroups);
+      const int end = last < padded(n) ? last : padded(n);
+      alignas(64) float most[kSumLanes];
+      for (float& each : most) each = -kInfinity;
+      for (int i = begin; i < end; i += kSumLanes) {
+        PL_FOR_LANES
+        for (int l = 0; l < kSumLanes; ++l) most[l] = z[i + l] > most[l] ? z[i + l] : most[l];
+      }
+      memcpy(largest, most, sizeof most);
+      largest += kSumLanes;
+    }
+  }
+}
+
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

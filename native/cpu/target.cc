@@ -67,6 +67,7 @@ const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET)
                                                      subtract_baselines,
                                                      sum_logits,
                                                      logits_gradient,
+                                                     largest_of_groups,
                                                      multiply};
 
 }  // namespace policy_loss::cpu

@@ -188,6 +188,15 @@ struct LogitsTerms {
   const void* next_row = nullptr;
 };
 
+// The logits of a row are divided into groups. Of each kSumLanes·kGroupedLogits consecutive logits, each group
+// has those whose indices differ by multiples of kSumLanes.
+constexpr int kGroupedLogits = 16;
+constexpr int64_t kLogitsOfGroups = kSumLanes * kGroupedLogits;  // of kSumLanes groups
+static_assert(kLogitsTile % kLogitsOfGroups == 0);
+PL_FN int64_t logit_groups(int64_t vocabulary) {
+  return (vocabulary + kLogitsOfGroups - 1) / kLogitsOfGroups * kSumLanes;
+}
+
 struct Target {
   const char* name;
   // Counts the unmasked tokens in [first, last) of a row. If `sum` is set, also computes the row sum that the
@@ -231,6 +240,8 @@ struct Target {
   // has the dtype out_dtype. It may be the logits themselves. If the terms of the sums were saved, uses them.
   void (*logits_gradient)(const LogitsRow& row, const SoftmaxGradient& gradient, bool with_entropy,
                           int64_t first, int64_t last, const LogitsTerms& saved, void* out, DType out_dtype);
+  // Writes the largest logit of each group of a row; −Infinity if a group has none but NaN.
+  void (*largest_of_groups)(const LogitsRow& row, float* largest);
   // Computes a part of the elements of a product.
   void (*multiply)(const Product& product, const ProductPart& part, ProductMemory* memory);
 };

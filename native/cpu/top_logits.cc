@@ -8,9 +8,6 @@
 namespace policy_loss::cpu {
 namespace {
 
-// How many logits are compared with the bound at once.
-constexpr int kCompared = 16;
-
 // Returns a number that is larger for a larger logit and, of equal logits, for a smaller id.
 uint64_t key_of(float logit, int64_t id) {
   const float x = logit + 0.0f;  // −0 counts as 0
@@ -23,25 +20,14 @@ uint64_t key_of(float logit, int64_t id) {
 // The tokens with the largest logits among those that were added.
 class Largest {
  public:
-  explicit Largest(int64_t count) : count_(count) { keys_.reserve(kPlaces * count + kCompared); }
-
-  // Raises the bound to the least logit of some tokens, if they are as many as are wanted.
-  void expect(const void* logits, const LogitsCall& call, int64_t row) {
-    for (int64_t i = call.list_begin(row); i < call.list_begin(row + 1); ++i)
-      if (call.is_listed(i))
-        keys_.push_back(key_of(logit_at(logits, call.dtype, call.list_ids[i]), call.list_ids[i]));
-    std::sort(keys_.begin(), keys_.end(), std::greater<uint64_t>());
-    keys_.erase(std::unique(keys_.begin(), keys_.end()), keys_.end());
-    if (static_cast<int64_t>(keys_.size()) >= count_) raise_bound(keys_[count_ - 1]);
-    keys_.clear();
-  }
+  Largest(int64_t count, float bound) : count_(count), bound_(bound) { keys_.reserve(kPlaces * count); }
 
   // A logit below this is not among the largest.
   float bound() const { return bound_; }
 
   void add(float logit, int64_t id) {
     keys_.push_back(key_of(logit, id));
-    if (static_cast<int64_t>(keys_.size()) < kPlaces * count_ + kCompared) return;
+    if (static_cast<int64_t>(keys_.size()) < kPlaces * count_) return;
     drop();
     raise_bound(keys_.back());
   }
@@ -70,32 +56,36 @@ class Largest {
   }
 
   const int64_t count_;
-  float bound_ = -std::numeric_limits<float>::infinity();
+  float bound_;
   std::vector<uint64_t> keys_;
 };
 
-// Returns whether one of kCompared logits is not below the bound. The number is constant, so that the
-// compiler compares several at once.
-bool reaches(const float* x, float bound) {
-  int count = 0;
-  for (int i = 0; i < kCompared; ++i) count += x[i] >= bound ? 1 : 0;
-  return count > 0;
+// Returns a number that at least `count` logits reach, if there are as many, from the largest logit of each
+// group: each of these is in another group.
+float bound_of(std::vector<float> largest, int64_t count) {
+  // Finding it among fewer, larger groups saves more time than a closer bound would.
+  constexpr int64_t kGroups = 4;
+  size_t size = largest.size();
+  for (; size % 2 == 0 && static_cast<int64_t>(size) / 2 >= kGroups * count; size /= 2)
+    for (size_t i = 0; i < size / 2; ++i) largest[i] = std::max(largest[i], largest[i + size / 2]);
+  if (static_cast<int64_t>(size) < count) return -std::numeric_limits<float>::infinity();
+  std::nth_element(largest.begin(), largest.begin() + count - 1, largest.begin() + size,
+                   std::greater<float>());
+  return largest[count - 1];
 }
 
-void find_largest(const void* logits, const LogitsCall& call, int64_t row, int64_t count, int32_t* ids) {
-  Largest largest(count);
-  if (call.list_ids) largest.expect(logits, call, row);
-  float wide[kCompared];
-  for (int64_t at = 0; at < call.vocabulary; at += kCompared) {
-    const int n = static_cast<int>(std::min<int64_t>(kCompared, call.vocabulary - at));
-    const float* x = static_cast<const float*>(logits) + at;
-    if (call.dtype != DType::kFloat32) {
-      for (int i = 0; i < n; ++i) wide[i] = logit_at(logits, call.dtype, at + i);
-      x = wide;
+void find_largest(const LogitsRow& row, int64_t count, int32_t* ids) {
+  std::vector<float> of_groups(logit_groups(row.length));
+  target()->largest_of_groups(row, of_groups.data());
+  Largest largest(count, bound_of(of_groups, count));
+  for (size_t group = 0; group < of_groups.size(); ++group) {
+    if (!(of_groups[group] >= largest.bound())) continue;
+    const int64_t first = group / kSumLanes * kLogitsOfGroups + group % kSumLanes;
+    const int64_t last = std::min(first + kLogitsOfGroups, row.length);
+    for (int64_t id = first; id < last; id += kSumLanes) {
+      const float logit = logit_at(row.data, row.dtype, id);
+      if (logit >= largest.bound()) largest.add(logit, id);
     }
-    if (n == kCompared && !reaches(x, largest.bound())) continue;
-    for (int i = 0; i < n; ++i)
-      if (x[i] >= largest.bound()) largest.add(x[i], at + i);
   }
   largest.write(ids);
 }
@@ -115,7 +105,8 @@ void TopLogits::work(int64_t row) {
   if (call_.targets[row] == kIgnoredTarget) return;
   const char* const logits =
       static_cast<const char*>(call_.data) + row * call_.row_stride * size_of(call_.dtype);
-  find_largest(logits, call_, row, count_, ids);
+  const LogitsRow view{logits, call_.dtype, call_.vocabulary, nullptr, call_.vocabulary, 0, 0, 1};
+  find_largest(view, count_, ids);
 }
 
 }  // namespace policy_loss::cpu

@@ -8,8 +8,7 @@
 
 namespace policy_loss::cpu {
 
-// Computes a call, as a task of the thread pool. Of the call, only the logits, the targets and the ids of
-// lists are read. Lists of tokens that are likely among the largest save time.
+// Computes a call, as a task of the thread pool. Of the call, only the logits and the targets are read.
 class TopLogits : public Task {
  public:
   // `ids` has `count` places per row. It receives the tokens with the largest logits, in the order of their

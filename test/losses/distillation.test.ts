@@ -179,26 +179,43 @@ describe('distillation losses', () => {
 });
 
 describe('the tokens with the largest logits', () => {
-  it('are found with any list of likely ones, the first of equal logits first', () => {
-    const [rows, vocabulary, count] = [40, 300, 17];
-    const data = Float32Array.from({ length: rows * vocabulary }, () => Math.round(20 * random()) / 2);
-    const targets = new Int32Array(rows);
-    const wanted = Array.from({ length: rows }, (_, row) => {
-      const logits = data.subarray(row * vocabulary, (row + 1) * vocabulary);
-      const order = Array.from(logits.keys()).sort((a, b) => logits[b]! - logits[a]! || a - b);
-      return order.slice(0, count);
-    }).flat();
-    for (const likely of [
-      undefined,
-      () => 0,
-      (i: number) => wanted[i]!,
-      () => Math.floor(150 * (random() + 1)),
-    ]) {
-      const found = new Int32Array(rows * count);
-      const listIds = likely && Int32Array.from(found.keys(), likely);
-      const call = { rows, vocabulary, rowStride: vocabulary, dtype: 0, data, targets, ids: found, listIds };
-      native.topLogits(call);
-      assert.deepEqual([...found], wanted);
-    }
-  });
+  const KINDS: Readonly<Record<string, (i: number, row: number) => number>> = {
+    different: () => 20 * random(),
+    'often equal': () => Math.round(20 * random()) / 2,
+    'all equal': () => 1,
+    rising: (i) => i,
+    falling: (i) => -i,
+    'one large among −Infinity': (i, row) => (i === 7 * row ? 1 : Number.NEGATIVE_INFINITY),
+    'with NaN': () => (random() < 0.5 ? Number.NaN : random()),
+    'all NaN': () => Number.NaN,
+  };
+  for (const [kind, logit] of Object.entries(KINDS))
+    it(`are found among logits that are ${kind}, the first of equal ones first`, () => {
+      for (const [rows, vocabulary, count] of [
+        [40, 300, 17],
+        [3, 9001, 32],
+        [3, 4096, 1],
+        [2, 700, 700],
+      ] as const)
+        for (const dtype of [0, 2]) {
+          const numbers = Float32Array.from({ length: rows * vocabulary }, (_, i) =>
+            logit(i % vocabulary, Math.floor(i / vocabulary)),
+          );
+          const bits = new Uint16Array(numbers.buffer);
+          // A number in bfloat16 is the upper half of one in float32.
+          const halves = Uint16Array.from(numbers, (_, i) => bits[2 * i + 1]!);
+          if (dtype === 2) for (let i = 0; i < halves.length; i++) bits[2 * i] = 0;
+          const data = dtype === 0 ? numbers : halves;
+          const wanted = Array.from({ length: rows }, (_, row) => {
+            const logits = numbers.subarray(row * vocabulary, (row + 1) * vocabulary);
+            const order = Array.from(logits.keys()).filter((i) => !Number.isNaN(logits[i]));
+            order.sort((a, b) => logits[b]! - logits[a]! || a - b);
+            return Array.from({ length: count }, (_, i) => order[i] ?? -1);
+          }).flat();
+          const ids = new Int32Array(rows * count);
+          const targets = new Int32Array(rows);
+          native.topLogits({ rows, vocabulary, rowStride: vocabulary, dtype, data, targets, ids });
+          assert.deepEqual([...ids], wanted);
+        }
+    });
 });
