@@ -188,8 +188,8 @@ struct LogitsTerms {
   const void* next_row = nullptr;
 };
 
-// The logits of a row are divided into groups. Of each kSumLanes·kGroupedLogits consecutive logits, each group
-// has those whose indices differ by multiples of kSumLanes.
+// The logits of a row are divided into groups. Of each kSumLanes·kGroupedLogits consecutive logits, each
+// group has those whose indices differ by multiples of kSumLanes.
 constexpr int kGroupedLogits = 16;
 constexpr int64_t kLogitsOfGroups = kSumLanes * kGroupedLogits;  // of kSumLanes groups
 static_assert(kLogitsTile % kLogitsOfGroups == 0);
