@@ -15,18 +15,20 @@ export type NativeDeviceOut = Required<Pick<NativeLogits, 'outDtype' | 'outStrid
 
 /**
  * Reads logits in the memory of a device.
+ * @param key the caller's name of the logits, for errors.
  * @param device the index of the device that computes the call; undefined for the CPU.
  * @throws LossError `ERR_INVALID_INPUT` if the pointer, the dtype or the device is wrong, `ERR_SHAPE_MISMATCH` if the
  * shape is.
  */
 export function readDeviceLogits(
+  key: string,
   logits: OnDevice,
   size: Size,
   rowStride: number,
   device: number | undefined,
 ): NativeDeviceLogits {
-  const memory = read('logits', logits, size, device);
-  checkShape('logits', memory.shape, size.rows, rowStride);
+  const memory = read(key, logits, size, device);
+  checkShape(key, memory.shape, size.rows, rowStride);
   return {
     data: memory.pointer,
     dtype: DTYPE_CODES[memory.dtype],

@@ -104,7 +104,7 @@ export function readMatrix(
 ): NativeMatrix {
   const stride = readStride(rowStride, vocabulary);
   const memory = isDeviceColumn(logits)
-    ? readDeviceLogits(logits, { rows, vocabulary }, stride, device)
+    ? readDeviceLogits('logits', logits, { rows, vocabulary }, stride, device)
     : readHostLogits(logits, rows, vocabulary, stride);
   return { ...memory, rowStride: stride, device };
 }
