@@ -5,7 +5,8 @@ import type { Steps } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import { DTYPE_CODES, float32Of, type NativeColumn } from '../batch/convert.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
-import type { NativeMatrix } from '../logits/inputs.js';
+import type { NativeDeviceOut } from '../logits/device-logits.js';
+import { checkOutApart, type NativeMatrix, type NativeOut } from '../logits/inputs.js';
 import {
   amongOthers,
   joined,
@@ -49,6 +50,8 @@ export interface EntryCall extends TokenLogits {
   /** The targets, if the loss reads them. */
   readonly targets: Int32Array | undefined;
   readonly pairs: Pairs | undefined;
+  /** Where the gradient goes, if it is wanted. */
+  readonly out: NativeOut | NativeDeviceOut | undefined;
 }
 
 /** The entries of each token that are in a list. */
@@ -186,23 +189,28 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
   const key = (name: LogitsInput) => mapper.keys(name)[0]!;
   const { padding, helper = pairs?.helper } = entries;
   const listed = entries.teacher === 'list' ? yield* readTeacherLists(entries, call) : undefined;
-  const name = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
-  const teacher = entries.teacher && !listed ? read(name) : undefined;
+  const teacherName = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
+  const teacher = entries.teacher && !listed ? read(teacherName) : undefined;
   const reference = entries.reference ? read('ref_logits') : undefined;
   if (reference) commonWidth(student, reference, key('ref_logits'), false);
+  if (call.out) {
+    const size = { rows: tokens, vocabulary };
+    if (teacher) checkOutApart('gradLogits', call.out, size, key(teacherName), teacher, teacher.width);
+    if (reference) checkOutApart('gradLogits', call.out, size, key('ref_logits'), reference, vocabulary);
+  }
   const seen = teacher && { ...teacher, width: entries.teacherWidth ?? teacher.width };
-  const width = seen ? commonWidth(student, seen, key(name), padding !== undefined) : vocabulary;
-  const isRearranged = student.width !== width || (teacher !== undefined && teacher.width !== width);
-  if (helper || isRearranged)
-    for (const given of [student, teacher])
-      if (given && !isOnHost(given))
-        throw new LossError('ERR_INVALID_INPUT', {
-          key: given === student ? call.studentKey : key(name),
-          expected: helper
-            ? 'an array in host memory, because this loss orders the logits there'
-            : 'an array in host memory, because rows of logits must be cut or padded there',
-          received: 'memory of a device',
-        });
+  const width = seen ? commonWidth(student, seen, key(teacherName), padding !== undefined) : vocabulary;
+  const pads = padding === 'teacher' && student.width < width;
+  for (const [given, name] of [
+    [student, call.studentKey],
+    [teacher, key(teacherName)],
+  ] as const)
+    if (given && !isOnHost(given) && (helper || given.width !== width || (given === teacher && pads)))
+      throw new LossError('ERR_INVALID_INPUT', {
+        key: name,
+        expected: `an array in host memory, because ${helper ? 'this loss orders the logits there' : 'rows of logits must be cut or padded there'}`,
+        received: 'memory of a device',
+      });
   return {
     width,
     read(block) {

@@ -10,8 +10,8 @@ import { emptyBatch } from '../batch/empty-batch.js';
 import type { Layout } from '../batch/layout.js';
 import type { Metrics, Result } from '../call/calls.js';
 import type { Evaluator, ReadCall as EvaluatorCall } from '../call/evaluator.js';
-import type { NativeDeviceLogits, NativeDeviceOut } from '../logits/device-logits.js';
-import type { NativeOut } from '../logits/inputs.js';
+import type { NativeDeviceLogits } from '../logits/device-logits.js';
+import { isOnDevice } from '../logits/inputs.js';
 import { type Lists, listedGradient, listedLogprobs } from '../logits/lists.js';
 import { addressOf, type EntryColumn, maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
@@ -43,7 +43,6 @@ export interface ReadCall extends EntryCall {
   readonly numbers: readonly (Float64Array | undefined)[];
   readonly normalizer: Normalizer | undefined;
   readonly wantsPart: boolean;
-  readonly out: NativeOut | NativeDeviceOut | undefined;
 }
 
 /** The results for a batch without its gradient. */
@@ -180,11 +179,6 @@ export function* overVocabulary(call: ReadCall): Steps<Computed> {
   if (isWhole) return whole!;
   const merged = call.evaluator.merge<Metrics>(parts, normalizerOf(call, width));
   return { ...merged, ...(call.wantsPart && { part: joinParts(call, width, parts) }) };
-}
-
-/** Returns whether a gradient goes to memory of a device. */
-export function isOnDevice(out: NativeOut | NativeDeviceOut): out is NativeDeviceOut {
-  return typeof out.out === 'bigint';
 }
 
 function mustBeOnHost(): LossError {

@@ -18,7 +18,7 @@ import { withHeldRequests } from '../call/gradients.js';
 import { cudaIndex } from '../device/device.js';
 import { DeviceBatch } from '../device/device-batch.js';
 import { checkStream } from '../device/stream.js';
-import { type Logits, onePer, readOut, takeNowOnCpu } from '../logits/inputs.js';
+import { isOnDevice, type Logits, onePer, readOut, takeNowOnCpu } from '../logits/inputs.js';
 import {
   checkIds,
   findLogitsInput,
@@ -37,13 +37,7 @@ import type {
   LogitsLossComputeSyncOptions,
   LogitsLossResult,
 } from './logits-call.js';
-import {
-  isOnDevice,
-  type LogitsLossForm,
-  overLists,
-  overVocabulary,
-  type ReadCall,
-} from './logits-evaluation.js';
+import { type LogitsLossForm, overLists, overVocabulary, type ReadCall } from './logits-evaluation.js';
 import { type HasInput, hasInput, splitParts } from './logits-parts.js';
 
 /** The formulas and the inputs of a loss. */
