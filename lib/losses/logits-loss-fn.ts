@@ -124,7 +124,7 @@ export abstract class LogitsLossFn<M = Metrics> {
   /**
    * Computes the loss, its metrics and, if asked for with `gradLogits` or `grad`, its gradient with respect to the logits.
    * The work runs on a pool of threads, without blocking the event loop. Do not change, transfer or resize the batch's
-   * arrays before the promise settles.
+   * arrays before the promise settles. On a device, logits in its memory have the same results as those in host memory.
    *
    * @returns the result. The promise rejects with a LossError of one of these codes: `ERR_MISSING_INPUT`,
    * `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
