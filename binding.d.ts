@@ -166,9 +166,9 @@ export interface NativeBatch {
    */
   dtypes: number[];
   /**
-   * Only for upload() and update(): the addresses of columns that are copied from memory of the device, in the order of
-   * `data`, undefined where a column is in `data` or not given. `dtypes` has their codes too. They must not change until
-   * the promise settles.
+   * Only for upload(), update() and calls of evaluate() on a device: the addresses of columns that are copied from memory of
+   * the device, in the order of `data`, undefined where a column is in `data` or not given. `dtypes` has their codes too. They
+   * must not change until the promise settles.
    */
   pointers?: (bigint | undefined)[];
   /**
@@ -293,9 +293,12 @@ export interface NativeCall extends NativePlace {
   values: Float64Array;
   /**
    * Receives ∂loss/∂logprob for each token, or the gradient by the column of another kind of loss: a Float32Array, a
-   * Uint16Array for 16-bit values, or an array on the device that evaluates the batch.
+   * Uint16Array for 16-bit values, or an array on the device that evaluates the batch. It is an address, or an offset in the
+   * memory of `gradHandle`, if it is the caller's memory of the device that evaluates a host batch. That may be the memory of
+   * a column.
    */
-  grad: Float32Array | Uint16Array | NativeDeviceArray | undefined;
+  grad: Float32Array | Uint16Array | NativeDeviceArray | bigint | undefined;
+  gradHandle?: Uint8Array | undefined;
   /** Receives ∂loss/∂entropy for each token, as `grad` does. It must be another array. */
   gradEntropy: Float32Array | Uint16Array | NativeDeviceArray | undefined;
   /** The dtype of `grad`, numbered as in NativeBatch.dtypes, plus 8 times that of `gradEntropy`. The default is 0. */
@@ -411,10 +414,13 @@ export interface NativeLogits extends NativePlace {
   arrays?: NativeDeviceArray[];
 }
 
-/** A call that finds the tokens with the largest logits of each row. */
+/** A call that finds the tokens with the largest logits of each row. On a device, the logits must be in its memory. */
 export interface NativeTopLogits
-  extends Pick<NativeLogits, 'rows' | 'vocabulary' | 'rowStride' | 'dtype' | 'targets'> {
-  data: Float32Array | Uint16Array;
+  extends NativePlace,
+    Pick<
+      NativeLogits,
+      'rows' | 'vocabulary' | 'rowStride' | 'dtype' | 'targets' | 'data' | 'dataHandle' | 'arrays'
+    > {
   /**
    * The same number of places for each row, row after row. They receive token ids, those of the largest logits first and,
    * of equal logits, smaller ids first; −1 after the last token, and in ignored rows.
@@ -520,7 +526,7 @@ export interface NativeEngine {
   addSpreads(spreads: Float64Array, total: Float64Array): void;
   /** Computes a call from logits. The value is 0. */
   logits: NativeCompute<NativeLogits>;
-  /** Finds the tokens with the largest logits. The value is 0. Only on the CPU. */
+  /** Finds the tokens with the largest logits. The value is 0. */
   topLogits: NativeCompute<NativeTopLogits>;
   /** Computes logits from hidden states, or the gradients back. The value is 0. */
   head: NativeCompute<NativeHead>;

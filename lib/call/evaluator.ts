@@ -60,6 +60,8 @@ export interface ReadCall {
   readonly options: CallOptions;
   readonly coefficients: Coefficients;
   readonly fused?: FusedAdvantage | undefined;
+  /** Memory of the device that receives `grad`, instead of an array in `gradients`. */
+  readonly there?: Pick<NativeCall, 'grad' | 'gradDtypes' | 'gradHandle'> | undefined;
 }
 
 /** The computation of a batch that was read. */
@@ -251,7 +253,7 @@ export class Evaluator {
     return { gradLogZ: gradArray(input.layout, wanted, 'grad', 'row') };
   }
 
-  #call(form: NativeForm, { input, gradients, options, coefficients, fused }: ReadCall): NativeCall {
+  #call(form: NativeForm, { input, gradients, options, coefficients, fused, there }: ReadCall): NativeCall {
     const { normalizer, part, stream } = options;
     const { mu, klCoef, entropyCoef } = coefficients;
     const isPart = normalizer !== undefined;
@@ -264,6 +266,7 @@ export class Evaluator {
       grad: nativeArray(gradients.grad),
       gradEntropy: nativeArray(gradients.gradEntropy),
       gradDtypes: nativeDtypes(gradients),
+      ...there,
       gradLogZ: gradients.gradLogZ,
       mu,
       klCoef,

@@ -15,18 +15,20 @@ export type NativeDeviceOut = Required<Pick<NativeLogits, 'outDtype' | 'outStrid
 
 /**
  * Reads logits in the memory of a device.
+ * @param key the caller's name of the logits, for errors.
  * @param device the index of the device that computes the call; undefined for the CPU.
  * @throws LossError `ERR_INVALID_INPUT` if the pointer, the dtype or the device is wrong, `ERR_SHAPE_MISMATCH` if the
  * shape is.
  */
 export function readDeviceLogits(
+  key: string,
   logits: OnDevice,
   size: Size,
   rowStride: number,
   device: number | undefined,
 ): NativeDeviceLogits {
-  const memory = read('logits', logits, size, device);
-  checkShape('logits', memory.shape, size.rows, rowStride);
+  const memory = read(key, logits, size, device);
+  checkShape(key, memory.shape, size.rows, rowStride);
   return {
     data: memory.pointer,
     dtype: DTYPE_CODES[memory.dtype],
@@ -55,9 +57,10 @@ export function readDeviceOut(
     throw wrong('dtype float32 or that of the logits', `dtype ${memory.dtype}`);
   const isApart =
     typeof input.data !== 'bigint' ||
-    !isSameMemory(memory.handle, input.dataHandle) ||
-    memory.pointer >= input.data + bytesOf(input, rowStride, dtype) ||
-    input.data >= memory.pointer + bytesOf(input, vocabulary, outDtype);
+    areApart(
+      { address: memory.pointer, handle: memory.handle, bytes: bytesOf(input, vocabulary, outDtype) },
+      { address: input.data, handle: input.dataHandle, bytes: bytesOf(input, rowStride, dtype) },
+    );
   if (!isApart && (memory.pointer !== input.data || outDtype !== dtype))
     throw wrong(
       "exactly the logits' memory and dtype, or other memory",
@@ -72,6 +75,29 @@ export function readDeviceOut(
     outHandle: memory.handle,
     arrays: memory.array ? [...arrays, memory.array] : arrays,
   };
+}
+
+/**
+ * Checks that the memory of a device that receives a gradient is apart from other logits there.
+ * @param name the caller's name of these.
+ * @throws LossError `ERR_INVALID_INPUT`
+ */
+export function checkDeviceApart(
+  key: string,
+  { out, outDtype, outStride, outHandle }: NativeDeviceOut,
+  size: Size,
+  name: string,
+  { data, dtype, dataHandle }: NativeDeviceLogits & { data: bigint },
+  rowStride: number,
+): void {
+  const written = { address: out, handle: outHandle, bytes: bytesOf(size, outStride, outDtype) };
+  if (areApart(written, { address: data, handle: dataHandle, bytes: bytesOf(size, rowStride, dtype) }))
+    return;
+  throw new LossError('ERR_INVALID_INPUT', {
+    key,
+    expected: `other memory than ${name}`,
+    received: `memory that overlaps with ${name}`,
+  });
 }
 
 function read(
@@ -101,6 +127,20 @@ function checkShape(key: string, shape: unknown, rows: number, rowStride: number
     expected: `[${rows}, ${rowStride}] = ${rows * rowStride} values`,
     received: isWhole && dimensions.length > 0 ? `shape [${dimensions.join(', ')}]` : describeValue(shape),
   });
+}
+
+// Some bytes in the memory of a device. Their address is an offset in the memory of `handle` if there is one.
+interface Bytes {
+  readonly address: bigint;
+  readonly handle: Uint8Array | undefined;
+  readonly bytes: bigint;
+}
+
+// Returns whether no byte is in both.
+function areApart(a: Bytes, b: Bytes): boolean {
+  return (
+    !isSameMemory(a.handle, b.handle) || a.address >= b.address + b.bytes || b.address >= a.address + a.bytes
+  );
 }
 
 function isSameMemory(a: Uint8Array | undefined, b: Uint8Array | undefined): boolean {

@@ -2,6 +2,7 @@
 import type { NativeLogits } from '../../binding.js';
 import {
   bitsOfFloat16Array,
+  checkApart,
   checkAttached,
   type Float16ArrayLike,
   fixedLength,
@@ -18,6 +19,7 @@ import type { HalfColumn, RowNumbers } from '../batch/values.js';
 import { cudaIndex } from '../device/device.js';
 import { isDeviceColumn, type OnDevice } from '../device/device-column.js';
 import {
+  checkDeviceApart,
   type NativeDeviceLogits,
   type NativeDeviceOut,
   readDeviceLogits,
@@ -104,7 +106,7 @@ export function readMatrix(
 ): NativeMatrix {
   const stride = readStride(rowStride, vocabulary);
   const memory = isDeviceColumn(logits)
-    ? readDeviceLogits(logits, { rows, vocabulary }, stride, device)
+    ? readDeviceLogits('logits', logits, { rows, vocabulary }, stride, device)
     : readHostLogits(logits, rows, vocabulary, stride);
   return { ...memory, rowStride: stride, device };
 }
@@ -393,6 +395,29 @@ export interface NativeOut {
   out: Float32Array | Uint16Array;
   outDtype: number;
   outStride: number;
+}
+
+/** Returns whether a gradient goes to memory of a device. */
+export function isOnDevice(out: NativeOut | NativeDeviceOut): out is NativeDeviceOut {
+  return typeof out.out === 'bigint';
+}
+
+/**
+ * Checks that the gradient goes to other memory than further logits of the call.
+ * @param name the caller's name of these.
+ * @throws LossError `ERR_INVALID_INPUT`
+ */
+export function checkOutApart(
+  key: string,
+  out: NativeOut | NativeDeviceOut,
+  size: Pick<NativeRows, 'rows' | 'vocabulary'>,
+  name: string,
+  other: NativeDeviceLogits,
+  rowStride: number,
+): void {
+  const { data } = other;
+  if (!isOnDevice(out)) checkApart(key, out.out, typeof data === 'bigint' ? {} : { [name]: data });
+  else if (typeof data === 'bigint') checkDeviceApart(key, out, size, name, { ...other, data }, rowStride);
 }
 
 /**

@@ -1,5 +1,5 @@
 // Lists of tokens for each token of a batch: which they are, and their log-probabilities.
-import { allocate, LossError } from '../base/errors.js';
+import { allocate } from '../base/errors.js';
 import { native } from '../base/native.js';
 import { inSlices, type Steps, takeCall } from '../base/steps.js';
 import { IGNORED, type NativeMatrix } from './inputs.js';
@@ -32,28 +32,19 @@ export interface ListedLogprobs {
   readonly entropy: Float32Array | undefined;
 }
 
-/** Returns the lists of the tokens with the largest logits. They are found on the CPU. */
+/** Returns the lists of the tokens with the largest logits. Those in host memory are found on the CPU. */
 export function* topTokens(
-  { matrix, tokens, vocabulary, kept }: TokenLogits,
+  { matrix, tokens, vocabulary, kept, stream }: TokenLogits,
   count: number,
 ): Steps<Lists> {
   const length = Math.min(count, vocabulary);
   const ids = allocate('lists of tokens', () => new Int32Array(tokens * length));
   const targets = Int32Array.from(kept, (isKept) => (isKept ? 0 : IGNORED));
   const { data, dtype, rowStride } = matrix;
-  if (typeof data === 'bigint') throw onDevice();
-  const rows = tokens;
-  if (length > 0)
-    yield* takeCall(native.topLogits, { rows, vocabulary, rowStride, data, dtype, targets, ids });
+  const there = typeof data === 'bigint' ? { ...matrix, stream } : undefined;
+  const call = { rows: tokens, vocabulary, rowStride, data, dtype, targets, ids };
+  if (length > 0) yield* takeCall(native.topLogits, { ...call, ...there });
   return { ids, length, tokens };
-}
-
-function onDevice(): LossError {
-  return new LossError('ERR_INVALID_INPUT', {
-    key: 'logits',
-    expected: 'logits in host memory',
-    received: 'memory of a device',
-  });
 }
 
 /**

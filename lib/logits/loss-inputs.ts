@@ -8,6 +8,8 @@ import { DTYPE_CODES, type NativeColumn } from '../batch/convert.js';
 import { copyIntegers } from '../batch/integers.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
 import type { MaskColumn } from '../batch/values.js';
+import { isDeviceColumn } from '../device/device-column.js';
+import { type NativeDeviceLogits, readDeviceLogits } from './device-logits.js';
 import { floatsOf, type Logits } from './inputs.js';
 
 /** The inputs of these losses that no other function has, by their names in snake_case. */
@@ -73,26 +75,29 @@ export const LOGITS_INPUTS = {
 export type LogitsInput = keyof typeof LOGITS_INPUTS;
 export const LOGITS_INPUT_NAMES = Object.keys(LOGITS_INPUTS) as LogitsInput[];
 
-/** The inputs of losses of logits. Each key may also be written in snake_case. */
-export interface LogitsInputs {
+/**
+ * The inputs of losses of logits. Each key may also be written in snake_case.
+ * @typeParam Source what the logits and the probabilities may be.
+ */
+export interface LogitsInputs<Source> {
   /** Shape [B, T, V]: the logits from which the model chose each token. Those of masked tokens are not read. */
-  logits?: Logits | undefined;
+  logits?: Source | undefined;
   /** Shape [B, T, V]: the probabilities of all tokens of the vocabulary. Read by liger/tvd. */
-  probs?: Logits | undefined;
+  probs?: Source | undefined;
   /** Shape [B, T]: the tokens that were sampled, or the labels. Those that are masked may be any whole numbers. */
   targets?: Int32Array | readonly number[] | undefined;
   /** Shape [B, T]: how probable it is that a step is right, in place of targets. Read by openrlhf/prm. */
   targetProbs?: Logits | Float64Array | undefined;
   /** Shape [B, T, V]: the teacher's logits. */
-  teacherLogits?: Logits | undefined;
+  teacherLogits?: Source | undefined;
   /** Shape [B, T, V]: the teacher's probabilities. */
-  teacherProbs?: Logits | undefined;
+  teacherProbs?: Source | undefined;
   /** Shape [B, T, K]: the tokens to which the teacher gives the largest probabilities; −1 for none. */
   teacherTopkIds?: Int32Array | readonly number[] | undefined;
   /** Shape [B, T, K]: their log-probabilities under the teacher. */
   teacherTopkLogprobs?: Logits | Float64Array | undefined;
   /** Shape [B, T, V]: the reference policy's logits. */
-  refLogits?: Logits | undefined;
+  refLogits?: Source | undefined;
   /** 0 leaves a token out of the distillation, but not out of the cross-entropy. Read by roll/distill. */
   distillMask?: MaskColumn | undefined;
   /** The tokens of the teacher's rows that are compared. Read by trl/gold_uld, for which action_mask stands in. */
@@ -104,10 +109,18 @@ export interface LogitsInputs {
   selfDistillationMask?: MaskColumn | undefined;
 }
 
-/** Several numbers for each token. */
+/** Several numbers for each token, in host memory. */
 export interface Matrix extends NativeColumn {
   /** How many numbers each token has. */
   readonly width: number;
+}
+
+/** Logits, or probabilities, of all tokens: in host memory, or at an address in that of the device. */
+export type TokenMatrix = Matrix | (NativeDeviceLogits & { readonly data: bigint; readonly width: number });
+
+/** Returns whether logits are in host memory. */
+export function isOnHost(matrix: TokenMatrix): matrix is Matrix {
+  return typeof matrix.data !== 'bigint';
 }
 
 /** The value that a batch has for one of these inputs. */
@@ -132,9 +145,36 @@ export function needed(batch: Batch, mapper: KeyMapper, name: LogitsInput): { ke
  */
 export function readTokenMatrix(batch: Batch, mapper: KeyMapper, name: LogitsInput, tokens: number): Matrix {
   const { key, value } = needed(batch, mapper, name);
+  if (isDeviceColumn(value))
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: 'an array in host memory',
+      received: 'memory of a device',
+    });
   const { data, dtype } = floatsOf(key, isFloat64Array(value) ? Float32Array.from(value) : value);
   checkAttached(key, data);
   return { data, dtype: DTYPE_CODES[dtype], width: widthOf(key, data.length, tokens) };
+}
+
+/**
+ * Reads logits, or probabilities, of all tokens, which may be in memory of the device that computes the call.
+ * @param device the index of that device; undefined for the CPU.
+ * @throws LossError as readTokenMatrix() does.
+ */
+export function readTokenLogits(
+  batch: Batch,
+  mapper: KeyMapper,
+  name: LogitsInput,
+  tokens: number,
+  device: number | undefined,
+): TokenMatrix {
+  const { key, value } = needed(batch, mapper, name);
+  if (!isDeviceColumn(value)) return readTokenMatrix(batch, mapper, name, tokens);
+  const dimensions: readonly number[] = Array.isArray(value.shape) ? value.shape : [];
+  const size = dimensions.length > 0 ? dimensions.reduce((product, n) => product * n, 1) : Number.NaN;
+  const width = widthOf(key, size, tokens);
+  const memory = readDeviceLogits(key, value, { rows: tokens, vocabulary: width }, width, device);
+  return { ...memory, data: memory.data as bigint, width };
 }
 
 /**

@@ -1,7 +1,8 @@
 // The logits of a batch as entries: blocks of tokens, so that what is computed of all entries needs little memory.
 import { allocate, LossError } from '../base/errors.js';
 import { DTYPE_CODES, float32Of, type NativeColumn } from '../batch/convert.js';
-import type { Matrix } from './loss-inputs.js';
+import type { NativeDeviceLogits } from './device-logits.js';
+import { isOnHost, type Matrix, type TokenMatrix } from './loss-inputs.js';
 
 /** The entries of a block, unless a single token has more. */
 const BLOCK = 2 ** 24;
@@ -28,13 +29,17 @@ export function maskOfOnes(length: number): Uint8Array {
   return ones.mask.subarray(0, length);
 }
 
+/** The entries of a block: in host memory, or at an address in that of the device. */
+export type EntryColumn = NativeColumn | NativeDeviceLogits;
+
 /** Returns the entries of a block whose vocabularies are equally wide; those of the column itself if they are. */
 export function blockOf(
-  matrix: Matrix,
+  matrix: TokenMatrix,
   { first, last }: TokenBlock,
   width: number,
   padding: { readonly by: number } | { readonly from: Matrix },
-): NativeColumn {
+): EntryColumn {
+  if (!isOnHost(matrix)) return { ...matrix, data: addressOf(matrix.data, first * width, matrix.dtype) };
   const { data, dtype } = matrix;
   if (matrix.width === width) return { data: data.subarray(first * width, last * width), dtype };
   const wide = allocate(
@@ -49,6 +54,11 @@ export function blockOf(
     else to.set(float32Of(padding.from, token * width + taken, (token + 1) * width), taken);
   }
   return { data: wide, dtype: DTYPE_CODES.float32 };
+}
+
+/** Returns the address of a number in memory of a device. */
+export function addressOf(begin: bigint, index: number, dtype: number): bigint {
+  return begin + BigInt(index * (dtype === DTYPE_CODES.float32 ? 4 : 2));
 }
 
 /** Which logits of the teacher a token has. */
@@ -105,7 +115,12 @@ export function blockOfLists(
  * Returns how wide the rows of the student's and of the teacher's logits are together.
  * @throws LossError `ERR_SHAPE_MISMATCH` if they differ and may not.
  */
-export function commonWidth(student: Matrix, teacher: Matrix, key: string, mayDiffer: boolean): number {
+export function commonWidth(
+  student: Pick<Matrix, 'width'>,
+  teacher: Pick<Matrix, 'width'>,
+  key: string,
+  mayDiffer: boolean,
+): number {
   if (student.width !== teacher.width && !mayDiffer)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key,

@@ -58,7 +58,8 @@ export interface Entries {
   /** Tokens of the batch's list with this id or a larger one are left out. */
   readonly vocabulary?: number | undefined;
   /**
-   * Computes `helper`, a constant for each entry, on the host from what `student` and `teacher` are for a token.
+   * Computes `helper`, a constant for each entry, on the host from what `student` and `teacher` are for a token. Over the
+   * vocabulary, these must be in host memory.
    */
   readonly helper?: Helper | undefined;
   /** Returns with which entries of the teacher those of a token are compared. Only over the vocabulary. */

@@ -1,11 +1,12 @@
 // Reads what a batch has for the entries of its tokens: lists of tokens, or the logits of all tokens of the vocabulary.
 
-import { allocate } from '../base/errors.js';
+import { allocate, LossError } from '../base/errors.js';
 import type { Steps } from '../base/steps.js';
 import type { Batch } from '../batch/batch.js';
 import { DTYPE_CODES, float32Of, type NativeColumn } from '../batch/convert.js';
 import type { KeyMapper } from '../batch/key-mapper.js';
-import type { NativeMatrix } from '../logits/inputs.js';
+import type { NativeDeviceOut } from '../logits/device-logits.js';
+import { checkOutApart, type NativeMatrix, type NativeOut } from '../logits/inputs.js';
 import {
   amongOthers,
   joined,
@@ -18,17 +19,21 @@ import {
 } from '../logits/lists.js';
 import {
   checkIds,
+  isOnHost,
   type LogitsInput,
   type Matrix,
   needed,
   readTokenIds,
+  readTokenLogits,
   readTokenMatrix,
+  type TokenMatrix,
 } from '../logits/loss-inputs.js';
 import {
   blockOf,
   blockOfLists,
   blockOfTeachers,
   commonWidth,
+  type EntryColumn,
   type TokenBlock,
 } from '../logits/vocabulary.js';
 import { ABSENT, type ENTRY_COLUMNS, type Entries, hasOwnPlace, type Pairs } from './entries.js';
@@ -37,12 +42,16 @@ import { ABSENT, type ENTRY_COLUMNS, type Entries, hasOwnPlace, type Pairs } fro
 export interface EntryCall extends TokenLogits {
   readonly batch: Batch;
   readonly mapper: KeyMapper;
-  readonly matrix: NativeMatrix & { readonly data: Float32Array | Uint16Array };
+  readonly matrix: NativeMatrix;
   /** The logits, or the probabilities of a loss of these. */
-  readonly student: Matrix;
+  readonly student: TokenMatrix;
+  /** The caller's name of these. */
+  readonly studentKey: string;
   /** The targets, if the loss reads them. */
   readonly targets: Int32Array | undefined;
   readonly pairs: Pairs | undefined;
+  /** Where the gradient goes, if it is wanted. */
+  readonly out: NativeOut | NativeDeviceOut | undefined;
 }
 
 /** The entries of each token that are in a list. */
@@ -87,14 +96,9 @@ function* foundLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; t
 }
 
 function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher: Matrix }> {
-  const { batch, mapper, tokens, kept, vocabulary } = call;
-  const { ids, width } = yield* readTokenIds(batch, mapper, 'teacher_topk_ids', tokens);
-  const teacher = readTokenMatrix(batch, mapper, 'teacher_topk_logprobs', tokens);
-  const { key } = needed(batch, mapper, 'teacher_topk_ids');
-  if (entries.vocabulary !== undefined)
-    for (let i = 0; i < ids.length; i++) if (ids[i]! >= entries.vocabulary) ids[i] = -1;
-  yield* checkIds(key, ids, width, { isCounted: kept, vocabulary, least: -1 });
-  commonWidth({ ...teacher, width }, teacher, mapper.keys('teacher_topk_logprobs')[0]!, false);
+  const { tokens } = call;
+  const { ids, teacher } = yield* readTeacherLists(entries, call);
+  const { width } = teacher;
   if (entries.counts) dropTokens(entries.counts, ids, teacher, call);
   const lists = withTargets(
     { ids, length: width, tokens },
@@ -103,6 +107,21 @@ function* givenLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; t
     entries.isDistinct === true,
   );
   return { lists, teacher: spread(teacher, lists) };
+}
+
+// Reads the ids of the batch's lists and their log-probabilities.
+function* readTeacherLists(
+  entries: Entries,
+  { batch, mapper, tokens, kept, vocabulary }: EntryCall,
+): Steps<{ ids: Int32Array; teacher: Matrix }> {
+  const { ids, width } = yield* readTokenIds(batch, mapper, 'teacher_topk_ids', tokens);
+  const teacher = readTokenMatrix(batch, mapper, 'teacher_topk_logprobs', tokens);
+  const { key } = needed(batch, mapper, 'teacher_topk_ids');
+  if (entries.vocabulary !== undefined)
+    for (let i = 0; i < ids.length; i++) if (ids[i]! >= entries.vocabulary) ids[i] = -1;
+  yield* checkIds(key, ids, width, { isCounted: kept, vocabulary, least: -1 });
+  commonWidth({ width }, teacher, mapper.keys('teacher_topk_logprobs')[0]!, false);
+  return { ids, teacher };
 }
 
 // Replaces the tokens of lists that do not count by −1.
@@ -126,8 +145,9 @@ function dropTokens(
 function* topLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher: Matrix }> {
   const { batch, mapper, tokens, vocabulary } = call;
   const { over, count = vocabulary } = entries;
-  const own = readTokenMatrix(batch, mapper, 'teacher_logits', tokens);
-  const matrix = { ...call.matrix, data: own.data, dtype: own.dtype, rowStride: own.width };
+  const { device } = call.matrix;
+  const own = readTokenLogits(batch, mapper, 'teacher_logits', tokens, device);
+  const matrix = { ...own, rowStride: own.width, device };
   const teacher: TokenLogits = { ...call, matrix, vocabulary: entries.teacherWidth ?? own.width };
   const found = over === 'student' ? yield* topTokens(call, count) : yield* topTokens(teacher, count);
   const both = over === 'both' ? yield* joined(found, yield* topTokens(call, count), vocabulary) : found;
@@ -154,44 +174,53 @@ export function placesOfTargets(entries: Entries, lists: Lists, targets: Int32Ar
 export interface BlockReader {
   /** The number of entries of each token. */
   readonly width: number;
-  read(block: TokenBlock): Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>>;
+  read(block: TokenBlock): EntryColumns;
 }
 
-/** Returns what reads the entries of a batch over its vocabulary. */
+/** The columns of entries. */
+export type EntryColumns = Partial<Record<keyof typeof ENTRY_COLUMNS, EntryColumn>>;
+
+/**
+ * Returns what reads the entries of a batch over its vocabulary.
+ * @throws LossError `ERR_INVALID_INPUT` if logits in memory of a device would have to be rearranged on the host.
+ */
 export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReader> {
-  const { batch, mapper, tokens, kept, vocabulary, student, pairs } = call;
-  const read = (name: LogitsInput) => readTokenMatrix(batch, mapper, name, tokens);
+  const { batch, mapper, tokens, kept, vocabulary, student, pairs, matrix } = call;
+  const read = (name: LogitsInput) => readTokenLogits(batch, mapper, name, tokens, matrix.device);
   const key = (name: LogitsInput) => mapper.keys(name)[0]!;
   const { padding, helper = pairs?.helper } = entries;
-  const isList = entries.teacher === 'list';
-  const list = isList ? yield* readTokenIds(batch, mapper, 'teacher_topk_ids', tokens) : undefined;
-  const name = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
-  const teacher = isList ? read('teacher_topk_logprobs') : entries.teacher ? read(name) : undefined;
+  const listed = entries.teacher === 'list' ? yield* readTeacherLists(entries, call) : undefined;
+  const teacherName = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
+  const teacher = entries.teacher && !listed ? read(teacherName) : undefined;
   const reference = entries.reference ? read('ref_logits') : undefined;
   if (reference) commonWidth(student, reference, key('ref_logits'), false);
-  if (list) {
-    yield* checkIds(key('teacher_topk_ids'), list.ids, list.width, {
-      isCounted: kept,
-      vocabulary,
-      least: -1,
-    });
-    commonWidth({ ...teacher!, width: list.width }, teacher!, key('teacher_topk_logprobs'), false);
+  if (call.out) {
+    const size = { rows: tokens, vocabulary };
+    if (teacher) checkOutApart('gradLogits', call.out, size, key(teacherName), teacher, teacher.width);
+    if (reference) checkOutApart('gradLogits', call.out, size, key('ref_logits'), reference, vocabulary);
   }
   const seen = teacher && { ...teacher, width: entries.teacherWidth ?? teacher.width };
-  const width = !seen || list ? vocabulary : commonWidth(student, seen, key(name), padding !== undefined);
+  const width = seen ? commonWidth(student, seen, key(teacherName), padding !== undefined) : vocabulary;
+  const pads = padding === 'teacher' && student.width < width;
+  for (const [given, name] of [
+    [student, call.studentKey],
+    [teacher, key(teacherName)],
+  ] as const)
+    if (given && !isOnHost(given) && (helper || given.width !== width || (given === teacher && pads)))
+      throw new LossError('ERR_INVALID_INPUT', {
+        key: name,
+        expected: `an array in host memory, because ${helper ? 'this loss orders the logits there' : 'rows of logits must be cut or padded there'}`,
+        received: 'memory of a device',
+      });
   return {
     width,
     read(block) {
       const by = ABSENT;
-      const own = blockOf(
-        student,
-        block,
-        width,
-        padding === 'teacher' && teacher ? { from: teacher } : { by },
-      );
-      const columns: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>> = { student: own };
-      if (list && teacher) columns.teacher = blockOfLists(list.ids, teacher, block, vocabulary, ABSENT);
-      else if (teacher && pairs) columns.teacher = blockOfTeachers(teacher, block, pairs, ABSENT);
+      const from = padding === 'teacher' ? (teacher as Matrix | undefined) : undefined;
+      const own = blockOf(student, block, width, from ? { from } : { by });
+      const columns: EntryColumns = { student: own };
+      if (listed) columns.teacher = blockOfLists(listed.ids, listed.teacher, block, vocabulary, ABSENT);
+      else if (teacher && pairs) columns.teacher = blockOfTeachers(teacher as Matrix, block, pairs, ABSENT);
       else if (teacher) columns.teacher = blockOf(teacher, block, width, { by });
       if (reference) columns.reference = blockOf(reference, block, width, { by });
       if (helper)

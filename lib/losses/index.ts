@@ -228,6 +228,7 @@ export {
 } from './kl-fn.js';
 export type {
   LogitsLossBatch,
+  LogitsLossBatchSync,
   LogitsLossComputeOptions,
   LogitsLossComputeSyncOptions,
   LogitsLossOptions,

@@ -3,7 +3,7 @@
 import type { SnakeCase } from '../base/options.js';
 import type { Batch } from '../batch/batch.js';
 import type { ComputeOptions, Metrics, Result } from '../call/calls.js';
-import type { Logits } from '../logits/inputs.js';
+import type { DeviceLogits, Logits } from '../logits/inputs.js';
 import type { LogitsInputs } from '../logits/loss-inputs.js';
 
 /** Options that every loss accepts. */
@@ -12,10 +12,21 @@ export interface LogitsLossOptions {
   backend?: string | undefined;
 }
 
-type SnakeCaseInputs = { [K in keyof LogitsInputs as SnakeCase<K>]?: LogitsInputs[K] };
+type SnakeCaseInputs<Source> = {
+  [K in keyof LogitsInputs<Source> as SnakeCase<K>]?: LogitsInputs<Source>[K];
+};
 
-/** A batch with logits. Each key may be written in camelCase or in snake_case. */
-export interface LogitsLossBatch extends Batch, LogitsInputs, SnakeCaseInputs {}
+/** A batch with logits for computeSync(). Each key may be written in camelCase or in snake_case. */
+export interface LogitsLossBatchSync extends Batch, LogitsInputs<Logits>, SnakeCaseInputs<Logits> {}
+
+/**
+ * A batch with logits for compute(). The logits and the probabilities, also those of the teacher, may be in memory of the
+ * device that computes the call.
+ */
+export interface LogitsLossBatch
+  extends Batch,
+    LogitsInputs<Logits | DeviceLogits>,
+    SnakeCaseInputs<Logits | DeviceLogits> {}
 
 /** Options of a synchronous call that computes a loss from logits. */
 export interface LogitsLossComputeSyncOptions extends Pick<ComputeOptions, 'normalizer' | 'part'> {
@@ -30,12 +41,18 @@ export interface LogitsLossComputeSyncOptions extends Pick<ComputeOptions, 'norm
 
 /** Options of an asynchronous call that computes a loss from logits. */
 export interface LogitsLossComputeOptions
-  extends LogitsLossComputeSyncOptions,
-    Pick<ComputeOptions, 'device' | 'stream' | 'signal'> {}
+  extends Omit<LogitsLossComputeSyncOptions, 'gradLogits'>,
+    Pick<ComputeOptions, 'device' | 'stream' | 'signal'> {
+  /** As in {@link LogitsLossComputeSyncOptions}. On a device, it may also be memory of the device, such as that of the logits. */
+  gradLogits?: LogitsLossComputeSyncOptions['gradLogits'] | DeviceLogits;
+}
 
 /** The result of a loss that is computed from logits. */
 export interface LogitsLossResult<M = Metrics> extends Pick<Result<M>, 'loss' | 'metrics' | 'part'> {
-  /** Shape [B, T, V]: the gradient with respect to the logits, if the call requested it. It is 0 at masked tokens. */
+  /**
+   * Shape [B, T, V]: the gradient with respect to the logits, if the call requested it in an array of the host. It is 0 at
+   * masked tokens.
+   */
   gradLogits?: Logits;
   /** The gradient with respect to the probabilities, of a loss of these. */
   gradProbs?: Logits;

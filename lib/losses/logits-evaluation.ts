@@ -1,7 +1,7 @@
 // Computes a loss of logits on a batch that was read: runs its program over the entries of the tokens, and writes the
 // gradient with respect to the logits.
 import type { NativeBatch } from '../../binding.js';
-import { allocate } from '../base/errors.js';
+import { allocate, LossError } from '../base/errors.js';
 import type { Steps } from '../base/steps.js';
 import { COLUMNS, ROW_DATA } from '../batch/columns.js';
 import { DTYPE_CODES, type NativeColumn } from '../batch/convert.js';
@@ -9,12 +9,21 @@ import type { Normalizer } from '../batch/counts.js';
 import { emptyBatch } from '../batch/empty-batch.js';
 import type { Layout } from '../batch/layout.js';
 import type { Metrics, Result } from '../call/calls.js';
-import type { Evaluator } from '../call/evaluator.js';
+import type { Evaluator, ReadCall as EvaluatorCall } from '../call/evaluator.js';
+import type { NativeDeviceLogits } from '../logits/device-logits.js';
+import { isOnDevice } from '../logits/inputs.js';
 import { type Lists, listedGradient, listedLogprobs } from '../logits/lists.js';
-import { maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
+import { addressOf, type EntryColumn, maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
 import { ENTRY_COLUMNS, type Entries, hasOwnPlace, isTargetApart, TOKEN_NUMBERS } from './entries.js';
-import { type EntryCall, helperOf, placesOfTargets, readBlocks, readLists } from './entry-inputs.js';
+import {
+  type EntryCall,
+  type EntryColumns,
+  helperOf,
+  placesOfTargets,
+  readBlocks,
+  readLists,
+} from './entry-inputs.js';
 import { joinParts } from './logits-parts.js';
 
 /** One form of a loss: its entries, and the program that computes the loss of the tokens from them. */
@@ -34,9 +43,6 @@ export interface ReadCall extends EntryCall {
   readonly numbers: readonly (Float64Array | undefined)[];
   readonly normalizer: Normalizer | undefined;
   readonly wantsPart: boolean;
-  readonly out:
-    | { readonly out: Float32Array | Uint16Array; readonly outDtype: number; readonly outStride: number }
-    | undefined;
 }
 
 /** The results for a batch without its gradient. */
@@ -130,19 +136,23 @@ function moveToTargets(
 export function* overVocabulary(call: ReadCall): Steps<Computed> {
   const { form, tokens, vocabulary, kept, out, matrix } = call;
   const { width, read } = yield* readBlocks(form.entries, call);
+  const onDevice = out && isOnDevice(out) ? out : undefined;
+  const onHost = out && !isOnDevice(out) ? out : undefined;
+  if (onDevice && width !== vocabulary) throw mustBeOnHost();
   // A loss over the tokens of a row cannot be divided.
   const isWhole = call.evaluator.readsWholeBatch;
   const parts: Float64Array[] = [];
   let whole: Computed | undefined;
   for (const { first, last } of tokenBlocks(tokens, isWhole ? 0 : width)) {
-    const to = out?.out.subarray(first * vocabulary, last * vocabulary);
+    const to = onHost?.out.subarray(first * vocabulary, last * vocabulary);
     const isEmpty = !kept.subarray(first, last).includes(1);
-    if (isEmpty && first > 0) {
+    if (isEmpty && first > 0 && !onDevice) {
       to?.fill(0);
       continue;
     }
-    // The gradient may be written in place of the logits, which the engine reads several times.
-    const isDirect = width === vocabulary && out?.out.buffer !== matrix.data.buffer;
+    // The gradient may be written in place of the logits, which the CPU reads several times. A device reads a copy.
+    const isInPlace = typeof matrix.data !== 'bigint' && onHost?.out.buffer === matrix.data.buffer;
+    const isDirect = width === vocabulary && !isInPlace;
     const length = (last - first) * width;
     const grad = to && (isDirect ? to : emptyLike(to, length));
     const computed = yield* evaluate(call, {
@@ -152,7 +162,12 @@ export function* overVocabulary(call: ReadCall): Steps<Computed> {
       entries: read({ first, last }),
       mask: maskOfOnes(length),
       numbers: call.numbers,
-      gradients: grad && { grad: gradientOf(grad, out!.outDtype) },
+      gradients: grad && { grad: gradientOf(grad, onHost!.outDtype) },
+      there: onDevice && {
+        grad: addressOf(onDevice.out, first * vocabulary, onDevice.outDtype),
+        gradDtypes: onDevice.outDtype,
+        gradHandle: onDevice.outHandle,
+      },
       inParts: !isWhole,
     });
     whole = computed;
@@ -166,20 +181,39 @@ export function* overVocabulary(call: ReadCall): Steps<Computed> {
   return { ...merged, ...(call.wantsPart && { part: joinParts(call, width, parts) }) };
 }
 
+function mustBeOnHost(): LossError {
+  return new LossError('ERR_INVALID_INPUT', {
+    key: 'gradLogits',
+    expected: "true or an array in host memory, because the teacher's vocabulary is the larger one",
+    received: 'memory of a device',
+  });
+}
+
 function* evaluate(call: ReadCall, block: EntryBlock): Steps<Computed> {
-  const { first, last, width, entries, mask, numbers, gradients, inParts } = block;
+  const { first, last, width, entries, mask, numbers, gradients, there, inParts } = block;
   const count = last - first;
   const layout = { rows: count, rowLength: width, tokens: count * width, offsets: undefined };
   const view: NativeBatch = emptyBatch(layout);
-  const set = (at: number, { data, dtype }: NativeColumn) => {
-    view.data[at] = data;
+  const arrays = [...(call.out && isOnDevice(call.out) ? (call.out.arrays ?? []) : [])];
+  const pointers: (bigint | undefined)[] = [];
+  const handles: (Uint8Array | undefined)[] = [];
+  const set = (at: number, { data, dtype, ...memory }: EntryColumn) => {
     view.dtypes[at] = dtype;
+    if (typeof data !== 'bigint') {
+      view.data[at] = data;
+      return;
+    }
+    pointers[at] = data;
+    const { dataHandle, arrays: own = [] } = memory as NativeDeviceLogits;
+    handles[at] = dataHandle;
+    arrays.push(...own);
   };
   call.columns.forEach((column, at) => {
     if (column) set(at, { ...column, data: column.data.subarray(first, last) });
   });
   for (const [name, column] of Object.entries(entries))
     set(COLUMNS.indexOf(ENTRY_COLUMNS[name as keyof typeof ENTRY_COLUMNS]), column);
+  if (pointers.length > 0 || arrays.length > 0) Object.assign(view, { pointers, handles, arrays });
   view.mask = mask;
   view.repeats = call.kept.subarray(first, last);
   view.rowData = numbers.map((of) => of?.subarray(first, last));
@@ -193,6 +227,7 @@ function* evaluate(call: ReadCall, block: EntryBlock): Steps<Computed> {
     gradients: gradients ?? {},
     options,
     coefficients: {},
+    there,
   });
   return { loss, metrics, ...(part && { part }) };
 }
@@ -202,10 +237,11 @@ interface EntryBlock {
   first: number;
   last: number;
   width: number;
-  entries: Partial<Record<keyof typeof ENTRY_COLUMNS, NativeColumn>>;
+  entries: EntryColumns;
   mask: Uint8Array;
   numbers: readonly (Float64Array | undefined)[];
   gradients: { grad: ReturnType<typeof gradientOf>; gradLogZ?: Float32Array } | undefined;
+  there?: EvaluatorCall['there'];
   inParts: boolean;
 }
 

@@ -18,20 +18,21 @@ import { withHeldRequests } from '../call/gradients.js';
 import { cudaIndex } from '../device/device.js';
 import { DeviceBatch } from '../device/device-batch.js';
 import { checkStream } from '../device/stream.js';
-import { type Logits, onePer, readMatrix, readOut, takeNowOnCpu } from '../logits/inputs.js';
+import { isOnDevice, type Logits, onePer, readOut, takeNowOnCpu } from '../logits/inputs.js';
 import {
   checkIds,
   findLogitsInput,
   LOGITS_INPUT_NAMES,
   type LogitsInput,
   needed,
-  readTokenMatrix,
+  readTokenLogits,
 } from '../logits/loss-inputs.js';
 import { maskOfOnes } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
 import { isList, MARKS, TOKEN_NUMBERS } from './entries.js';
 import type {
   LogitsLossBatch,
+  LogitsLossBatchSync,
   LogitsLossComputeOptions,
   LogitsLossComputeSyncOptions,
   LogitsLossResult,
@@ -123,7 +124,7 @@ export abstract class LogitsLossFn<M = Metrics> {
   /**
    * Computes the loss, its metrics and, if asked for with `gradLogits` or `grad`, its gradient with respect to the logits.
    * The work runs on a pool of threads, without blocking the event loop. Do not change, transfer or resize the batch's
-   * arrays before the promise settles.
+   * arrays before the promise settles. On a device, logits in its memory have the same results as those in host memory.
    *
    * @returns the result. The promise rejects with a LossError of one of these codes: `ERR_MISSING_INPUT`,
    * `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
@@ -140,11 +141,11 @@ export abstract class LogitsLossFn<M = Metrics> {
   }
 
   /** Synchronous version of {@link compute}, for small batches and scripts. Its results have the same bits. */
-  computeSync(batch: LogitsLossBatch, options?: LogitsLossComputeSyncOptions): LogitsLossResult<M>;
+  computeSync(batch: LogitsLossBatchSync, options?: LogitsLossComputeSyncOptions): LogitsLossResult<M>;
   /** The same for a loss of any kind. */
   computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): LogitsLossResult<M>;
   computeSync(
-    batch: Batch | DeviceBatch | LogitsLossBatch,
+    batch: Batch | DeviceBatch | LogitsLossBatchSync,
     options?: ComputeSyncOptions | LogitsLossComputeSyncOptions,
   ): LogitsLossResult<M> {
     return takeNowOnCpu(options, () =>
@@ -217,7 +218,7 @@ export abstract class LogitsLossFn<M = Metrics> {
     const key = this.#made.variable === 'logits' ? 'gradLogits' : 'gradProbs';
     const isPart = call.wantsPart || call.normalizer !== undefined;
     const result: LogitsLossResult<Metrics> = isPart ? this.#withoutMetricsOfWhole(computed) : computed;
-    if (call.out) result[key] = resultOf(options, call.out.out);
+    if (call.out && !isOnDevice(call.out)) result[key] = resultOf(options, call.out.out);
     return result as LogitsLossResult<M>;
   }
 
@@ -230,13 +231,13 @@ export abstract class LogitsLossFn<M = Metrics> {
     const index = cudaIndex(device);
     checkStream(stream, index);
     const batch = heldBatch(given, mapper, LOGITS_INPUT_NAMES);
-    const { key, value } = needed(batch, mapper, variable);
+    const { key } = needed(batch, mapper, variable);
     const input = yield* this.#reader.read(batch);
     const { layout } = input;
     const { tokens } = layout;
-    const student = readTokenMatrix(batch, mapper, variable, tokens);
+    const student = readTokenLogits(batch, mapper, variable, tokens, index);
     const vocabulary = student.width;
-    const matrix = { ...readMatrix(value, tokens, vocabulary, undefined, index), data: student.data };
+    const matrix = { ...student, rowStride: vocabulary, device: index };
     const form = formOf((name) => hasInput(batch, mapper, name));
     for (const name of this.#made.optional)
       if (form.program.columns.includes(name as never) && !hasInput(batch, mapper, name))
@@ -246,7 +247,7 @@ export abstract class LogitsLossFn<M = Metrics> {
       ...maskInputs(layout, batch, mapper),
       mask: input.native.mask!,
       studentWidth: vocabulary,
-      teacherWidth: readTokenMatrix(batch, mapper, 'teacher_logits', tokens).width,
+      teacherWidth: readTokenLogits(batch, mapper, 'teacher_logits', tokens, index).width,
       ids: (name, width) => takeNow(readIds(batch, mapper, name, width)),
     });
     if (this.#made.mask) {
@@ -274,6 +275,7 @@ export abstract class LogitsLossFn<M = Metrics> {
       batch,
       mapper,
       student,
+      studentKey: key,
       matrix,
       tokens,
       vocabulary,
@@ -299,8 +301,7 @@ export abstract class LogitsLossFn<M = Metrics> {
     key: string,
   ): ReadCall['out'] {
     if (gradLogits === undefined || gradLogits === false) return undefined;
-    const written = readOut(gradLogits === true ? undefined : gradLogits, input, `grad of ${key}`);
-    return written as ReadCall['out'];
+    return readOut(gradLogits === true ? undefined : gradLogits, input, `grad of ${key}`);
   }
 
   // Computes the weights of the tokens in the batch. A token whose weights are all 0 is left out.
@@ -382,7 +383,8 @@ function specOf(program: LossProgram) {
 }
 
 function resultOf({ gradLogits }: LogitsLossComputeOptions, out: Float32Array | Uint16Array): Logits {
-  return gradLogits === undefined || typeof gradLogits === 'boolean' ? (out as Float32Array) : gradLogits;
+  const isNew = gradLogits === undefined || typeof gradLogits === 'boolean';
+  return isNew ? (out as Float32Array) : (gradLogits as Logits);
 }
 
 function maskInputs(layout: Layout, batch: Batch, mapper: KeyMapper): MaskInputs {

@@ -10,6 +10,7 @@
 #include "addon/bench.h"
 #include "addon/calls.h"
 #include "addon/device_memory.h"
+#include "addon/device_work.h"
 #include "addon/devices.h"
 #include "addon/head.h"
 #include "addon/logits.h"
@@ -49,7 +50,8 @@ Napi::Value evaluate(const Napi::CallbackInfo& info) {
     const Napi::Env env = info.Env();
     const Napi::Object object = info[0].As<Napi::Object>();
     const FunctionHandle& function = function_of(object.Get("fn"));
-    const Place place = read_place(object);
+    Place place = read_place(object);
+    if (place.device >= 0) place.there = read_pointers(object.Get("batch"));
     const Call call = read_call(*function, place.rows(), place.tokens(), place.resident != nullptr, object);
     unsigned columns = columns_of(function->function());
     if (call.advantage) columns &= ~reads(kAdvantages);
@@ -61,7 +63,7 @@ Napi::Value evaluate(const Napi::CallbackInfo& info) {
       if (!logits.IsUndefined()) refuse(env, "only the CPU takes logits here");
       return evaluate_on_cuda(object, function, place, call);
     }
-    if (call.device_grad || call.device_grad_entropy)
+    if (call.device_grad || call.device_grad_entropy || call.grad_there)
       refuse(env, "only a device can write a gradient on a device");
     if (!logits.IsUndefined())
       return logits_gradient(object, function, place.batch, call, logits.As<Napi::Object>());

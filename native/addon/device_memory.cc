@@ -78,29 +78,11 @@ AdvantageBatch read_inputs(const Napi::Value& value, const BatchView& batch) {
   return inputs;
 }
 
-// Reads the columns of NativeBatch.pointers, each with its code in NativeBatch.dtypes, and
-// NativeBatch.handles.
-void read_pointers(const Napi::Value& value, ColumnView* columns, cuda::IpcHandle* handles) {
-  if (!value.IsObject()) return;
-  const Napi::Value given = value.As<Napi::Object>().Get("handles");
-  const Napi::Value pointers = value.As<Napi::Object>().Get("pointers");
-  if (!pointers.IsArray()) return;
-  const Napi::Array dtypes = value.As<Napi::Object>().Get("dtypes").As<Napi::Array>();
-  for (uint32_t c = 0; c < std::min<uint32_t>(pointers.As<Napi::Array>().Length(), kColumns); ++c) {
-    const Napi::Value pointer = pointers.As<Napi::Array>().Get(c);
-    if (!pointer.IsBigInt()) continue;
-    const int code = dtypes.Get(c).ToNumber().Int32Value();
-    columns[c] = view_of(value.Env(), code);
-    columns[c].data = address_in(pointer);
-    handles[c] = handle_if_any(given.IsArray() ? given.As<Napi::Array>().Get(c) : value.Env().Undefined());
-  }
-}
-
 // Reads what a call of upload() or update() takes from the device.
 cuda::DeviceColumns read_device_columns(const Napi::Object& call) {
   cuda::DeviceColumns columns;
-  read_pointers(call.Get("batch"), columns.losses, columns.loss_handles);
-  read_pointers(call.Get("inputs"), columns.advantages, columns.advantage_handles);
+  columns.losses = read_pointers(call.Get("batch"));
+  columns.advantages = read_pointers(call.Get("inputs"));
   columns.stream = stream_if_any(call.Get("stream"));
   return columns;
 }

@@ -1,5 +1,6 @@
 #include "addon/device_work.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -87,6 +88,25 @@ cuda::IpcHandle handle_if_any(const Napi::Value& value) {
   handle.given = true;
   std::memcpy(handle.bytes, array_of<uint8_t>(value, sizeof handle.bytes, "a handle"), sizeof handle.bytes);
   return handle;
+}
+
+cuda::ColumnsThere read_pointers(const Napi::Value& batch) {
+  cuda::ColumnsThere there;
+  if (!batch.IsObject()) return there;
+  const Napi::Value given = batch.As<Napi::Object>().Get("handles");
+  const Napi::Value pointers = batch.As<Napi::Object>().Get("pointers");
+  if (!pointers.IsArray()) return there;
+  const Napi::Array dtypes = batch.As<Napi::Object>().Get("dtypes").As<Napi::Array>();
+  for (uint32_t c = 0; c < std::min<uint32_t>(pointers.As<Napi::Array>().Length(), kColumns); ++c) {
+    const Napi::Value pointer = pointers.As<Napi::Array>().Get(c);
+    if (!pointer.IsBigInt()) continue;
+    const int code = dtypes.Get(c).ToNumber().Int32Value();
+    there.column[c] = view_of(batch.Env(), code);
+    there.column[c].data = address_in(pointer);
+    there.handle[c] =
+        handle_if_any(given.IsArray() ? given.As<Napi::Array>().Get(c) : batch.Env().Undefined());
+  }
+  return there;
 }
 
 void keep_arrays(const Napi::Value& value, std::vector<DeviceArrayHandle>* arrays) {

@@ -37,6 +37,9 @@ struct Work {
 void* address_in(const Napi::Value& value);
 // Returns the handle in a Uint8Array, or none if the value is undefined.
 cuda::IpcHandle handle_if_any(const Napi::Value& value);
+// Returns the columns of NativeBatch.pointers, each with its code in NativeBatch.dtypes, and
+// NativeBatch.handles. There are none if the batch is undefined.
+cuda::ColumnsThere read_pointers(const Napi::Value& batch);
 // Adds the arrays of a JavaScript array to a list. Other elements are undefined.
 void keep_arrays(const Napi::Value& value, std::vector<DeviceArrayHandle>* arrays);
 

@@ -116,7 +116,10 @@ void check_place(Napi::Env env, const Place& place, unsigned columns, bool mask_
     const cuda::ResidentInfo info = cuda::resident_info(place.resident.get());
     check_columns(env, columns, info.present, mask_needed, info.mask);
   } else if (place.tokens() > 0) {
-    check_columns(env, columns, present_columns(place.batch), mask_needed, place.batch.mask != nullptr);
+    unsigned present = present_columns(place.batch);
+    for (int c = 0; c < kColumns; ++c)
+      if (place.there.column[c].data || place.there.handle[c].given) present |= reads(c);
+    check_columns(env, columns, present, mask_needed, place.batch.mask != nullptr);
   }
 }
 
@@ -138,8 +141,10 @@ Napi::Value evaluate_on_cuda(const Napi::Object& object, const FunctionHandle& f
     if (to.device != device_of(place) || to.length != place.tokens())
       refuse(env, "a gradient's array is on another device, or has another length");
   }
-  const bool with_grad =
-      call.outputs.has_grad() || call.grad_stays || call.device_grad || call.device_grad_entropy;
+  if (place.resident && call.grad_there) refuse(env, "a resident batch has a gradient of its own there");
+  if (!place.resident) keep_arrays(object.Get("batch").As<Napi::Object>().Get("arrays"), &work->arrays);
+  const bool with_grad = call.outputs.has_grad() || call.grad_there || call.grad_stays || call.device_grad ||
+                         call.device_grad_entropy;
   const auto request_of_call = [=] {
     return cuda::request_of(*function, call.coefficients, call.normalizer, with_grad,
                             call.outputs.part != nullptr);
@@ -151,6 +156,9 @@ Napi::Value evaluate_on_cuda(const Napi::Object& object, const FunctionHandle& f
     on_device.grad = call.outputs.grad;
     on_device.grad_entropy = call.outputs.grad_entropy;
     on_device.grad_log_z = call.outputs.grad_log_z;
+    on_device.columns = &place.there;
+    on_device.grad_there = call.grad_there;
+    on_device.grad_handle = call.grad_handle;
     on_device.device_grad = call.device_grad.get();
     on_device.device_grad_entropy = call.device_grad_entropy.get();
     on_device.grad_stays = call.grad_stays;
@@ -286,6 +294,25 @@ Napi::Value logits_on_cuda(const Napi::Object& object, const LogitsCall& call) {
     if (timing) *timing = *milliseconds;
     return Napi::Number::New(env, 0);
   };
+  return perform(object, work);
+}
+
+Napi::Value top_logits_on_cuda(const Napi::Object& object, const LogitsCall& call, int64_t count,
+                               int32_t* ids) {
+  auto work = std::make_shared<Work>();
+  cuda::DeviceLogits logits;
+  logits.call = call;
+  logits.data_there = true;
+  logits.data_handle = handle_if_any(object.Get("dataHandle"));
+  logits.stream = stream_if_any(object.Get("stream"));
+  work->device = object.Get("device").ToNumber().Int32Value();
+  keep_arrays(object.Get("arrays"), &work->arrays);
+  work->run = [=, device = work->device](const int32_t* abort, cuda::Problem* problem) {
+    cuda::DeviceLogits one = logits;
+    one.abort = abort;
+    return cuda::top_logits(device, one, count, ids, problem);
+  };
+  work->value = [](Napi::Env env) { return Napi::Number::New(env, 0); };
   return perform(object, work);
 }
 

@@ -125,12 +125,14 @@ Napi::Value logits(const Napi::CallbackInfo& info) {
 Napi::Value top_logits(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
     const Napi::Object object = info[0].As<Napi::Object>();
-    const cpu::LogitsCall call = read_logits_call(object);
+    const bool on_device = object.Get("data").IsBigInt() && !object.Get("device").IsUndefined();
+    const cpu::LogitsCall call = read_logits_call(object, on_device);
     const Napi::Value ids = object.Get("ids");
     if (!ids.IsTypedArray()) refuse(info.Env(), "ids is missing");
     const auto places = static_cast<int64_t>(ids.As<Napi::TypedArray>().ElementLength());
     const int64_t count = call.rows > 0 ? places / call.rows : 0;
     int32_t* const to = array_in<int32_t>(object, "ids", count * call.rows);
+    if (on_device) return top_logits_on_cuda(object, call, count, to);
     return run(object, std::make_shared<Reporting<cpu::TopLogits>>(call, count, to),
                [](const cpu::Task&) { return 0; });
   });

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "addon/device_work.h"
+
 namespace policy_loss::addon {
 namespace {
 
@@ -334,7 +336,14 @@ Call read_call(const PreparedFunction& function, int64_t rows, int64_t tokens, b
     else
       *on_host = gradient_if_any(value, code, tokens, name);
   };
-  read_gradient("grad", codes.grad, &call.outputs.grad, &call.device_grad);
+  if (const Napi::Value there = object.Get("grad"); there.IsBigInt()) {
+    call.grad_there = true;
+    call.outputs.grad.data = address_in(there);
+    call.outputs.grad.dtype = view_of(object.Env(), codes.grad).dtype;
+    call.grad_handle = handle_if_any(object.Get("gradHandle"));
+  } else {
+    read_gradient("grad", codes.grad, &call.outputs.grad, &call.device_grad);
+  }
   read_gradient("gradEntropy", codes.grad_entropy, &call.outputs.grad_entropy, &call.device_grad_entropy);
   call.outputs.grad_log_z = array_if_any<float>(object, "gradLogZ", rows);
   if (const double* counts = array_if_any<double>(object, "normalizer", kCounts))

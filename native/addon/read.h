@@ -134,6 +134,9 @@ struct Call {
   // Arrays on a device that receive gradients instead of outputs.grad and outputs.grad_entropy. Null if not
   // wanted.
   DeviceArrayHandle device_grad, device_grad_entropy;
+  // Whether outputs.grad is in memory of the device, as in cuda::Call.
+  bool grad_there = false;
+  cuda::IpcHandle grad_handle;
   bool grad_stays = false;   // leaves the gradient on the device; for measurements
   double* timing = nullptr;  // [2] milliseconds of all passes and of the token pass; for measurements
   // Only for a resident batch: the function that computes the advantages before the loss is computed. Null if

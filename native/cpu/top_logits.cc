@@ -1,21 +1,13 @@
 #include "cpu/top_logits.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <limits>
 
+#include "program/select.h"
+
 namespace policy_loss::cpu {
 namespace {
-
-// Returns a number that is larger for a larger logit and, of equal logits, for a smaller id.
-uint64_t key_of(float logit, int64_t id) {
-  const float x = logit + 0.0f;  // −0 counts as 0
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  const uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-  return uint64_t{ordered} << 32 | (0xffffffffu - static_cast<uint32_t>(id));
-}
 
 // The tokens with the largest logits among those that were added.
 class Largest {
@@ -26,7 +18,7 @@ class Largest {
   float bound() const { return bound_; }
 
   void add(float logit, int64_t id) {
-    keys_.push_back(key_of(logit, id));
+    keys_.push_back(key_of(logit, static_cast<uint32_t>(id)));
     if (static_cast<int64_t>(keys_.size()) < kPlaces * count_) return;
     drop();
     raise_bound(keys_.back());
@@ -36,15 +28,11 @@ class Largest {
   void write(int32_t* ids) {
     if (static_cast<int64_t>(keys_.size()) > count_) drop();
     std::sort(keys_.begin(), keys_.end(), std::greater<uint64_t>());
-    for (const uint64_t key : keys_) *ids++ = static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
+    for (const uint64_t key : keys_) *ids++ = static_cast<int32_t>(place_of(key));
   }
 
  private:
-  void raise_bound(uint64_t key) {
-    const uint32_t ordered = static_cast<uint32_t>(key >> 32);
-    const uint32_t bits = ordered >> 31 != 0 ? ordered & 0x7fffffffu : ~ordered;
-    std::memcpy(&bound_, &bits, sizeof bits);
-  }
+  void raise_bound(uint64_t key) { bound_ = value_of(static_cast<uint32_t>(key >> 32)); }
 
   // So many times as many as are wanted are kept before the others are dropped.
   static constexpr int64_t kPlaces = 2;

@@ -203,13 +203,13 @@ class Channel {
     return batch;
   }
 
-  // Sends the data of the tokens [first, last): the columns with one value per token, and the mask. `batch`
-  // must come from allocate_batch() or allocate_columns().
+  // Sends the data of the tokens [first, last): the columns of the host with one value per token, and the
+  // mask. `batch` must come from allocate_batch() or allocate_columns().
   void send_tokens(const BatchView& host, const DeviceBatch& batch, int64_t first, int64_t last) {
     Transfer transfers[kColumns + 1];
     int count = 0;
     const auto add = [&](const Buffer& to, const void* from, int64_t size) {
-      if (to.bytes() > 0)
+      if (from && to.bytes() > 0)
         transfers[count++] =
             transfer_to(to.as<char>() + first * size, static_cast<const char*>(from) + first * size,
                         (last - first) * size);

@@ -105,14 +105,16 @@ struct IpcHandle {
   bool given = false;
   unsigned char bytes[64] = {};
 };
-// Columns that upload() and update() copy from memory of the same device. A column here takes the place of
-// the host's.
-struct DeviceColumns {
-  ColumnView losses[kColumns];
-  ColumnView advantages[kColumns];  // AdvantageColumns
+// Columns in memory of the device that computes. A column here takes the place of the host's.
+struct ColumnsThere {
+  ColumnView column[kColumns];
   // Where a handle is given, the address of the column is an offset in that memory.
-  IpcHandle loss_handles[kColumns];
-  IpcHandle advantage_handles[kColumns];
+  IpcHandle handle[kColumns];
+};
+// Columns that upload() and update() copy from memory of the same device.
+struct DeviceColumns {
+  ColumnsThere losses;
+  ColumnsThere advantages;  // AdvantageColumns
   CallerStream stream;
 };
 Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const DeviceColumns& there,
@@ -217,11 +219,18 @@ struct AdvantageCall {
   const int32_t* abort = nullptr;
 };
 
-// The arrays, in host memory, that receive the results of an evaluation, and the options of the call.
+// The arrays, in host memory unless it says otherwise, that receive the results of an evaluation, and the
+// options of the call.
 struct Call {
   Result* result = nullptr;
   GradientView grad, grad_entropy;
   float* grad_log_z = nullptr;  // per row; null if not wanted
+  // For a host batch: columns in memory of the device, or null. They may be the memory of the gradient.
+  const ColumnsThere* columns = nullptr;
+  // For a host batch: whether `grad` is in memory of the device. With a handle, its address is an offset in
+  // that memory.
+  bool grad_there = false;
+  IpcHandle grad_handle;
   // Arrays on the device of the call, with one element per token, that receive gradients instead of the
   // arrays above. Null if the gradient is not wanted there.
   DeviceArray* device_grad = nullptr;
@@ -293,6 +302,10 @@ struct DeviceLogits {
   float* kernels_ms = nullptr;
 };
 Status logits(int device, const DeviceLogits& logits, Problem* problem);
+
+// Finds the tokens with the largest logits of each row, as cpu::TopLogits does. The logits are in memory of
+// the device. `ids` has `count` places per row, in host memory.
+Status top_logits(int device, const DeviceLogits& logits, int64_t count, int32_t* ids, Problem* problem);
 
 // A call on the output head. The hidden states, grad_hidden and the bias are in host memory.
 struct DeviceHead {

@@ -51,6 +51,14 @@ class GradientArray {
     return Channel::transfer_to(from, host_.data, length_ * size_of(host_.dtype));
   }
 
+  // Copies the values to the caller's array, if this is in memory of the device.
+  void copy_there(const Context& context) const {
+    const Transfer copy = transfer();
+    if (copy.bytes > 0)
+      CUDA_CHECK(cudaMemcpyAsync(copy.host, copy.device, static_cast<size_t>(copy.bytes),
+                                 cudaMemcpyDeviceToDevice, context.compute()));
+  }
+
   float* data() const { return staying_ ? staying_->memory.as<float>() : own_.as<float>(); }
   // Must be called when the values are complete.
   void finish() {

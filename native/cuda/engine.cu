@@ -73,8 +73,8 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
       if (batch.view.mask || batch.tokens == 0) mask_pass = MaskPass(context, channel, batch);
       DeviceBatch advantage = send_columns(channel, inputs.tokens, kColumnsOfAdvantages, abort);
       OpenedMemory opened(channel);
-      copy_columns(channel, device, there.losses, there.loss_handles, &opened, &batch);
-      copy_columns(channel, device, there.advantages, there.advantage_handles, &opened, &advantage);
+      copy_columns(channel, device, there.losses, &opened, &batch);
+      copy_columns(channel, device, there.advantages, &opened, &advantage);
       DeviceInputs given = send_inputs(channel, inputs);
       channel.finish();
       for (DeviceBatch* const each : {&batch, &advantage}) hand_over(each, context.memory());
@@ -97,8 +97,8 @@ Status update(const Resident* resident, const BatchView& columns, const BatchVie
       DeviceBatch losses = send_columns(channel, columns, kEveryColumn, abort);
       DeviceBatch advantage = send_columns(channel, advantage_columns, kColumnsOfAdvantages, abort);
       OpenedMemory opened(channel);
-      copy_columns(channel, resident->device, there.losses, there.loss_handles, &opened, &losses);
-      copy_columns(channel, resident->device, there.advantages, there.advantage_handles, &opened, &advantage);
+      copy_columns(channel, resident->device, there.losses, &opened, &losses);
+      copy_columns(channel, resident->device, there.advantages, &opened, &advantage);
       channel.finish();
       for (DeviceBatch* const each : {&losses, &advantage}) hand_over(each, context.memory());
       *updated = new Resident(*resident, std::move(losses), std::move(advantage));
@@ -201,8 +201,14 @@ Status evaluate_host(int device, const BatchView& host, const Request& request, 
     context.run([&] {
       const Fence fence(context, device, call.stream);
       const unsigned row_columns = request.program.row_columns | reads(kNextInPair);
-      const DeviceBatch batch = context.allocate_batch(host, request.columns, row_columns);
-      Evaluation evaluation(context, batch, request, host.repeats, call);
+      DeviceBatch batch = context.allocate_batch(host, request.columns, row_columns);
+      OpenedMemory opened(context);
+      if (call.columns) copy_columns(context, device, *call.columns, &opened, &batch);
+      Call found = call;
+      if (const int64_t bytes = batch.tokens * size_of(call.grad.dtype); call.grad_there && bytes > 0)
+        found.grad.data = find_memory(&opened, {call.grad.data, call.grad.dtype}, call.grad_handle, device,
+                                      bytes, "the gradient's pointer");
+      Evaluation evaluation(context, batch, request, host.repeats, found);
       send_in_slices(context, host, batch, evaluation.chunk_tokens(), call.abort,
                      [&](int64_t first, int64_t last) { evaluation.sum_rows(first, last); });
       evaluation.launch();

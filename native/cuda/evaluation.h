@@ -91,6 +91,7 @@ class Evaluation {
     if (is_program()) program_.run(pass_, context_.mapped_result());
     grad_.launch_narrowing(context_);
     grad_entropy_.launch_narrowing(context_);
+    if (call_.grad_there) grad_.copy_there(context_);
     if (is_timed()) context_.mark_passes_end();
     context_.end_passes();
   }
@@ -98,7 +99,7 @@ class Evaluation {
   void fetch() {
     Transfer arrays[3];
     int count = 0;
-    if (call_.grad) arrays[count++] = grad_.transfer();
+    if (call_.grad && !call_.grad_there) arrays[count++] = grad_.transfer();
     if (call_.grad_entropy) arrays[count++] = grad_entropy_.transfer();
     if (call_.grad_log_z)
       arrays[count++] = Channel::transfer_to(pass_.grad_log_z, call_.grad_log_z, grad_log_z_.bytes());

@@ -7,6 +7,7 @@
 #include "cuda/fence.h"
 #include "cuda/ipc.h"
 #include "cuda/resident.h"
+#include "cuda/top_logits.cuh"
 
 namespace policy_loss::cuda {
 namespace {
@@ -14,6 +15,20 @@ namespace {
 // The memory that a slice takes on the device, in bytes, unless it has only one row. It is large enough that
 // copying a slice takes much longer than starting its kernels.
 constexpr int64_t kSliceBytes = 32 << 20;
+
+// Returns the address of logits, or of their gradient, in the memory of the device. Throws if they are not
+// there.
+void* find_rows(const LogitsCall& call, const ColumnView& given, int64_t stride, const IpcHandle& handle,
+                int device, OpenedMemory* opened, const char* name) {
+  const int64_t numbers = call.rows == 0 ? 0 : (call.rows - 1) * stride + call.vocabulary;
+  if (numbers == 0) return const_cast<void*>(given.data);
+  return find_memory(opened, given, handle, device, numbers * size_of(given.dtype), name);
+}
+const void* find_logits(const DeviceLogits& logits, int device, OpenedMemory* opened) {
+  const LogitsCall& call = logits.call;
+  return find_rows(call, {call.data, call.dtype}, call.row_stride, logits.data_handle, device, opened,
+                   "logits");
+}
 
 // Collects the arrays of a slice that are copied, and copies them together.
 template <class Copy>
@@ -42,11 +57,10 @@ class LogitsEvaluation {
   LogitsEvaluation(Context& context, int device, const DeviceLogits& logits)
       : context_(context), host_(logits.call), logits_(logits), opened_(context), pass_{} {
     LogitsCall& call = pass_.call = logits.call;
-    if (logits.data_there)
-      call.data = find_memory("logits", call.data, logits.data_handle, call.dtype, call.row_stride, device);
+    if (logits.data_there) call.data = find_logits(logits, device, &opened_);
     if (logits.out_there)
-      host_.out = call.out =
-          find_memory("out", call.out, logits.out_handle, call.out_dtype, call.out_stride, device);
+      host_.out = call.out = find_rows(call, {call.out, call.out_dtype}, call.out_stride, logits.out_handle,
+                                       device, &opened_, "out");
     pass_.chunks =
         host_.token_ids ? 1 : static_cast<unsigned>((host_.vocabulary + kLogitsChunk - 1) / kLogitsChunk);
     send(host_.targets, &call.targets, &targets_);
@@ -92,19 +106,6 @@ class LogitsEvaluation {
   }
 
  private:
-  // Returns the address of logits, or of their gradient, in the memory of the device. Throws if they are not
-  // there.
-  template <class T>
-  T* find_memory(const char* name, T* data, const IpcHandle& handle, DType dtype, int64_t stride,
-                 int device) {
-    const int64_t bytes =
-        host_.rows == 0 ? 0 : ((host_.rows - 1) * stride + host_.vocabulary) * size_of(dtype);
-    if (bytes == 0) return data;
-    const void* const found = opened_.find({data, dtype}, handle, device).data;
-    check_is_on(device, found, bytes, name);
-    return const_cast<T*>(static_cast<const T*>(found));
-  }
-
   // Sends an array with one number per row.
   template <class T>
   void send(const T* from, T const** to, Buffer* buffer) {
@@ -282,6 +283,31 @@ class LogitsEvaluation {
   Buffer logprob_, logsumexp_, entropy_;
 };
 
+// Finds the largest logits of a slice of rows at a time.
+void find_largest(Context& context, const DeviceLogits& logits, int device, int64_t count, int32_t* ids) {
+  OpenedMemory opened(context);
+  Buffer targets;
+  LogitsCall call = logits.call;
+  const int64_t bytes_per_row = count * static_cast<int64_t>(sizeof(uint64_t) + sizeof(int32_t));
+  const int64_t rows = std::max<int64_t>(kSliceBytes / bytes_per_row, 1);
+  call.data = find_logits(logits, device, &opened);
+  call.targets = context.send_array(logits.call.targets, call.rows, &targets);
+  context.order_kernels_after_copies();
+  for (int64_t first = 0; first < logits.call.rows; first += rows) {
+    check_abort(logits.abort);
+    call.rows = std::min(rows, logits.call.rows - first);
+    const Buffer keys = context.allocate(call.rows * count * static_cast<int64_t>(sizeof(uint64_t)));
+    const Buffer found = context.allocate(call.rows * count * static_cast<int64_t>(sizeof(int32_t)));
+    const Grid grid{static_cast<unsigned>(call.rows), context.compute()};
+    launch("top_logits_kernel", top_logits_kernel, grid,
+           {call, count, keys.as<uint64_t>(), found.as<int32_t>()});
+    context.order_copies_after_kernels();
+    context.receive(ids + first * count, found.as<void>(), found.bytes(), logits.abort);
+    call.data = static_cast<const char*>(call.data) + call.rows * call.row_stride * size_of(call.dtype);
+    call.targets += call.rows;
+  }
+}
+
 }  // namespace
 
 Status logits(int device, const DeviceLogits& logits, Problem* problem) {
@@ -291,6 +317,17 @@ Status logits(int device, const DeviceLogits& logits, Problem* problem) {
       check_abort(logits.abort);
       const Fence fence(context, device, logits.stream);
       LogitsEvaluation(context, device, logits).compute();
+    });
+  });
+}
+
+Status top_logits(int device, const DeviceLogits& logits, int64_t count, int32_t* ids, Problem* problem) {
+  return guarded(problem, [&] {
+    Context& context = context_of(device);
+    context.run([&] {
+      check_abort(logits.abort);
+      const Fence fence(context, device, logits.stream);
+      if (count > 0) find_largest(context, logits, device, count, ids);
     });
   });
 }

@@ -134,20 +134,30 @@ inline void check_is_on(int device, const void* first, int64_t bytes, const char
   }
 }
 
-// Copies columns within the memory of the channel's device to a batch. `handles` are those of the columns in
-// memory of other processes, which `opened` opens.
-inline void copy_columns(Channel& channel, int device, const ColumnView* columns, const IpcHandle* handles,
-                         OpenedMemory* opened, DeviceBatch* to) {
+// Returns the address of an array of the caller's, of which `view` has the address in the memory of `handle`
+// if there is one. Throws if the array is not in the memory of the device.
+inline void* find_memory(OpenedMemory* opened, const ColumnView& view, const IpcHandle& handle, int device,
+                         int64_t bytes, const char* name) {
+  const void* const found = opened->find(view, handle, device).data;
+  check_is_on(device, found, bytes, name);
+  return const_cast<void*>(found);
+}
+
+// Copies columns within the memory of the channel's device to a batch. `opened` opens the memory of other
+// processes.
+inline void copy_columns(Channel& channel, int device, const ColumnsThere& columns, OpenedMemory* opened,
+                         DeviceBatch* to) {
   for (int c = 0; c < kColumns; ++c) {
-    if (!columns[c].data && !handles[c].given) continue;
-    const int64_t length = columns[c].per_row ? to->view.layout.rows : to->tokens;
-    const int64_t bytes = length * size_of(columns[c].dtype);
+    const ColumnView& from = columns.column[c];
+    if (!from.data && !columns.handle[c].given) continue;
+    const int64_t length = from.per_row ? to->view.layout.rows : to->tokens;
+    const int64_t bytes = length * size_of(from.dtype);
     if (bytes == 0) continue;
-    const ColumnView from = opened->find(columns[c], handles[c], device);
-    check_is_on(device, from.data, bytes, "a column's pointer");
+    const void* const data =
+        find_memory(opened, from, columns.handle[c], device, bytes, "a column's pointer");
     to->column[c] = channel.allocate((from.per_row ? length : whole_granules(length)) * size_of(from.dtype));
     to->view.column[c] = {to->column[c].as<void>(), from.dtype, from.per_row};
-    CUDA_CHECK(cudaMemcpyAsync(to->column[c].as<void>(), from.data, static_cast<size_t>(bytes),
+    CUDA_CHECK(cudaMemcpyAsync(to->column[c].as<void>(), data, static_cast<size_t>(bytes),
                                cudaMemcpyDeviceToDevice, channel.compute()));
   }
 }

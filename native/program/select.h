@@ -46,6 +46,15 @@ PL_FN float value_of(uint32_t key) {
   return bits_float(static_cast<int32_t>(key >> 31 ? key & 0x7fffffffu : ~key));
 }
 
+// Returns a number that is larger for a larger value and, of equal values, for a smaller place.
+PL_FN uint64_t key_of(float x, uint32_t place) {
+  return uint64_t{key_of(x)} << 32 | ~place;
+}
+// Returns the place in such a number.
+PL_FN uint32_t place_of(uint64_t key) {
+  return ~static_cast<uint32_t>(key);
+}
+
 // The digits of a key, of which the highest is the sign with the exponent.
 constexpr int kDigits = 4;
 constexpr int kMaxBins = 512;

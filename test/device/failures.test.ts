@@ -12,6 +12,7 @@ import {
   ENTROPY_LOSS_FN,
   freePinned,
   KL_FN,
+  LOGITS_LOSS_FN,
   LossError,
   logprobs,
   logprobsBackward,
@@ -121,6 +122,7 @@ calls['log-probabilities from logits, and the gradient back'] = async () => {
   return [found, dataOf(logits)];
 };
 let there: ReturnType<typeof copyToDevice> | undefined;
+let gradThere: ReturnType<typeof copyToDevice> | undefined;
 calls['logits on the device, and their gradient in their place'] = async () => {
   const { logits, options } = makeLogits({ ...PLAIN_ROWS, rows: 6, vocabulary: 40 });
   there ??= copyToDevice(logits, [6, 40]);
@@ -129,6 +131,18 @@ calls['logits on the device, and their gradient in their place'] = async () => {
   // The gradient is 0. So the logits are 0 after the first call, and all others find the same.
   await logprobsBackward(there, { ...shared, gradLogprob: new Float64Array(6), out: there });
   return found;
+};
+
+calls['losses of logits on the device, whose gradients go there'] = async () => {
+  const { logits } = makeLogits({ ...PLAIN_ROWS, rows: 6, vocabulary: 40 });
+  there ??= copyToDevice(logits, [6, 40]);
+  gradThere ??= copyToDevice(logits, [6, 40]);
+  const given = { shape: [1, 6] as const, targets: [0, 1, 2, 3, 4, 5], logits: there };
+  const shared = { device: DEVICE, stream: 0n, gradLogits: gradThere };
+  return [
+    await LOGITS_LOSS_FN.create('liger/cross_entropy').compute(given, shared),
+    await LOGITS_LOSS_FN.create('axolotl/eaft').compute(given, shared),
+  ];
 };
 
 const { env } = process;
@@ -140,7 +154,10 @@ describe('a failure of the CUDA runtime', () => {
   afterEach(() => {
     delete env.POLICY_LOSS_EMULATION_FAIL;
   });
-  after(() => there?.free());
+  after(() => {
+    there?.free();
+    gradThere?.free();
+  });
 
   for (const [name, call] of Object.entries(calls))
     it(`rejects the call, whatever fails: ${name}`, async () => {

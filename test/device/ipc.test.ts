@@ -10,6 +10,7 @@ import {
   ALGORITHM_TYPE,
   type DeviceBatch,
   type IpcColumn,
+  LOGITS_LOSS_FN,
   type LossErrorCode,
   logprobs,
   logprobsBackward,
@@ -133,6 +134,19 @@ describe(`memory on ${DEVICE} of another process`, () => {
     const found = await ask(other, { ask: 'read', column: column(handle) });
     using resident = await upload({ ...batch, logprob: expected }, DEVICE);
     assertSameArray(found.values, (await ppo.compute(resident, { grad: true })).grad!, 'grad');
+  });
+
+  it('may be logits of a loss over the vocabulary, and their gradient in their place', async () => {
+    const { handle, values } = await exporting();
+    const given = { shape: [1, ROWS] as const, targets: [0, 1, 2, 3, 4, 5] };
+    const fn = LOGITS_LOSS_FN.create('liger/cross_entropy', { label_smoothing: 0.1 });
+    const expected = await fn.compute({ ...given, logits: values }, { device: DEVICE, gradLogits: true });
+    const logits = column(handle);
+    const found = await fn.compute({ ...given, logits }, { device: DEVICE, gradLogits: logits });
+    assert.deepEqual(found, { loss: expected.loss, metrics: expected.metrics });
+    const grad = await ask(other, { ask: 'read', column: column(handle) });
+    using resident = await upload({ ...batch, logprob: expected.gradLogits as Float32Array }, DEVICE);
+    assertSameArray(grad.values, (await ppo.compute(resident, { grad: true })).grad!, 'grad');
   });
 
   it('is closed after every call', async () => {

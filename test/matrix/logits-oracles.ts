@@ -79,11 +79,11 @@ export function testedLogits(name: string, args: Args, title = name): Tested {
 }
 
 /** Every loss with its default arguments, and with some that are drawn. */
-export const everyLogitsLoss = (samples = 2): Tested[] =>
+export const everyLogitsLoss = (samples = 2, vocabulary = SMALL.vocabulary): Tested[] =>
   LOGITS_LOSS_FN.names().flatMap((name) => {
     const drawn = fc.sample(LOGITS_ARGUMENTS[name]!, { seed: 5, numRuns: samples });
     return [requiredArgs(LOGITS_LOSS_FN.get(name).declaration), ...drawn].map((args, i) =>
-      testedLogits(name, fitted(args, SMALL.vocabulary), `${name} #${i}`),
+      testedLogits(name, fitted(args, vocabulary), `${name} #${i}`),
     );
   });
 
