@@ -33,7 +33,7 @@ export interface ListedLogprobs {
 }
 
 /**
- * Returns the lists of the tokens with the largest logits. Those in host memory are found on the CPU.
+ * Returns the lists of the tokens with the largest logits. The CPU finds them if the logits are in host memory.
  * @param likely lists that may have many of them, which saves time.
  */
 export function* topTokens(
