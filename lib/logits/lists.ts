@@ -32,7 +32,7 @@ export interface ListedLogprobs {
   readonly entropy: Float32Array | undefined;
 }
 
-/** Returns the lists of the tokens with the largest logits. Those in host memory are found on the CPU. */
+/** Returns the lists of the tokens with the largest logits. The CPU finds them if the logits are in host memory. */
 export function* topTokens(
   { matrix, tokens, vocabulary, kept, stream }: TokenLogits,
   count: number,

@@ -105,7 +105,7 @@ struct IpcHandle {
   bool given = false;
   unsigned char bytes[64] = {};
 };
-// Columns in memory of the device that computes. A column here takes the place of the host's.
+// Columns in memory of the device that computes. They replace those of the host batch.
 struct ColumnsThere {
   ColumnView column[kColumns];
   // Where a handle is given, the address of the column is an offset in that memory.

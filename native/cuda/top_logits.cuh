@@ -1,8 +1,8 @@
 // The kernel that finds the tokens with the largest logits. A block computes one row at a time.
 //
-// The keys of a row (program/select.h) are different from each other, so those of the largest logits are the
-// keys from a least one on. The block finds the digits of that key one after another, and counts in a pass
-// over the row how many keys have each digit.
+// No two keys of a row (program/select.h) are equal, so the largest logits are those whose keys reach a
+// bound. The block finds the bound digit by digit. For each digit, it reads the row and counts the keys that
+// have the same digits before it.
 #pragma once
 
 #include "cuda/warp.cuh"
@@ -32,8 +32,8 @@ __device__ __forceinline__ void for_keys(const LogitsCall& call, int64_t row, Vi
   }
 }
 
-// Returns a number that at most `count` keys of a row reach, and all of them if they are fewer. All threads
-// of the block must call it together.
+// Returns a bound that the `count` largest keys of a row reach, and no other key. It is 0 if the row has
+// fewer keys. All threads of the block must call it together.
 __device__ __forceinline__ uint64_t least_key(const LogitsCall& call, int64_t row, int64_t count) {
   __shared__ unsigned bins[kDigitBins];
   __shared__ uint64_t known;  // the digits that were found; the others are 0

@@ -8,14 +8,16 @@ import {
   type LogitsLossBatch,
   type LogitsLossComputeOptions,
   type LossErrorCode,
+  POLICY_LOSS_FN,
+  upload,
 } from '../../lib/index.js';
-import { topTokens } from '../../lib/logits/lists.js';
+import { type Lists, topTokens } from '../../lib/logits/lists.js';
 import { drawLogits, everyLogitsLoss, type Tested } from '../matrix/logits-oracles.js';
 import { framework } from '../support/framework.js';
 import { copyOf, dataOf } from '../support/logits.js';
 import { everyPosition, type LogitsBatchSpec, layLogits } from '../support/logits-losses.js';
 import { copyToDevice } from '../support/logits-ways.js';
-import { DEVICE, gpus, isInterleaved, rejects } from '../support/on-device.js';
+import { batch, DEVICE, gpus, isInterleaved, rejects } from '../support/on-device.js';
 import { assertSameArray } from '../support/tolerance.js';
 
 /** Losses that order logits on the host, and therefore refuse logits in memory of a device. */
@@ -208,16 +210,33 @@ describe(`losses of logits in memory of ${DEVICE}`, () => {
     const data = Float32Array.from([...rows, rows[0]!].flat());
     await withCopies(async (copies) => {
       const { pointer } = copies.make(data, [tokens, vocabulary]);
-      const list = async (at: Float32Array | bigint, count: number) => {
+      const list = async (at: Float32Array | bigint, count: number, likely?: Lists) => {
         const matrix = { data: at, dtype: 0, rowStride: vocabulary, device: 0 };
-        return takeLater(topTokens({ matrix, tokens, vocabulary, kept, stream: undefined }, count));
+        return takeLater(topTokens({ matrix, tokens, vocabulary, kept, stream: undefined }, count, likely));
       };
       for (const count of [1, 2, 3, 5, 8, 9]) {
         const expected = await list(data, count);
         assert.deepEqual(await list(pointer, count), expected);
         assert.deepEqual([...expected.ids.slice(-expected.length)], Array(expected.length).fill(-1));
+        const likely = { ids: Int32Array.from({ length: 4 * tokens }, (_, i) => i % 4), length: 4, tokens };
+        assert.deepEqual(await list(data, count, likely), expected);
       }
     });
+  });
+
+  it('may be a gradient on the device', async () => {
+    using resident = await upload(batch, DEVICE);
+    const { deviceGrad } = await POLICY_LOSS_FN.create('ppo').compute(resident, { grad: 'device' });
+    const values = await deviceGrad!.toHost();
+    const given = { shape: [2, 3] as const, targets: [0, 1, 2, 3, 4, 5] };
+    const losses = ['liger/cross_entropy', 'axolotl/eaft'].map((name) => LOGITS_LOSS_FN.create(name));
+    const options = { device: DEVICE, gradLogits: true };
+    for (const fn of losses)
+      assert.deepEqual(
+        await fn.compute({ ...given, logits: deviceGrad! }, options),
+        await fn.compute({ ...given, logits: values }, options),
+      );
+    deviceGrad!.dispose();
   });
 
   it('wait for the stream of the caller', async () => {
