@@ -121,7 +121,7 @@ export class ROLLDistillLossFn extends logitsLoss({
     targetVocabSize: integer({
       atLeast: 1,
       typical: [1, 200],
-      help: "only this number of the teacher's logits count",
+      help: "at most this number of the teacher's logits count",
     }),
     batchNumTokens: number({
       above: 0,

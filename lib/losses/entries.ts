@@ -53,7 +53,7 @@ export interface Entries {
    * logit. By default, both must be equally wide.
    */
   readonly padding?: 'absent' | 'teacher' | undefined;
-  /** The number of the teacher's logits that are read, from the first on. By default, all. */
+  /** The largest number of the teacher's logits that are read, from the first on. By default, all. */
   readonly teacherWidth?: number | undefined;
   /** Tokens of the batch's list with this id or a larger one are left out. */
   readonly vocabulary?: number | undefined;

@@ -148,12 +148,17 @@ function* topLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; tea
   const { device } = call.matrix;
   const own = readTokenLogits(batch, mapper, 'teacher_logits', tokens, device);
   const matrix = { ...own, rowStride: own.width, device };
-  const teacher: TokenLogits = { ...call, matrix, vocabulary: entries.teacherWidth ?? own.width };
+  const teacher: TokenLogits = { ...call, matrix, vocabulary: widthOf(entries, own) };
   const found = over === 'student' ? yield* topTokens(call, count) : yield* topTokens(teacher, count);
   const both = over === 'both' ? yield* joined(found, yield* topTokens(call, count), vocabulary) : found;
   const lists = withTargets(both, both.length, targetsOf(entries, call), entries.isDistinct === true);
   const { logprob } = yield* listedLogprobs(teacher, lists, entries.teacherTemperature ?? 1, false);
   return { lists, teacher: { data: logprob, dtype: DTYPE_CODES.float32, width: lists.length } };
+}
+
+// Returns how many of the teacher's logits are read.
+function widthOf({ teacherWidth }: Entries, { width }: Pick<Matrix, 'width'>): number {
+  return Math.min(teacherWidth ?? width, width);
 }
 
 function targetsOf(entries: Entries, { targets }: EntryCall): Int32Array | undefined {
@@ -199,7 +204,7 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
     if (teacher) checkOutApart('gradLogits', call.out, size, key(teacherName), teacher, teacher.width);
     if (reference) checkOutApart('gradLogits', call.out, size, key('ref_logits'), reference, vocabulary);
   }
-  const seen = teacher && { ...teacher, width: entries.teacherWidth ?? teacher.width };
+  const seen = teacher && { ...teacher, width: widthOf(entries, teacher) };
   const width = seen ? commonWidth(student, seen, key(teacherName), padding !== undefined) : vocabulary;
   const pads = padding === 'teacher' && student.width < width;
   for (const [given, name] of [

@@ -171,6 +171,14 @@ describe('distillation losses', () => {
     assert.throws(() => extended.computeSync(batch), isError('use_extended_uld'));
   });
 
+  it('reads the whole teacher if target_vocab_size is larger than its vocabulary', () => {
+    for (const logits_topk of [0, 3]) {
+      const whole = LOGITS_LOSS_FN.create('roll/distill', { logits_topk }).computeSync(batch);
+      const args = { logits_topk, target_vocab_size: V + 1 };
+      assert.deepEqual(LOGITS_LOSS_FN.create('roll/distill', args).computeSync(batch), whole);
+    }
+  });
+
   it('name an id that is not one of the vocabulary', () => {
     const fn = LOGITS_LOSS_FN.create('nemo/distill');
     const teacherTopkIds = ids.with(2 * K, V);
