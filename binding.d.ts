@@ -393,6 +393,12 @@ export interface NativeLogits extends NativePlace {
   gradLogprob?: Float64Array | undefined;
   gradEntropy?: Float64Array | undefined;
   /**
+   * Without `out`: the same number of places for each row, row after row. They receive the tokens with the largest logits
+   * first and, of equal logits, smaller ids first; −1 after the last token, and in ignored rows. On a device, the logits
+   * must then be in its memory.
+   */
+  topIds?: Int32Array | undefined;
+  /**
    * The same number of further token ids for each row, row after row. −1 stands for none. The call then computes their
    * log-probabilities too or, with `out`, the gradient from those with respect to these, instead of gradLogprob. It takes
    * neither a softcap nor a support.
@@ -412,20 +418,6 @@ export interface NativeLogits extends NativePlace {
   timing?: Float64Array | undefined;
   /** As in NativeBatch: what has the memory of the logits and of the gradient. */
   arrays?: NativeDeviceArray[];
-}
-
-/** A call that finds the tokens with the largest logits of each row. On a device, the logits must be in its memory. */
-export interface NativeTopLogits
-  extends NativePlace,
-    Pick<
-      NativeLogits,
-      'rows' | 'vocabulary' | 'rowStride' | 'dtype' | 'targets' | 'data' | 'dataHandle' | 'arrays'
-    > {
-  /**
-   * The same number of places for each row, row after row. They receive token ids, those of the largest logits first and,
-   * of equal logits, smaller ids first; −1 after the last token, and in ignored rows.
-   */
-  ids: Int32Array;
 }
 
 /** The logits of some consecutive tokens of a batch. Row i is the token firstToken + i. */
@@ -526,8 +518,6 @@ export interface NativeEngine {
   addSpreads(spreads: Float64Array, total: Float64Array): void;
   /** Computes a call from logits. The value is 0. */
   logits: NativeCompute<NativeLogits>;
-  /** Finds the tokens with the largest logits. The value is 0. */
-  topLogits: NativeCompute<NativeTopLogits>;
   /** Computes logits from hidden states, or the gradients back. The value is 0. */
   head: NativeCompute<NativeHead>;
   /**

@@ -30,21 +30,30 @@ export interface ListedLogprobs {
   readonly logprob: Float32Array;
   readonly logsumexp: Float64Array;
   readonly entropy: Float32Array | undefined;
+  /** The lists of the tokens with the largest logits, if they were wanted. */
+  readonly top: Lists | undefined;
 }
 
 /** Returns the lists of the tokens with the largest logits. The CPU finds them if the logits are in host memory. */
-export function* topTokens(
-  { matrix, tokens, vocabulary, kept, stream }: TokenLogits,
-  count: number,
-): Steps<Lists> {
-  const length = Math.min(count, vocabulary);
-  const ids = allocate('lists of tokens', () => new Int32Array(tokens * length));
+export function* topTokens(logits: TokenLogits, count: number): Steps<Lists> {
+  const { tokens, vocabulary, kept, stream } = logits;
+  const { device, ...host } = logits.matrix;
+  const matrix = areTogether(logits) ? logits.matrix : host;
+  const lists = emptyLists(logits, count);
   const targets = Int32Array.from(kept, (isKept) => (isKept ? 0 : IGNORED));
-  const { data, dtype, rowStride } = matrix;
-  const there = typeof data === 'bigint' ? { ...matrix, stream } : undefined;
-  const call = { rows: tokens, vocabulary, rowStride, data, dtype, targets, ids };
-  if (length > 0) yield* takeCall(native.topLogits, { ...call, ...there });
-  return { ids, length, tokens };
+  const rows = { rows: tokens, vocabulary, targets, temperature: 1, temperatures: undefined, softcap: 0 };
+  if (lists.length > 0) yield* takeCall(native.logits, { ...matrix, ...rows, topIds: lists.ids, stream });
+  return lists;
+}
+
+function emptyLists({ tokens, vocabulary }: TokenLogits, count: number): Lists {
+  const length = Math.min(count, vocabulary);
+  return { ids: allocate('lists of tokens', () => new Int32Array(tokens * length)), length, tokens };
+}
+
+// Returns whether the logits are where the call is computed.
+function areTogether({ matrix: { data, device } }: TokenLogits): boolean {
+  return (typeof data === 'bigint') === (device !== undefined);
 }
 
 /**
@@ -150,22 +159,27 @@ export function spread(numbers: Matrix, lists: Lists): Matrix {
 /**
  * Computes the log-probabilities of the tokens in lists.
  * @param wantsEntropy whether the entropies of the whole distributions are computed too.
+ * @param topCount how many of the tokens with the largest logits are listed too, if any.
  */
 export function* listedLogprobs(
   logits: TokenLogits,
   lists: Lists,
   temperature: number,
   wantsEntropy: boolean,
+  topCount?: number,
 ): Steps<ListedLogprobs> {
   const { tokens } = logits;
+  const found = topCount !== undefined && areTogether(logits) ? emptyLists(logits, topCount) : undefined;
   const result = allocate(`the log-probabilities of ${lists.ids.length} tokens`, () => ({
     logprob: new Float32Array(lists.ids.length),
     logsumexp: new Float64Array(tokens),
     entropy: wantsEntropy ? new Float32Array(tokens) : undefined,
   }));
   const { logprob: listLogprob, ...perToken } = result;
-  yield* takeCall(native.logits, { ...callOf(logits, lists, temperature), ...perToken, listLogprob });
-  return result;
+  const call = { ...callOf(logits, lists, temperature), ...perToken, listLogprob, topIds: found?.ids };
+  yield* takeCall(native.logits, call);
+  const top = topCount !== undefined && !found ? yield* topTokens(logits, topCount) : found;
+  return { ...result, top };
 }
 
 /** The gradients of a loss with respect to the log-probabilities of lists, and where those of the logits are written. */
@@ -186,10 +200,10 @@ export function* listedGradient(
   logits: TokenLogits,
   lists: Lists,
   temperature: number,
-  { logprob: listLogprob, ...perToken }: ListedLogprobs,
+  { logprob: listLogprob, logsumexp, entropy }: ListedLogprobs,
   gradients: ListedGradients,
 ): Steps<void> {
-  const call = { ...callOf(logits, lists, temperature), ...perToken, listLogprob, ...gradients };
+  const call = { ...callOf(logits, lists, temperature), logsumexp, entropy, listLogprob, ...gradients };
   yield* takeCall(native.logits, call);
 }
 

@@ -8,7 +8,6 @@ import type { KeyMapper } from '../batch/key-mapper.js';
 import type { NativeDeviceOut } from '../logits/device-logits.js';
 import { checkOutApart, type NativeMatrix, type NativeOut } from '../logits/inputs.js';
 import {
-  amongOthers,
   joined,
   type Lists,
   listedLogprobs,
@@ -59,7 +58,7 @@ export interface ListedEntries {
   readonly lists: Lists;
   /** One byte for each place of a list. It is 0 if the place has no token. */
   readonly mask: Uint8Array;
-  readonly columns: { readonly teacher?: NativeColumn; readonly helper?: NativeColumn };
+  readonly columns: { readonly teacher?: NativeColumn };
 }
 
 /** Reads the lists of a batch, or finds the tokens with the largest logits. */
@@ -67,21 +66,7 @@ export function* readLists(entries: Entries, call: EntryCall): Steps<ListedEntri
   const { lists, teacher } = yield* foundLists(entries, call);
   const mask = new Uint8Array(lists.ids.length);
   for (let at = 0; at < mask.length; at++) mask[at] = lists.ids[at]! >= 0 ? 1 : 0;
-  const helper = entries.top
-    ? yield* amongOthers(
-        lists,
-        yield* topTokens(call, lists.length - (hasOwnPlace(entries) ? 1 : 0)),
-        call.vocabulary,
-      )
-    : undefined;
-  return {
-    lists,
-    mask,
-    columns: {
-      ...(teacher && { teacher }),
-      ...(helper && { helper: { data: helper, dtype: DTYPE_CODES.float32 } }),
-    },
-  };
+  return { lists, mask, columns: teacher ? { teacher } : {} };
 }
 
 function* foundLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; teacher?: Matrix }> {

@@ -12,7 +12,7 @@ import type { Metrics, Result } from '../call/calls.js';
 import type { Evaluator, ReadCall as EvaluatorCall } from '../call/evaluator.js';
 import type { NativeDeviceLogits } from '../logits/device-logits.js';
 import { isOnDevice } from '../logits/inputs.js';
-import { type Lists, listedGradient, listedLogprobs } from '../logits/lists.js';
+import { amongOthers, type Lists, listedGradient, listedLogprobs } from '../logits/lists.js';
 import { addressOf, type EntryColumn, maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
 import { ENTRY_COLUMNS, type Entries, hasOwnPlace, isTargetApart, TOKEN_NUMBERS } from './entries.js';
@@ -54,8 +54,11 @@ export function* overLists(call: ReadCall): Steps<Computed> {
   const { entries } = form;
   const { lists, mask, columns } = yield* readLists(entries, call);
   const temperature = entries.temperature ?? 1;
-  const listed = yield* listedLogprobs(call, lists, temperature, entries.entropy === true);
   const width = lists.length;
+  // Without the target's own place.
+  const length = hasOwnPlace(entries) ? width - 1 : width;
+  const topCount = entries.top ? length : undefined;
+  const listed = yield* listedLogprobs(call, lists, temperature, entries.entropy === true, topCount);
   const numbers = [...call.numbers];
   const set = (name: keyof typeof TOKEN_NUMBERS, of: Float64Array) => {
     numbers[ROW_DATA.indexOf(TOKEN_NUMBERS[name])] = of;
@@ -66,9 +69,9 @@ export function* overLists(call: ReadCall): Steps<Computed> {
   if (entries.target) set('target', placesOfTargets(entries, lists, call.targets!));
   const student = { data: listed.logprob, dtype: DTYPE_CODES.float32 };
   const { helper: compute } = entries;
-  const known = { student, teacher: columns.teacher! };
-  const helper =
-    compute && helperOf(compute, known, width, hasOwnPlace(entries) ? width - 1 : width, call.kept);
+  const helper = listed.top
+    ? { data: yield* amongOthers(lists, listed.top, call.vocabulary), dtype: DTYPE_CODES.float32 }
+    : compute && helperOf(compute, { student, teacher: columns.teacher! }, width, length, call.kept);
   const gradients = out && {
     grad: new Float32Array(lists.ids.length),
     ...((listed.entropy || others) && { gradLogZ: new Float32Array(tokens) }),

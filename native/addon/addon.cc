@@ -202,7 +202,6 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("advantages", compute_advantages);
   add("addSpreads", add_spreads);
   add("logits", logits);
-  add("topLogits", top_logits);
   add("head", head);
   add("softGate", soft_gate);
   add("setThreads", set_threads);

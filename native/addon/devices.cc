@@ -297,25 +297,6 @@ Napi::Value logits_on_cuda(const Napi::Object& object, const LogitsCall& call) {
   return perform(object, work);
 }
 
-Napi::Value top_logits_on_cuda(const Napi::Object& object, const LogitsCall& call, int64_t count,
-                               int32_t* ids) {
-  auto work = std::make_shared<Work>();
-  cuda::DeviceLogits logits;
-  logits.call = call;
-  logits.data_there = true;
-  logits.data_handle = handle_if_any(object.Get("dataHandle"));
-  logits.stream = stream_if_any(object.Get("stream"));
-  work->device = object.Get("device").ToNumber().Int32Value();
-  keep_arrays(object.Get("arrays"), &work->arrays);
-  work->run = [=, device = work->device](const int32_t* abort, cuda::Problem* problem) {
-    cuda::DeviceLogits one = logits;
-    one.abort = abort;
-    return cuda::top_logits(device, one, count, ids, problem);
-  };
-  work->value = [](Napi::Env env) { return Napi::Number::New(env, 0); };
-  return perform(object, work);
-}
-
 Napi::Value head_on_cuda(const Napi::Object& object, const HeadCall& call, int64_t rows) {
   auto work = std::make_shared<Work>();
   cuda::DeviceHead head;

@@ -70,9 +70,6 @@ Napi::Value advantages_on_cuda(const Napi::Object& object, const AdvantageFuncti
 Napi::Value kl_on_cuda(const Napi::Object& object, const Function& function, const Place& place,
                        const KlOutputs& outputs);
 Napi::Value logits_on_cuda(const Napi::Object& object, const LogitsCall& call);
-// Takes logits in memory of the device. `ids` has `count` places per row.
-Napi::Value top_logits_on_cuda(const Napi::Object& object, const LogitsCall& call, int64_t count,
-                               int32_t* ids);
 // `rows` is the number of rows of logits.
 Napi::Value head_on_cuda(const Napi::Object& object, const HeadCall& call, int64_t rows);
 

@@ -4,7 +4,6 @@
 #include "addon/device_work.h"
 #include "addon/devices.h"
 #include "cpu/logits.h"
-#include "cpu/top_logits.h"
 
 namespace policy_loss::addon {
 
@@ -75,6 +74,15 @@ void read_list(const Napi::Object& object, cpu::LogitsCall* call) {
   if (call->token_ids || call->softcap > 0) refuse(env, "a list excludes a support and a softcap");
 }
 
+void read_top_ids(const Napi::Object& object, cpu::LogitsCall* call) {
+  const Napi::Value ids = object.Get("topIds");
+  if (ids.IsUndefined()) return;
+  if (!ids.IsTypedArray()) refuse(object.Env(), "topIds is not an array");
+  const auto places = static_cast<int64_t>(ids.As<Napi::TypedArray>().ElementLength());
+  call->top_length = call->rows > 0 ? places / call->rows : 0;
+  call->top_ids = array_in<int32_t>(object, "topIds", call->top_length * call->rows);
+}
+
 // Reads a call. Its logits and its gradient may be in memory of a device if `on_device` is set.
 cpu::LogitsCall read_logits_call(const Napi::Object& object, bool on_device = false) {
   for (const char* name : {"data", "out"})
@@ -103,6 +111,7 @@ cpu::LogitsCall read_logits_call(const Napi::Object& object, bool on_device = fa
     call.grad_entropy = array_if_any<double>(object, "gradEntropy", call.rows);
   }
   read_list(object, &call);
+  read_top_ids(object, &call);
   if (!call.targets) refuse(object.Env(), "targets is missing");
   return call;
 }
@@ -116,24 +125,11 @@ Napi::Value logits(const Napi::CallbackInfo& info) {
     const cpu::LogitsCall call = read_logits_call(object, on_device);
     if (call.list_ids && !call.list_logprob) refuse(info.Env(), "listLogprob is missing");
     if (call.out && !call.grad_logprob && !call.list_grad) refuse(info.Env(), "gradLogprob is missing");
+    if (call.out && call.top_ids) refuse(info.Env(), "a call with a gradient finds no largest logits");
+    if (on_device && call.top_ids && !object.Get("data").IsBigInt())
+      refuse(info.Env(), "a device finds the largest logits in its memory only");
     if (on_device) return logits_on_cuda(object, call);
     return run(object, std::make_shared<Reporting<cpu::LogitsEvaluation>>(call),
-               [](const cpu::Task&) { return 0; });
-  });
-}
-
-Napi::Value top_logits(const Napi::CallbackInfo& info) {
-  return guarded(info, [&]() -> Napi::Value {
-    const Napi::Object object = info[0].As<Napi::Object>();
-    const bool on_device = object.Get("data").IsBigInt() && !object.Get("device").IsUndefined();
-    const cpu::LogitsCall call = read_logits_call(object, on_device);
-    const Napi::Value ids = object.Get("ids");
-    if (!ids.IsTypedArray()) refuse(info.Env(), "ids is missing");
-    const auto places = static_cast<int64_t>(ids.As<Napi::TypedArray>().ElementLength());
-    const int64_t count = call.rows > 0 ? places / call.rows : 0;
-    int32_t* const to = array_in<int32_t>(object, "ids", count * call.rows);
-    if (on_device) return top_logits_on_cuda(object, call, count, to);
-    return run(object, std::make_shared<Reporting<cpu::TopLogits>>(call, count, to),
                [](const cpu::Task&) { return 0; });
   });
 }

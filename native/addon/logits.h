@@ -11,9 +11,6 @@ namespace policy_loss::addon {
 // Implements logits(call).
 Napi::Value logits(const Napi::CallbackInfo& info);
 
-// Implements topLogits(call).
-Napi::Value top_logits(const Napi::CallbackInfo& info);
-
 // Implements evaluate(call) for a call with NativeCall.logits, which is `logits`.
 Napi::Value logits_gradient(const Napi::Object& object, const FunctionHandle& function,
                             const BatchView& batch, const Call& call, const Napi::Object& logits);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/top_logits.h"
 #include "math/half.h"
 
 namespace policy_loss::cpu {
@@ -54,7 +55,8 @@ LogitsEvaluation::LogitsEvaluation(const LogitsCall& call, const RowGradients& g
       rows_per_item_(std::max<int64_t>(1, kItemLogits / std::max<int64_t>(1, call.vocabulary))),
       chunks_per_row_((call.vocabulary + kLogitsChunk - 1) / kLogitsChunk) {
   // The gradient over a support is written to the whole row at once, so these rows are not split.
-  if (call.rows < kManyRows && chunks_per_row_ > 1 && !call.token_ids && !gradients.logprob)
+  // Neither are rows whose largest logits are found.
+  if (call.rows < kManyRows && chunks_per_row_ > 1 && !call.token_ids && !gradients.logprob && !call.top_ids)
     chunks_.resize(call.rows * chunks_per_row_);
   if (!call.out || !sums_) return;
   call_.logsumexp = logsumexp_.resize(call.rows);
@@ -145,7 +147,7 @@ void LogitsEvaluation::sum(const LogitsRow& view, int64_t chunk, const LogitsTer
 
 void LogitsEvaluation::sum_row(int64_t row, const LogitsTerms& saved) {
   ChunkSums total;
-  if (has_target(row)) {
+  if (has_target(row) && !call_.wants_only_top()) {
     const LogitsRow view = row_of(row);
     for (int64_t i = 0; i * kLogitsChunk < view.length; ++i) {
       ChunkSums chunk;
@@ -155,6 +157,7 @@ void LogitsEvaluation::sum_row(int64_t row, const LogitsTerms& saved) {
     }
     if (saved.target) *saved.target = static_cast<float>(total.target);
   }
+  if (call_.top_ids) write_top_ids(call_, row);
   finish(row, total);
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <vector>
 
+#include "cpu/logits.h"
 #include "program/select.h"
 
 namespace policy_loss::cpu {
@@ -80,21 +82,14 @@ void find_largest(const LogitsRow& row, int64_t count, int32_t* ids) {
 
 }  // namespace
 
-int64_t TopLogits::open_phase() {
-  if (has_begun_ || count_ == 0 || check_abort()) return 0;
-  has_begun_ = true;
-  return call_.rows;
-}
-
-void TopLogits::work(int64_t row) {
-  if (check_abort()) return;
-  int32_t* const ids = ids_ + row * count_;
-  std::fill_n(ids, count_, -1);
-  if (call_.targets[row] == kIgnoredTarget) return;
+void write_top_ids(const LogitsCall& call, int64_t row) {
+  int32_t* const ids = call.top_ids + row * call.top_length;
+  std::fill_n(ids, call.top_length, -1);
+  if (call.top_length == 0 || call.targets[row] == kIgnoredTarget) return;
   const char* const logits =
-      static_cast<const char*>(call_.data) + row * call_.row_stride * size_of(call_.dtype);
-  const LogitsRow view{logits, call_.dtype, call_.vocabulary, nullptr, call_.vocabulary, 0, 0, 1};
-  find_largest(view, count_, ids);
+      static_cast<const char*>(call.data) + row * call.row_stride * size_of(call.dtype);
+  find_largest({logits, call.dtype, call.vocabulary, nullptr, call.vocabulary, 0, 0, 1}, call.top_length,
+               ids);
 }
 
 }  // namespace policy_loss::cpu

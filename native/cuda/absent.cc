@@ -81,9 +81,6 @@ Status kl_host(int, const BatchView&, const KlCall&, Problem* problem) {
 Status logits(int, const DeviceLogits&, Problem* problem) {
   return no_device(problem);
 }
-Status top_logits(int, const DeviceLogits&, int64_t, int32_t*, Problem* problem) {
-  return no_device(problem);
-}
 Status head(int, const DeviceHead&, Problem* problem) {
   return no_device(problem);
 }

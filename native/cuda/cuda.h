@@ -303,10 +303,6 @@ struct DeviceLogits {
 };
 Status logits(int device, const DeviceLogits& logits, Problem* problem);
 
-// Finds the tokens with the largest logits of each row, as cpu::TopLogits does. The logits are in memory of
-// the device. `ids` has `count` places per row, in host memory.
-Status top_logits(int device, const DeviceLogits& logits, int64_t count, int32_t* ids, Problem* problem);
-
 // A call on the output head. The hidden states, grad_hidden and the bias are in host memory.
 struct DeviceHead {
   HeadCall call;

@@ -284,10 +284,11 @@ class LogitsEvaluation {
 };
 
 // Finds the largest logits of a slice of rows at a time.
-void find_largest(Context& context, const DeviceLogits& logits, int device, int64_t count, int32_t* ids) {
+void find_largest(Context& context, const DeviceLogits& logits, int device) {
   OpenedMemory opened(context);
   Buffer targets;
   LogitsCall call = logits.call;
+  const int64_t count = call.top_length;
   const int64_t bytes_per_row = count * static_cast<int64_t>(sizeof(uint64_t) + sizeof(int32_t));
   const int64_t rows = std::max<int64_t>(kSliceBytes / bytes_per_row, 1);
   call.data = find_logits(logits, device, &opened);
@@ -299,10 +300,9 @@ void find_largest(Context& context, const DeviceLogits& logits, int device, int6
     const Buffer keys = context.allocate(call.rows * count * static_cast<int64_t>(sizeof(uint64_t)));
     const Buffer found = context.allocate(call.rows * count * static_cast<int64_t>(sizeof(int32_t)));
     const Grid grid{static_cast<unsigned>(call.rows), context.compute()};
-    launch("top_logits_kernel", top_logits_kernel, grid,
-           {call, count, keys.as<uint64_t>(), found.as<int32_t>()});
+    launch("top_logits_kernel", top_logits_kernel, grid, {call, keys.as<uint64_t>(), found.as<int32_t>()});
     context.order_copies_after_kernels();
-    context.receive(ids + first * count, found.as<void>(), found.bytes(), logits.abort);
+    context.receive(logits.call.top_ids + first * count, found.as<void>(), found.bytes(), logits.abort);
     call.data = static_cast<const char*>(call.data) + call.rows * call.row_stride * size_of(call.dtype);
     call.targets += call.rows;
   }
@@ -316,18 +316,8 @@ Status logits(int device, const DeviceLogits& logits, Problem* problem) {
     context.run([&] {
       check_abort(logits.abort);
       const Fence fence(context, device, logits.stream);
-      LogitsEvaluation(context, device, logits).compute();
-    });
-  });
-}
-
-Status top_logits(int device, const DeviceLogits& logits, int64_t count, int32_t* ids, Problem* problem) {
-  return guarded(problem, [&] {
-    Context& context = context_of(device);
-    context.run([&] {
-      check_abort(logits.abort);
-      const Fence fence(context, device, logits.stream);
-      if (count > 0) find_largest(context, logits, device, count, ids);
+      if (logits.call.top_length > 0) find_largest(context, logits, device);
+      if (!logits.call.wants_only_top()) LogitsEvaluation(context, device, logits).compute();
     });
   });
 }

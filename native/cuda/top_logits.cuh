@@ -16,9 +16,8 @@ constexpr int kDigitBins = 1 << kDigitBits;
 
 struct TopLogitsPass {
   LogitsCall call;  // its logits and its targets are in memory of the device
-  int64_t count;    // the number of places per row
-  uint64_t* keys;   // [rows][count]
-  int32_t* ids;     // [rows][count]
+  uint64_t* keys;   // [rows][top_length]
+  int32_t* ids;     // [rows][top_length]
 };
 
 // Calls visit(key) for each logit of a row that is not NaN. The threads of the block share the logits.
@@ -65,21 +64,22 @@ __device__ __forceinline__ uint64_t least_key(const LogitsCall& call, int64_t ro
 
 __global__ void __launch_bounds__(kThreads) top_logits_kernel(TopLogitsPass pass) {
   __shared__ unsigned found;
+  const int64_t count = pass.call.top_length;
   for (int64_t row = blockIdx.x; row < pass.call.rows; row += gridDim.x) {
-    uint64_t* const keys = pass.keys + row * pass.count;
-    int32_t* const ids = pass.ids + row * pass.count;
+    uint64_t* const keys = pass.keys + row * count;
+    int32_t* const ids = pass.ids + row * count;
     if (threadIdx.x == 0) found = 0;
     if (pass.call.targets[row] != kIgnoredTarget) {
-      const uint64_t least = least_key(pass.call, row, pass.count);
+      const uint64_t least = least_key(pass.call, row, count);
       for_keys(pass.call, row, [&](uint64_t key) {
         if (key < least) return;
         const unsigned at = atomicAdd(&found, 1u);
-        if (at < pass.count) keys[at] = key;  // the caller may change the logits during the call
+        if (at < count) keys[at] = key;  // the caller may change the logits during the call
       });
     }
     __syncthreads();
-    const int64_t n = min(static_cast<int64_t>(found), pass.count);
-    for (int64_t i = threadIdx.x; i < pass.count; i += kThreads) {
+    const int64_t n = min(static_cast<int64_t>(found), count);
+    for (int64_t i = threadIdx.x; i < count; i += kThreads) {
       if (i >= n) {
         ids[i] = -1;
         continue;

@@ -50,6 +50,12 @@ struct LogitsCall {
   const double* others = nullptr;
   const double* grad_others = nullptr;
 
+  // An output of a call without a gradient: the tokens with the largest logits, top_length per row, in the
+  // order of their logits and, of equal ones, of their ids; −1 after the last token, and in ignored rows.
+  // May be null. On a device, the logits must then be in its memory.
+  int64_t top_length = 0;
+  int32_t* top_ids = nullptr;
+
   // Returns the index in the list's arrays of the first place of a row.
   PL_FN int64_t list_begin(int64_t row) const { return row * list_length; }
   // Returns whether there is a token at an index. lib/ has checked the ids, but the caller may change them
@@ -68,6 +74,8 @@ struct LogitsCall {
   // Returns whether the sums over the rows must be computed. A call that computes the gradient may have all
   // of them from an earlier call.
   bool needs_sums() const { return !out || !logsumexp || (grad_entropy && !entropy); }
+  // Returns whether nothing but the largest logits is wanted.
+  bool wants_only_top() const { return top_ids && !logprob && !logsumexp && !entropy && !list_logprob; }
 };
 
 }  // namespace policy_loss

@@ -222,7 +222,8 @@ describe('the tokens with the largest logits', () => {
           }).flat();
           const ids = new Int32Array(rows * count);
           const targets = new Int32Array(rows);
-          native.topLogits({ rows, vocabulary, rowStride: vocabulary, dtype, data, targets, ids });
+          const call = { rows, vocabulary, rowStride: vocabulary, dtype, data, targets, topIds: ids };
+          native.logits({ ...call, temperature: 1, temperatures: undefined, softcap: 0, device: undefined });
           assert.deepEqual([...ids], wanted);
         }
     });
