@@ -46,7 +46,8 @@ const WINE = { ready: 'ls /usr/lib/wine/wine64', packages: 'wine64' };
 /**
  * A step is an npm script with its arguments. It runs if `on` is true. `ready` is a shell command that succeeds if the
  * machine has what the step needs, and `packages` are the Debian packages that bring it. The steps that read prebuilt
- * binaries come last, and wait for them.
+ * binaries come last, and wait for them. A step whose threads `takeTurns` goes before the others: it would take four times as
+ * long if each turn waited for a core.
  */
 const STEPS = [
   {
@@ -56,7 +57,7 @@ const STEPS = [
     packages: 'chromium',
   },
   { run: `prebuild ${native ? BINARIES : 'linux-x64-glibc'}`, on: code, ...LLVM },
-  { run: 'test:kernels', on: native },
+  { run: 'test:kernels', on: native, takeTurns: true },
   { run: 'test:asan', on: native, ...CLANG },
   { run: 'test:isa', on: native },
   { run: 'test:walk-through:kernel', on: native || guide },
@@ -116,10 +117,10 @@ const failures = [];
  * Runs one step and adds its tests to `counts`. A step that fails without reporting a failed test counts as one failed
  * test. If `live`, prints the step's output at once.
  */
-async function run(step, live) {
+async function run({ run: step, takeTurns }, live) {
   const begin = performance.now();
   const [script, ...args] = step.split(' ');
-  const child = spawn('npm', ['run', script, '--', ...args], {
+  const child = spawn('nice', ['-n', takeTurns ? '0' : '10', 'npm', 'run', script, '--', ...args], {
     cwd: ROOT,
     stdio: ['ignore', 'pipe', 'pipe'],
   });
@@ -154,12 +155,12 @@ function failureLines(lines) {
 console.log(`Steps: ${STEPS.map(({ run: name }) => name).join(', ')}`);
 if (flags.install) install();
 const [first, ...waiting] = STEPS;
-await run(first.run, true);
+await run(first, true);
 let prebuilds;
 async function runWaiting() {
   for (let step = waiting.shift(); step; step = waiting.shift()) {
     if (step.readsPrebuilds) await prebuilds;
-    const ended = run(step.run, false);
+    const ended = run(step, false);
     if (step.run.startsWith('prebuild')) prebuilds = ended;
     await ended;
   }

@@ -26,7 +26,7 @@ case ${1:-} in
     done
     failed=0
     npx mocha --parallel "${files[@]}" || failed=1
-    mapfile -t files < <(ls test/device/*.test.ts | grep -vE '/(logits|failures|expressions|matrix-(reference|logits))\.test\.ts$')
+    mapfile -t files < <(ls test/device/*.test.ts | grep -vE '/(logits|logits-losses|failures|expressions|matrix-(reference|logits))\.test\.ts$')
     on_device "${files[@]}" || failed=1
     exit "$failed"
     ;;
@@ -37,7 +37,7 @@ case ${1:-} in
     failed=0
     npx mocha --parallel test/tools/{identify,cluster,parts,rollouts/long}/*.test.ts \
       test/walk-through/{loss,column}.test.ts || failed=1
-    on_device test/device/{logits,failures,expressions,matrix-{reference,logits}}.test.ts || failed=1
+    on_device test/device/{logits,logits-losses,failures,expressions,matrix-{reference,logits}}.test.ts || failed=1
     exit "$failed"
     ;;
   kernels)
