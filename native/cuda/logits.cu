@@ -24,11 +24,6 @@ void* find_rows(const LogitsCall& call, const ColumnView& given, int64_t stride,
   if (numbers == 0) return const_cast<void*>(given.data);
   return find_memory(opened, given, handle, device, numbers * size_of(given.dtype), name);
 }
-const void* find_logits(const DeviceLogits& logits, int device, OpenedMemory* opened) {
-  const LogitsCall& call = logits.call;
-  return find_rows(call, {call.data, call.dtype}, call.row_stride, logits.data_handle, device, opened,
-                   "logits");
-}
 
 // Collects the arrays of a slice that are copied, and copies them together.
 template <class Copy>
@@ -57,7 +52,9 @@ class LogitsEvaluation {
   LogitsEvaluation(Context& context, int device, const DeviceLogits& logits)
       : context_(context), host_(logits.call), logits_(logits), opened_(context), pass_{} {
     LogitsCall& call = pass_.call = logits.call;
-    if (logits.data_there) call.data = find_logits(logits, device, &opened_);
+    if (logits.data_there)
+      call.data = find_rows(call, {call.data, call.dtype}, call.row_stride, logits.data_handle, device,
+                            &opened_, "logits");
     if (logits.out_there)
       host_.out = call.out = find_rows(call, {call.out, call.out_dtype}, call.out_stride, logits.out_handle,
                                        device, &opened_, "out");
@@ -84,6 +81,8 @@ class LogitsEvaluation {
 
   void compute() {
     context_.order_kernels_after_copies();
+    if (host_.top_length > 0) find_largest();
+    if (host_.wants_only_top()) return;
     if (logits_.kernels_ms) context_.mark_passes_begin();
     for (int64_t first = 0; first < host_.rows;) {
       check_abort(logits_.abort);
@@ -106,6 +105,27 @@ class LogitsEvaluation {
   }
 
  private:
+  // Finds the largest logits of a slice of rows at a time.
+  void find_largest() {
+    LogitsCall call = pass_.call;
+    const int64_t count = call.top_length;
+    const int64_t bytes_per_row = count * static_cast<int64_t>(sizeof(uint64_t) + sizeof(int32_t));
+    const int64_t rows = std::max<int64_t>(kSliceBytes / bytes_per_row, 1);
+    for (int64_t first = 0; first < host_.rows; first += rows) {
+      check_abort(logits_.abort);
+      call.rows = std::min(rows, host_.rows - first);
+      const Buffer keys = context_.allocate(call.rows * count * static_cast<int64_t>(sizeof(uint64_t)));
+      const Buffer found = context_.allocate(call.rows * count * static_cast<int64_t>(sizeof(int32_t)));
+      const Grid grid{static_cast<unsigned>(call.rows), context_.compute()};
+      cuda::launch("top_logits_kernel", top_logits_kernel, grid,
+                   {call, keys.as<uint64_t>(), found.as<int32_t>()});
+      context_.order_copies_after_kernels();
+      context_.receive(host_.top_ids + first * count, found.as<void>(), found.bytes(), logits_.abort);
+      call.data = static_cast<const char*>(call.data) + call.rows * call.row_stride * size_of(call.dtype);
+      call.targets += call.rows;
+    }
+  }
+
   // Sends an array with one number per row.
   template <class T>
   void send(const T* from, T const** to, Buffer* buffer) {
@@ -283,31 +303,6 @@ class LogitsEvaluation {
   Buffer logprob_, logsumexp_, entropy_;
 };
 
-// Finds the largest logits of a slice of rows at a time.
-void find_largest(Context& context, const DeviceLogits& logits, int device) {
-  OpenedMemory opened(context);
-  Buffer targets;
-  LogitsCall call = logits.call;
-  const int64_t count = call.top_length;
-  const int64_t bytes_per_row = count * static_cast<int64_t>(sizeof(uint64_t) + sizeof(int32_t));
-  const int64_t rows = std::max<int64_t>(kSliceBytes / bytes_per_row, 1);
-  call.data = find_logits(logits, device, &opened);
-  call.targets = context.send_array(logits.call.targets, call.rows, &targets);
-  context.order_kernels_after_copies();
-  for (int64_t first = 0; first < logits.call.rows; first += rows) {
-    check_abort(logits.abort);
-    call.rows = std::min(rows, logits.call.rows - first);
-    const Buffer keys = context.allocate(call.rows * count * static_cast<int64_t>(sizeof(uint64_t)));
-    const Buffer found = context.allocate(call.rows * count * static_cast<int64_t>(sizeof(int32_t)));
-    const Grid grid{static_cast<unsigned>(call.rows), context.compute()};
-    launch("top_logits_kernel", top_logits_kernel, grid, {call, keys.as<uint64_t>(), found.as<int32_t>()});
-    context.order_copies_after_kernels();
-    context.receive(logits.call.top_ids + first * count, found.as<void>(), found.bytes(), logits.abort);
-    call.data = static_cast<const char*>(call.data) + call.rows * call.row_stride * size_of(call.dtype);
-    call.targets += call.rows;
-  }
-}
-
 }  // namespace
 
 Status logits(int device, const DeviceLogits& logits, Problem* problem) {
@@ -316,8 +311,7 @@ Status logits(int device, const DeviceLogits& logits, Problem* problem) {
     context.run([&] {
       check_abort(logits.abort);
       const Fence fence(context, device, logits.stream);
-      if (logits.call.top_length > 0) find_largest(context, logits, device);
-      if (!logits.call.wants_only_top()) LogitsEvaluation(context, device, logits).compute();
+      LogitsEvaluation(context, device, logits).compute();
     });
   });
 }
