@@ -150,5 +150,10 @@ function isSameMemory(a: Uint8Array | undefined, b: Uint8Array | undefined): boo
 // Returns the number of bytes from the first number to the end of the last row.
 function bytesOf({ rows, vocabulary }: Size, rowStride: number, dtype: number): bigint {
   if (rows === 0) return 0n;
-  return BigInt((rows - 1) * rowStride + vocabulary) * (dtype === DTYPE_CODES.float32 ? 4n : 2n);
+  return offsetOf((rows - 1) * rowStride + vocabulary, dtype);
+}
+
+/** Returns how many bytes the numbers before an index take. */
+export function offsetOf(index: number, dtype: number): bigint {
+  return BigInt(index) * (dtype === DTYPE_CODES.float32 ? 4n : 2n);
 }

@@ -1,7 +1,7 @@
 // The logits of a batch as entries: blocks of tokens, so that what is computed of all entries needs little memory.
 import { allocate, LossError } from '../base/errors.js';
 import { DTYPE_CODES, float32Of, type NativeColumn } from '../batch/convert.js';
-import type { NativeDeviceLogits } from './device-logits.js';
+import { type NativeDeviceLogits, offsetOf } from './device-logits.js';
 import { isOnHost, type Matrix, type TokenMatrix } from './loss-inputs.js';
 
 /** The entries of a block, unless a single token has more. */
@@ -39,7 +39,7 @@ export function blockOf(
   width: number,
   padding: { readonly by: number } | { readonly from: Matrix },
 ): EntryColumn {
-  if (!isOnHost(matrix)) return { ...matrix, data: addressOf(matrix.data, first * width, matrix.dtype) };
+  if (!isOnHost(matrix)) return { ...matrix, data: matrix.data + offsetOf(first * width, matrix.dtype) };
   const { data, dtype } = matrix;
   if (matrix.width === width) return { data: data.subarray(first * width, last * width), dtype };
   const wide = allocate(
@@ -54,11 +54,6 @@ export function blockOf(
     else to.set(float32Of(padding.from, token * width + taken, (token + 1) * width), taken);
   }
   return { data: wide, dtype: DTYPE_CODES.float32 };
-}
-
-/** Returns the address of a number in memory of a device. */
-export function addressOf(begin: bigint, index: number, dtype: number): bigint {
-  return begin + BigInt(index * (dtype === DTYPE_CODES.float32 ? 4 : 2));
 }
 
 /** Which logits of the teacher a token has. */

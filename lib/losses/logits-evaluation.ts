@@ -10,10 +10,10 @@ import { emptyBatch } from '../batch/empty-batch.js';
 import type { Layout } from '../batch/layout.js';
 import type { Metrics, Result } from '../call/calls.js';
 import type { Evaluator, ReadCall as EvaluatorCall } from '../call/evaluator.js';
-import type { NativeDeviceLogits } from '../logits/device-logits.js';
+import { type NativeDeviceLogits, offsetOf } from '../logits/device-logits.js';
 import { isOnDevice } from '../logits/inputs.js';
 import { amongOthers, type Lists, listedGradient, listedLogprobs } from '../logits/lists.js';
-import { addressOf, type EntryColumn, maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
+import { type EntryColumn, maskOfOnes, tokenBlocks } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
 import { ENTRY_COLUMNS, type Entries, hasOwnPlace, isTargetApart, TOKEN_NUMBERS } from './entries.js';
 import {
@@ -167,7 +167,7 @@ export function* overVocabulary(call: ReadCall): Steps<Computed> {
       numbers: call.numbers,
       gradients: grad && { grad: gradientOf(grad, onHost!.outDtype) },
       there: onDevice && {
-        grad: addressOf(onDevice.out, first * vocabulary, onDevice.outDtype),
+        grad: onDevice.out + offsetOf(first * vocabulary, onDevice.outDtype),
         gradDtypes: onDevice.outDtype,
         gradHandle: onDevice.outHandle,
       },
