@@ -43,8 +43,9 @@ export class RowSets {
 
   /** Calls `act`, which reads rows. After many bad rows, the errors of further ones get no stack traces. */
   read<T>(act: () => T): T {
+    if (this.bad < TRACED_ERRORS) return act();
     const { stackTraceLimit } = Error;
-    if (this.bad >= TRACED_ERRORS) Error.stackTraceLimit = 0;
+    Error.stackTraceLimit = 0;
     try {
       return act();
     } finally {
