@@ -6,7 +6,7 @@ import { inspect, types } from 'node:util';
 import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
 import { anyText, type Tampering, tamper, tampering } from './losses.js';
-import { type Anything, Hostile, isThrown, THROWN, throwing } from './odd-values.js';
+import { type Anything, Hostile, isThrown, LONG, MOST_CHARACTERS, THROWN, throwing } from './odd-values.js';
 import { access, proxyMode, recipe } from './recipes.js';
 import { KEYS, type Target, targets } from './targets.js';
 import { type Access, behindProxy, build, type ProxyMode, place, type Recipe } from './values.js';
@@ -33,11 +33,9 @@ export interface Case {
 
 // Keys that are too long for the description of a case, by the names that describe them.
 const LONG_KEYS: Readonly<Record<string, string>> = {
-  'many letters': 'x'.repeat(12_000),
-  'many underscores': '_'.repeat(12_000),
+  'many letters': 'x'.repeat(LONG),
+  'many underscores': '_'.repeat(LONG),
 };
-/** The most characters of an error's message. Some messages list all keys that a function has. */
-const MOST_CHARACTERS = 10_000;
 
 const byName = new Map(targets.map((target) => [target.name, target]));
 const keyOf = (target: Target) => {

@@ -4,6 +4,11 @@ import { DeviceBatch } from '../../lib/index.js';
 // biome-ignore lint/suspicious/noExplicitAny: hostile values have any type
 export type Anything = any;
 
+/** The most characters of an error's message. Some messages list all keys that a function has. */
+export const MOST_CHARACTERS = 10_000;
+/** So many characters that no message may repeat them. */
+export const LONG = MOST_CHARACTERS + 2000;
+
 /** An exception that hostile values throw when they are used. */
 export class Hostile extends Error {}
 
@@ -233,13 +238,13 @@ export const ODD: Record<string, () => Anything> = {
   'string of a million': () => 'x'.repeat(1e6),
   'lone surrogate': () => '\ud800',
   '2n**1000000n': () => 2n ** 1_000_000n,
-  'symbol of a long name': () => Symbol('x'.repeat(12_000)),
-  'object of a class with a long name': () => Object.create({ constructor: { name: 'x'.repeat(12_000) } }),
-  'object of long keys': () => ({ ['x'.repeat(12_000)]: 1, ['_'.repeat(12_000)]: 1 }),
-  'long string': () => 'x'.repeat(12_000),
-  'YAML of quotation marks': () => '"'.repeat(12_000),
+  'symbol of a long name': () => Symbol('x'.repeat(LONG)),
+  'object of a class with a long name': () => Object.create({ constructor: { name: 'x'.repeat(LONG) } }),
+  'object of long keys': () => ({ ['x'.repeat(LONG)]: 1, ['_'.repeat(LONG)]: 1 }),
+  'long string': () => 'x'.repeat(LONG),
+  'YAML of quotation marks': () => '"'.repeat(LONG),
   'YAML of many keys': () => Array.from({ length: 10_000 }, (_, i) => `${i.toString(36)}:`).join('\n'),
-  'error with a long message': () => new Hostile('x'.repeat(12_000)),
+  'error with a long message': () => new Hostile('x'.repeat(LONG)),
   'interpolation of spaces': () => `\${a,${' '.repeat(1e6)}`,
   'interpolation of a long path': () => `\${${'a.'.repeat(5e5)}a}`,
   'YAML alias without an anchor': () => '*a',
