@@ -14,17 +14,18 @@ on_device() {
   POLICY_LOSS_EMULATION_DEVICES=2 POLICY_LOSS_EMULATION_MEMORY=268435456 \
     POLICY_LOSS_NATIVE=$emulated/policy_loss_emulated.node npx mocha --parallel "$@"
 }
-# The suites of the emulated GPU that the first form leaves out.
-long_on_device=(test/device/{logits,logits-losses,failures,expressions,matrix-{reference,logits}}.test.ts)
+# The suites that the first form leaves out.
+long=(test/{call/determinism,base/declaration-types,define/random}.test.ts test/fuzz-files/*.test.ts
+  test/tools/{identify,cluster,parts,rollouts/long}/*.test.ts)
+long_on_device=(test/device/{logits,logits-losses,failures,expressions,matrix-{bits,reference,logits}}.test.ts)
 
 case ${1:-} in
   '')
     # The longest files come first, so that only short files are left near the end.
     files=(test/{matrix/logits-losses,matrix/bits,matrix/reference,losses/numerics,algorithm/objective,losses/correction}.test.ts)
-    for file in test/tools/{cli,report,rollouts,doctor}/*.test.ts test/fuzz-files/*.test.ts \
-      test/{matrix,losses,losses/advantages,program,define,algorithm,base,batch,call,logits,tfjs,docs}/*.test.ts \
-      test/*.test.ts; do
-      [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
+    for file in test/tools/{cli,report,rollouts,doctor}/*.test.ts test/*.test.ts \
+      test/{matrix,losses,losses/advantages,program,define,algorithm,base,batch,call,logits,tfjs,docs}/*.test.ts; do
+      [[ " ${files[*]} ${long[*]} " == *" $file "* ]] || files+=("$file")
     done
     failed=0
     npx mocha --parallel "${files[@]}" || failed=1
@@ -40,8 +41,7 @@ case ${1:-} in
     ;;
   long)
     failed=0
-    npx mocha --parallel test/tools/{identify,cluster,parts,rollouts/long}/*.test.ts \
-      test/walk-through/{loss,column}.test.ts || failed=1
+    npx mocha --parallel "${long[@]}" test/walk-through/{loss,column}.test.ts || failed=1
     on_device "${long_on_device[@]}" || failed=1
     exit "$failed"
     ;;
