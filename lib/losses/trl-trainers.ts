@@ -293,11 +293,9 @@ export class TRLIWOPDLossFn extends policyLoss({
     'iw_opd/max_weight': { ...RATIO, when: IN_ONE_CALL },
   },
   numerics: { range: 'any finite logprobs', outside: 'nothing is clipped' },
-  formula: (
-    { lp, teacher, rollout, tokens, abs, max, rowSum, prefixSum, batchMin, batchMax, constant, sg },
-    { iwOpdGamma, iwOpdEpsilon, numItemsInBatch },
-    has,
-  ) => {
+  formula: (symbols, { iwOpdGamma, iwOpdEpsilon, numItemsInBatch }, has) => {
+    const { lp, teacher, rollout, tokens, abs, max, rowSum, prefixSum, constant, sg } = symbols;
+    const { rowMin, rowMax, rowsMin, rowsMax } = symbols;
     const advantage = sg(teacher.sub(has('rollout_logprob') ? rollout : lp));
     const size = abs(advantage);
     const before = prefixSum(size, 1).sub(size);
@@ -313,8 +311,9 @@ export class TRLIWOPDLossFn extends policyLoss({
         'iw_opd/mean_advantage': { token: weighted },
         'iw_opd/mean_abs_advantage': { token: size },
         'iw_opd/mean_weight': { token: weight },
-        'iw_opd/min_weight': { batch: batchMin(weight) },
-        'iw_opd/max_weight': { batch: batchMax(weight) },
+        // Rows without tokens take no part in a loss of tokens.
+        'iw_opd/min_weight': { batch: rowsMin(rowMin(weight)) },
+        'iw_opd/max_weight': { batch: rowsMax(rowMax(weight)) },
       },
     };
   },

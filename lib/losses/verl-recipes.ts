@@ -62,7 +62,7 @@ export class VerlDistillationLossFn extends policyLoss({
     outside: 'k3 and low_var_kl are clipped to 10, and the estimate to loss_max_clamp',
   },
   formula: (symbols, options) => {
-    const { lp, teacher, abs, sg, batchMin, batchMax } = symbols;
+    const { lp, teacher, abs, sg, rowMin, rowMax, rowsMin, rowsMax } = symbols;
     const estimate = VERL_ESTIMATES[options.lossMode](symbols, teacher.sub(lp));
     const x = clampedTo(symbols, estimate, options.lossMaxClamp);
     const ppo = options.usePolicyGradient
@@ -73,8 +73,9 @@ export class VerlDistillationLossFn extends policyLoss({
       loss,
       metrics: {
         'distillation/abs_loss': { token: abs(estimate) },
-        'distillation/loss_min': { batch: batchMin(estimate) },
-        'distillation/loss_max': { batch: batchMax(estimate) },
+        // Rows without tokens take no part in a loss of tokens.
+        'distillation/loss_min': { batch: rowsMin(rowMin(estimate)) },
+        'distillation/loss_max': { batch: rowsMax(rowMax(estimate)) },
         'distillation/pg_clipfrac': ppo?.metrics.pg_clipfrac,
         'distillation/pg_clipfrac_lower': ppo?.metrics.pg_clipfrac_lower,
         'distillation/ppo_kl': ppo?.metrics.ppo_kl,

@@ -215,7 +215,18 @@ export class Graph implements NodeFactory {
     if (op === 'mean') return this.#mean(over, a);
     const row = over === 'rows' ? a : this.apply(`row_${op}`, a);
     if (over === 'row') return row;
-    return op === 'sum' ? this.#sumOfRows(row) : this.apply(`rows_${op}`, row);
+    if (op === 'sum') return this.#sumOfRows(row);
+    const isOfTokens = over === 'batch' && this.#variables.ofTokens !== undefined;
+    return this.apply(`rows_${op}`, isOfTokens && !isBelow(a.level, 'row') ? this.#ofFilled(op, row) : row);
+  }
+
+  // Returns the smallest or largest value of a row, such that rows without tokens do not change that of the batch. It is 0 if
+  // the batch has no tokens at all.
+  #ofFilled(op: 'min' | 'max', row: Node): Node {
+    const zero = this.constant(0);
+    const ofEmpty = this.constant(op === 'min' ? Infinity : -Infinity);
+    const none = this.select(this.apply('lt', zero, this.batchInput('tokens')), ofEmpty, zero);
+    return this.select(this.apply('lt', zero, this.rowTokens()), row, none);
   }
 
   /**

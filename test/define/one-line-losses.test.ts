@@ -336,6 +336,22 @@ describe('the kind of a loss', () => {
       );
     });
 
+  it('leaves rows without tokens out of extremes of the batch', () => {
+    const shape = [3, 2] as const;
+    const logprob = row(-1, -2, -3, -4, -5, -6);
+    const actionMask = [1, 1, 0, 0, 1, 0];
+    const of = (text: string, mask = actionMask) =>
+      lossFromExpression(`row_sum(0*lp) + ${text}`).computeSync(
+        { shape, logprob, actionMask: mask, rewards: [1, 9, 4] },
+        { grad: true },
+      );
+    const { loss, grad } = of('batch_max(lp)');
+    assert.deepEqual([loss, [...grad]], [-1, [1, 0, 0, 0, 0, 0]]);
+    assert.equal(of('batch_min(-lp)').loss, 1);
+    assert.equal(of('batch_max(reward)').loss, 4);
+    assert.equal(of('batch_max(lp)', [0, 0, 0, 0, 0, 0]).loss, 0);
+  });
+
   it('refuses an odd number of rows and parts of groups', () => {
     const three = {
       shape: [3, 1] as const,
