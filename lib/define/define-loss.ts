@@ -201,8 +201,7 @@ export function lossClass<S extends OptionSchema, M extends string, V extends Va
       expressions.metrics.map(([metric, { declaration }]) => [metric, declaration]),
     ),
     numerics: { range: 'not measured', outside: 'as the formula in float32' },
-    ...(program.readsPairs && { pairs: true }),
-    ...(ofRows && { ofRows: true }),
+    ...(ofRows && (program.readsPairs ? { pairs: true, ofRows: true } : { ofRows: true })),
   };
   const isMultiplied = variable === 'values' && !ofRows && !program.columns.includes('token_weights');
   const cls =

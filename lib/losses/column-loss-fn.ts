@@ -46,6 +46,11 @@ export interface ColumnLossPrograms {
   readonly aggregation?: LossAggMode | undefined;
 }
 
+const WEIGHTS_OF_ROWS = {
+  input: 'token_weights',
+  reason: 'the loss of a row is not a sum over its tokens',
+} as const;
+
 /**
  * A loss with the gradient K, by one column of the batch. It computes a loss for each token or row, aggregates these to
  * one number, and computes metrics. The class is abstract.
@@ -90,10 +95,12 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     const keys = [...inputs(program), ...(attended ? (['attention_mask'] as const) : []), ...mask];
     const mapper = KeyMapper.get(backend);
     const reads = { ofRows, perToken: [variable] } as const satisfies Partial<Reads>;
+    const isUnweighted = !ofRows && !weighted && !program.columns.includes('token_weights');
     const reader = new BatchReader(mapper, {
       ...reads,
       inputs: [...inputs(program), ...mask],
       optional: weighted ? ['token_weights'] : [],
+      ...(isUnweighted && { refused: WEIGHTS_OF_ROWS }),
     });
     const key = ofRows ? 'gradRewards' : 'gradValues';
     this.backend = backend;

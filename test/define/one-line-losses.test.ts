@@ -352,6 +352,27 @@ describe('the kind of a loss', () => {
     assert.equal(of('batch_max(lp)', [0, 0, 0, 0, 0, 0]).loss, 0);
   });
 
+  it('weighs the tokens of a loss that names pairs, and refuses weights for one of rows', () => {
+    const batch = {
+      shape: [2, 2] as const,
+      logprob: row(-1, -2, -3, -4),
+      values: row(-1, -2, -3, -4),
+      tokenWeights: row(1, 0, 2, 0.5),
+    };
+    for (const text of ['-lp*rejected(row_sum(lp))', '-value*rejected(row_sum(value))'])
+      assert.equal(
+        lossFromExpression(text, { lossAggMode: 'token-sum' }).computeSync(batch).loss,
+        -7 * (1 + 0 + 6 + 2),
+      );
+    const metrics = { m: 'chosen(n)' };
+    assert.ok(Math.abs(lossFromExpression('-lp', { metrics }).computeSync(batch).loss - 9 / 4) < 1e-6);
+    for (const text of ['-chosen(row_sum(lp))', 'row_sum(lp)', 'row_mean(value)'])
+      assert.throws(
+        () => lossFromExpression(text).computeSync(batch),
+        isLossError('ERR_INVALID_INPUT', /tokenWeights: expected a batch without it/),
+      );
+  });
+
   it('refuses an odd number of rows and parts of groups', () => {
     const three = {
       shape: [3, 1] as const,
