@@ -55,6 +55,8 @@ export interface Entries {
   readonly padding?: 'absent' | 'teacher' | undefined;
   /** The largest number of the teacher's logits that are read, from the first on. By default, all. */
   readonly teacherWidth?: number | undefined;
+  /** An option of the loss that names tokens of the vocabulary. */
+  readonly named?: { readonly option: string; readonly ids: readonly number[] } | undefined;
   /** Tokens of the batch's list with this id or a larger one are left out. */
   readonly vocabulary?: number | undefined;
   /**

@@ -29,7 +29,7 @@ import {
 } from '../logits/loss-inputs.js';
 import { maskOfOnes } from '../logits/vocabulary.js';
 import type { LossProgram } from '../program/loss-program.js';
-import { isList, MARKS, TOKEN_NUMBERS } from './entries.js';
+import { type Entries, isList, MARKS, TOKEN_NUMBERS } from './entries.js';
 import type {
   LogitsLossBatch,
   LogitsLossBatchSync,
@@ -239,6 +239,7 @@ export abstract class LogitsLossFn<M = Metrics> {
     const vocabulary = student.width;
     const matrix = { ...student, rowStride: vocabulary, device: index };
     const form = formOf((name) => hasInput(batch, mapper, name));
+    checkNamed(form.entries, vocabulary);
     for (const name of this.#made.optional)
       if (form.program.columns.includes(name as never) && !hasInput(batch, mapper, name))
         throw missingInput(mapper, name);
@@ -406,6 +407,16 @@ function* readIds(batch: Batch, mapper: KeyMapper, name: LogitsInput, width: num
   const ids = yield* copyIntegers(key, value, 0, () => {});
   yield* checkIds(key, ids, 1, { isCounted: maskOfOnes(ids.length), vocabulary: width, least: 0 });
   return ids;
+}
+
+function checkNamed({ named }: Entries, vocabulary: number): void {
+  const id = named?.ids.find((each) => each >= vocabulary);
+  if (id !== undefined)
+    throw new LossError('ERR_INVALID_OPTION', {
+      option: named!.option,
+      expected: `token ids from 0 to ${vocabulary - 1}`,
+      received: String(id),
+    });
 }
 
 function readTargets(batch: Batch, mapper: KeyMapper, tokens: number): Steps<Int32Array> {

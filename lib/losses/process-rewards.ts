@@ -9,7 +9,16 @@ import type { EntrySymbols } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
 import type { MaskInputs } from './logits-loss-fn.js';
 import { hasInput } from './logits-parts.js';
-import { ALL, byItems, isRight, LABELS, marksOfLabels, maskUnlabelled, NUMERICS } from './sft-terms.js';
+import {
+  ALL,
+  byItems,
+  isRight,
+  LABELS,
+  marksOfLabels,
+  maskUnlabelled,
+  NO_LABEL,
+  NUMERICS,
+} from './sft-terms.js';
 import { FRACTION } from './units.js';
 
 /** The loss of TRL's PRMTrainer, over two classes. */
@@ -55,12 +64,15 @@ export class OpenRLHFPRMLossFn extends logitsLoss({
   },
   metrics: { acc: FRACTION },
   numerics: NUMERICS,
-  mask: (_mask, _options, inputs) =>
-    hasInput(inputs.batch, inputs.mapper, 'target_probs') ? softLabels(inputs) : marksOfLabels(inputs),
-  entries: ({ rewardTokenIds = [] }, has) => {
+  mask: (mask, { rewardTokenIds: ids }, inputs) => {
+    if (hasInput(inputs.batch, inputs.mapper, 'target_probs')) return softLabels(inputs);
+    if (ids) checkLabels(mask, ids, inputs);
+    return marksOfLabels(inputs);
+  },
+  entries: ({ rewardTokenIds: ids }, has) => {
     const isSoft = has('target_probs');
-    checkIds(rewardTokenIds, isSoft);
-    return isSoft ? { over: 'vocabulary' } : ALL;
+    if (ids || isSoft) checkIds(ids ?? [], isSoft);
+    return { ...(isSoft ? { over: 'vocabulary' } : ALL), ...(ids && { named: { option: OPTION, ids } }) };
   },
   // The third number is not a share of the batch, but the soft label.
   weights: ({ mark, batchSum, tokens, max }) => {
@@ -79,13 +91,15 @@ export class OpenRLHFPRMLossFn extends logitsLoss({
     const s = logSoftmax(symbols, x);
     const { nll, isHit } = has('target_probs')
       ? softLoss(symbols, s, ids!)
-      : { nll: atTarget(symbols, s).neg(), isHit: isRight(symbols, x) };
+      : { nll: atTarget(symbols, s).neg(), isHit: ids ? isRightAmong(symbols, x, ids) : isRight(symbols, x) };
     return {
       loss: weighted(batchWeights[0], nll),
       metrics: { acc: total(weighted(batchWeights[1], isHit)) },
     };
   },
 }) {}
+
+const OPTION = 'reward_token_ids';
 
 // A logit with probability 0.
 const LOWEST = -1e30;
@@ -99,16 +113,37 @@ function softLoss(symbols: EntrySymbols, s: Expression, ids: readonly number[]) 
   return { nll: log.neg(), isHit: select(p.ge(0.5), first.ge(second), second.gt(first)) };
 }
 
+// Returns whether the label has the largest logit; of equal ones, that of the first id in the list.
+function isRightAmong(symbols: EntrySymbols, logit: Expression, ids: readonly number[]): Expression {
+  const { isAt, rowMax, rowSum, select, constant } = symbols;
+  const largest = rowMax(logit);
+  return ids.reduceRight((ofLater, id) => {
+    const isLargest = rowSum(select(isAt(id), logit.ge(largest), 0));
+    return select(isLargest, atTarget(symbols, isAt(id)), ofLater);
+  }, constant(0));
+}
+
 function softLabels({ batch, mapper, layout: { tokens } }: MaskInputs): Float32Array {
   return float32Of(readTokenMatrix(batch, mapper, 'target_probs', tokens), 0, tokens);
 }
 
 function checkIds(ids: readonly number[], isSoft: boolean): void {
   const areIds = ids.every((id) => Number.isInteger(id) && id >= 0) && new Set(ids).size === ids.length;
-  if (areIds && (!isSoft || ids.length === 2)) return;
+  if (areIds && (isSoft ? ids.length === 2 : ids.length > 0)) return;
   throw new LossError('ERR_INVALID_OPTION', {
-    option: 'reward_token_ids',
+    option: OPTION,
     expected: isSoft ? 'two token ids, because the batch has target_probs' : 'different token ids',
     received: `[${ids.join(', ')}]`,
   });
+}
+
+function checkLabels(mask: Uint8Array, ids: readonly number[], { targets }: MaskInputs): void {
+  for (const [index, target] of targets().entries())
+    if (mask[index] && target !== NO_LABEL && !ids.includes(target))
+      throw new LossError('ERR_INVALID_INPUT', {
+        key: 'targets',
+        index,
+        expected: `one of ${OPTION} (${ids.join(', ')}), or ${NO_LABEL} for no label`,
+        received: String(target),
+      });
 }

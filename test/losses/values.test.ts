@@ -12,6 +12,7 @@ import {
   ValueLossFn,
 } from '../../lib/index.js';
 import { toHalf } from '../support/half.js';
+import { isLossError } from '../support/loss-error.js';
 
 const row = (...numbers: number[]) => Float32Array.from(numbers);
 
@@ -178,6 +179,38 @@ describe('LOSS_FN', () => {
     assert.deepEqual(
       LOSS_FN.names(),
       [POLICY_LOSS_FN, VALUE_LOSS_FN, REWARD_LOSS_FN, LOGITS_LOSS_FN].flatMap((registry) => registry.names()),
+    );
+  });
+});
+
+describe('losses of process reward models', () => {
+  const shape = [1, 2] as const;
+  const logits = row(1, 2, 3, 3, 0, 3, 1, 3);
+  const prm = (ids: number[], more: object) =>
+    LOGITS_LOSS_FN.create('openrlhf/prm', { reward_token_ids: ids }).computeSync({ shape, logits, ...more });
+
+  it('choose the first of equal logits in the order of the ids', () => {
+    const targets = [2, 3];
+    assert.equal(prm([3, 2], { targets }).metrics.acc, 0.5);
+    assert.equal(prm([2, 3], { targets }).metrics.acc, 1);
+    assert.equal(prm([1, 3, 2], { targets }).metrics.acc, 0);
+  });
+
+  it('refuse labels and ids of other tokens', () => {
+    assert.equal(prm([1, 2], { targets: [1, 0], actionMask: [1, 0] }).loss > 0, true);
+    assert.throws(
+      () => prm([1, 2], { targets: [1, 0] }),
+      isLossError('ERR_INVALID_INPUT', /targets\[1\]: expected one of reward_token_ids \(1, 2\), or -100/),
+    );
+    const targetProbs = row(1, 0.5);
+    for (const more of [{ targets: [1, 1] }, { targetProbs }])
+      assert.throws(
+        () => prm([1, 4], more),
+        isLossError('ERR_INVALID_OPTION', /reward_token_ids: expected token ids from 0 to 3, got 4/),
+      );
+    assert.throws(
+      () => prm([], { targets: [1, 1] }),
+      isLossError('ERR_INVALID_OPTION', /reward_token_ids: expected different token ids/),
     );
   });
 });

@@ -126,7 +126,11 @@ const openrlhf: Formula = (x, args) => {
   const ids = option<number[] | null>(args, 'reward_token_ids', null);
   const over = (at: Tokens) => {
     const all = entriesOf(at, 'logits');
-    return (ids ? all.filter((_, id) => ids.includes(id)) : all).normalized();
+    if (!ids) return all.normalized();
+    // In the order of the list, which decides which one of equal logits is chosen.
+    const rank = (place: number) => all.tokenOf[place]! * ids.length + ids.indexOf(all.ids[place]!);
+    const places = [...all.ids.keys()].filter((place) => ids.includes(all.ids[place]!));
+    return all.take(places.toSorted((a, b) => rank(a) - rank(b))).normalized();
   };
   if (x.batch.targetProbs) return soft(x, over(x), ids!);
   const of = labelled(x);
