@@ -209,7 +209,10 @@ function columnLossSubject(
     name,
     lossFn,
     variable,
-    columns: columnsOf(lossFn.backend, [variable, ...lossFn.selectKeys]),
+    columns: columnsOf(lossFn.backend, [
+      variable,
+      ...(variable === 'values' ? keysOfLoss(lossFn) : lossFn.selectKeys),
+    ]),
     readsRatio: false,
     readsAdvantages: false,
     readsExperts: false,

@@ -22,6 +22,18 @@ describe('policy-loss: rollouts with token_weights', () => {
     assert.notEqual(printed.loss, loss);
   });
 
+  it('weigh the tokens of a loss of values', async () => {
+    const critic = [0.5, 1, 2].map((weight) => ({
+      values: [0.5, -1],
+      old_values: [0, 0],
+      returns: [1, weight],
+      token_weights: [weight, 0],
+    }));
+    const { loss } = await runJson('evaluate', files.write('values.jsonl', critic), '--loss', 'trl/value');
+    // Of each first token: (0.2 − 1)² / 2.
+    assert.ok(Math.abs((loss as number) - ((0.5 + 1 + 2) * 0.32) / 6) < 1e-6);
+  });
+
   it('are refused by a loss of rows', () =>
     fails(1, ['evaluate', file, '--loss', 'trl/gmpo'], /tokenWeights: expected a batch without it/));
 });
