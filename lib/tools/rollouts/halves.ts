@@ -63,7 +63,7 @@ function halfOf(row: FileRow, values: Readonly<RowValues>, side: Side, names: Co
     return own.get(name) ?? (values[name] === undefined ? names.ofSide(side, column)[0] : name);
   };
   const { place, columns = Object.keys(values) } = row;
-  return { place, columns, keyOf, read: () => half };
+  return { place, columns, keyOf, side, read: () => half };
 }
 
 function foundIn(values: Readonly<RowValues>, names: readonly string[]): string | undefined {

@@ -53,10 +53,14 @@ export class RowPairs {
     const { values } = row;
     const id = values && this.#idIn(values);
     if (values) this.#hasIds ??= id !== undefined;
-    if (!this.#hasIds && id === undefined) return this.#addInOrder(row);
+    const isInOrder = !this.#hasIds && id === undefined;
+    if (isInOrder && given.side !== 'chosen') return this.#addInOrder(row);
     const first = this.#first;
     this.#first = undefined;
-    return [...(first ? [[first.row]] : []), ...this.#addById(row, id)];
+    return [
+      ...(first ? [[isInOrder ? withoutPartner(first) : first.row]] : []),
+      ...(isInOrder ? this.#addInOrder(row) : this.#addById(row, id)),
+    ];
   }
 
   /**
@@ -188,6 +192,16 @@ function shown(id: Id): string {
 /** Returns a row whose reading fails. */
 function failing(row: FileRow, code: LossErrorCode, details: DetailsAtPlace): FileRow {
   return { ...row, read: () => raise(errorAt(row.place, code, details)) };
+}
+
+/** Returns a row before one that holds a whole pair, whose responses belong together. */
+function withoutPartner({ row, values }: OpenedRow): FileRow {
+  if (!values) return row;
+  const details = {
+    expected: 'the other row of its pair after it',
+    received: 'a row that holds a whole pair',
+  };
+  return failing(row, 'ERR_SHAPE_MISMATCH', details);
 }
 
 /** Returns the length of a row's longest list, at least 1. */

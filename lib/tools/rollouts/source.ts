@@ -6,7 +6,7 @@ import {
   type MessageText,
   shorten,
 } from '../../base/errors.js';
-import type { ColumnNames } from './column-names.js';
+import type { ColumnNames, Side } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 
 /** The file name that stands for standard input, which is read as JSON lines. */
@@ -38,6 +38,8 @@ export interface FileRow {
   columns?: readonly string[];
   /** Returns the name of a column in the file, for error messages, if it is not the usual one. */
   keyOf?(column: RolloutColumn): string;
+  /** The response whose row this is, if the file has both responses of a pair in one row. */
+  side?: Side;
   /**
    * Parses the row and returns its values by the names of the file's columns. The values are as in JSON, except that a
    * list of numbers may be a typed array.

@@ -313,6 +313,34 @@ describe('rows in pairs', () => {
       );
     });
 
+    it('stay together after rows that cannot be read', async () => {
+      for (const rows of [
+        [both(0), '{', both(1)],
+        ['{', both(0), both(1)],
+        [both(0), '{', '{', both(1), '{'],
+        ['{', both(0), '{', both(1), '{'],
+      ]) {
+        const { firsts, skipped } = await read(fileOf(rows), { skipBadRows: true });
+        assert.deepEqual(firsts, [-1, -2, -3, -4]);
+        const bad = rows.flatMap((each, i) => (each === '{' ? [i + 1] : []));
+        assert.deepEqual(
+          skipped.map((message) => Number(/line (\d)/.exec(message)![1])),
+          bad,
+        );
+      }
+    });
+
+    it('do not complete the pairs of the file before', async () => {
+      const odd = fileOf([row(1), row(2), row(3)], 'odd.jsonl');
+      const whole = { chosen_logprobs: [-4, -0.5], rejected_logprobs: [-5, -0.5] };
+      const files = [odd, fileOf([whole]), odd];
+      const pattern = /odd\.jsonl, line 3: expected the other row of its pair after it, got a row that holds/;
+      await assert.rejects(read(files), (error: LossError) => pattern.test(error.message));
+      const { firsts, skipped } = await read(files, { skipBadRows: true });
+      assert.deepEqual(firsts, [-1, -2, -4, -5, -1, -2, -3]);
+      assert.equal(skipped.length, 1);
+    });
+
     it('are left as they are in a file whose first row holds one response', async () => {
       await fails(fileOf([row(1), both(0)]), /line 2: logprobs: expected a list of numbers, one per token/);
     });
