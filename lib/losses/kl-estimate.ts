@@ -57,7 +57,10 @@ export function* withKlEstimate(
   const value = (name: InputName) => find(batch, mapper.keys(name))?.value;
   if (value('kl_estimate') !== undefined) return batch;
   const logprob = value('kl_logprob');
-  if (logprob === undefined) throw missingInput(mapper, 'kl_logprob');
+  if (logprob === undefined)
+    throw missingInput(mapper, 'kl_logprob').with({
+      hint: 'Or give kl_estimate, the same number for every row',
+    });
   if (options.normalizer !== undefined || options.part)
     throw new LossError('ERR_INVALID_OPTION', {
       option: options.part ? 'part' : 'normalizer',

@@ -187,6 +187,11 @@ describe('policy-loss with preference data', () => {
     assert.ok(!/<h[23][^>]*>[^<]*ratio/i.test(page));
   });
 
+  it('names the column that KTO needs', async () => {
+    const file = files.write('kto.jsonl', [{ logprobs: [-1], ref_logprobs: [-2], label: true }]);
+    await fails(1, ['evaluate', file, '--loss', 'trl/kto'], /got a batch without it\. Or give kl_estimate, /);
+  });
+
   it('takes the rows of trl/tpo in threes, and in one part', async () => {
     const threes = drawSets(5, 3);
     const expected = await fromLibrary('trl/tpo', threes);
