@@ -21,7 +21,7 @@ export class TinkerCrossEntropyLossFn extends policyLoss({
   name: 'tinker/cross_entropy',
   summary: 'ℓ = −w·logprob, the sum over the tokens; w = token_weights',
   details: [
-    'With the reduction mean, the weights of each row are first divided by their sum, as in the cookbook. Where this sum is 0, they count as 0.',
+    'With the reduction mean, the weights of each row are first divided by their sum if it is positive, as in the cookbook.',
     'If the batch has no token_weights, all weights are 1.',
   ],
   source: ['Tinker'],
@@ -37,12 +37,17 @@ export class TinkerCrossEntropyLossFn extends policyLoss({
   formula: (symbols, { reduction }, has) => {
     const { lp, rowSum, batchSum, sg } = symbols;
     const given = weightsOf(symbols, has);
-    const weights = reduction === 'mean' ? orZero(symbols, given, rowSum(given)) : given;
+    const weights = reduction === 'mean' ? given.div(orOne(symbols, rowSum(given))) : given;
     const loss = weights.mul(lp).neg();
     const mean = orZero(symbols, batchSum(sg(loss)), batchSum(weights));
     return { loss, metrics: { train_mean_nll: { batch: mean } } };
   },
 }) {}
+
+// Returns a sum of weights, or 1 where it is not positive.
+function orOne({ select }: ProgramSymbols, sum: Expression): Expression {
+  return select(sum.gt(0), sum, 1);
+}
 
 // Returns x / by, or 0 where `by` is 0.
 function orZero({ select }: ProgramSymbols, x: Expression, by: Expression): Expression {

@@ -198,6 +198,18 @@ describe('token_weights', () => {
     assert.ok(report.ok, String(report));
   });
 
+  it('are divided by the sum of their row if it is positive', () => {
+    const fn = POLICY_LOSS_FN.create('tinker/cross_entropy', { reduction: 'mean' });
+    const { grad } = fn.computeSync(
+      { shape: [4, 2], logprob: new Float32Array(8), tokenWeights: [1, 3, -1, -3, 1, -1, 0, 0] },
+      { grad: true },
+    );
+    assert.deepEqual(
+      [...grad].map((g) => g + 0),
+      [-0.25, -0.75, 1, 3, -1, 1, 0, 0],
+    );
+  });
+
   it('are 1 for losses that read them, if they are absent', () => {
     const ones = new Float32Array(16).fill(1);
     const batch = paddedBatch(makeBatch({ ...TINY, rows: 4 }));

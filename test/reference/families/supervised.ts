@@ -14,7 +14,9 @@ const perNonZero = (sum: Variable, by: Variable): Variable => {
 const tinkerCrossEntropy: Formula = (x, args) => {
   const given = weightsOf(x);
   const isMean = option<string>(args, 'reduction', 'none') === 'mean';
-  const weights = isMean ? perNonZero(given, x.spread(x.rowSum(given))) : given;
+  const sums = x.rowSum(given);
+  const divisors = x.spread(sums.test((sum) => sum > 0).choose(sums, 1));
+  const weights = isMean ? given.div(divisors) : given;
   const loss = x.logprob.mul(weights).neg().sum();
   return { loss, metrics: { train_mean_nll: perNonZero(loss, weights.sum()) } };
 };
