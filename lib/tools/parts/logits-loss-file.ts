@@ -55,7 +55,7 @@ const TENSORS = {
   old_logprob: { kind: 'floats', shapes: ['BT'] },
   teacher_logprob: { kind: 'floats', shapes: ['BT'] },
   advantages: { kind: 'floats', shapes: ['BT', 'B'] },
-  token_weights: { kind: 'floats', shapes: ['BT'] },
+  token_weights: { kind: 'floats', shapes: ['BT', 'B'] },
   target_probs: { kind: 'floats', shapes: ['BT'] },
   sample_mask: { kind: 'flags', shapes: ['B'] },
   distill_mask: { kind: 'flags', shapes: ['BT'] },

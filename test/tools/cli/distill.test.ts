@@ -129,14 +129,17 @@ describe('distill', () => {
 
   it('multiplies the loss of each token by its weight', async () => {
     const { student, teacher } = written('float32');
-    const values = Float32Array.from({ length: ROWS * COLUMNS }, (_, i) => (i % 3) / 2);
-    const data = Buffer.from(values.buffer);
-    const tensor = { name: 'token_weights', dtype: F32, shape: [ROWS, COLUMNS], data };
-    const weights = files.writeBytes('weights.npy', Buffer.concat(npy(tensor, new Fields())));
-    const inputs = ['--logits', student, '--teacher-logits', teacher, '--token-weights', weights];
-    const { loss } = await runJson('distill', '--loss', 'trl/gkd', ...inputs, '--batch-bytes', '1');
-    const { actionMask: _, ...batch } = { ...batchIn('float32'), tokenWeights: values };
-    assert.equal(loss, LOSS_FN.create('trl/gkd').computeSync(batch).loss);
+    const plain = batchIn('float32');
+    for (const shape of [[ROWS, COLUMNS], [ROWS]] as number[][]) {
+      const length = shape.reduce((all, size) => all * size);
+      const values = Float32Array.from({ length }, (_, i) => (i % 3) / 2);
+      const tensor = { name: 'token_weights', dtype: F32, shape, data: Buffer.from(values.buffer) };
+      const weights = files.writeBytes('weights.npy', Buffer.concat(npy(tensor, new Fields())));
+      const inputs = ['--logits', student, '--teacher-logits', teacher, '--token-weights', weights];
+      const { loss } = await runJson('distill', '--loss', 'trl/gkd', ...inputs, '--batch-bytes', '1');
+      const { actionMask: _, ...batch } = { ...plain, tokenWeights: values };
+      assert.equal(loss, LOSS_FN.create('trl/gkd').computeSync(batch).loss);
+    }
   });
 
   it('has an option for each input of each loss', () => {
