@@ -122,11 +122,6 @@ export function smoothed({ logsigmoid }: ProgramSymbols, u: Expression, epsilon:
   return epsilon === 0 ? right : right.sub(logsigmoid(u.neg()).mul(epsilon));
 }
 
-/** Returns max(0, x). At 0 it has half a derivative, as PyTorch's clamp has. */
-export function positivePart({ max, select }: ProgramSymbols, x: Expression): Expression {
-  return select(x.eq(0), x.mul(0.5), max(0, x));
-}
-
 /** Returns max(0, 1 − u). */
 export function hinge({ max, constant }: ProgramSymbols, u: Expression): Expression {
   return max(0, constant(1).sub(u));

@@ -11,7 +11,6 @@ import {
   overPairs,
   pairOf,
   perToken,
-  positivePart,
   REFERENCE,
   rowsOf,
   SMOOTHING_OPTION,
@@ -183,11 +182,11 @@ export class OpenRLHFVanillaKTOLossFn extends policyLoss({
   metrics: KTO_METRICS,
   numerics: { range: 'any finite logprobs', outside: 'the loss saturates, and its gradient becomes 0' },
   formula: (symbols, options, has) => {
-    const { placeInPair, rows, rowsSum, select, sigmoid } = symbols;
+    const { placeInPair, rows, rowsSum, max, select, sigmoid } = symbols;
     const { logRatio } = rowsOf(symbols, has);
     const { isChosen, mean, perPair } = overPairs(symbols);
     const meanOf = (isMember: Expression) => rowsSum(select(isMember, logRatio, 0)).mul(perPair);
-    const estimate = (isMember: Expression) => positivePart(symbols, meanOf(isMember));
+    const estimate = (isMember: Expression) => max(0, meanOf(isMember));
     const advance = select(
       isChosen,
       logRatio.sub(estimate(placeInPair.eq(1))),

@@ -16,7 +16,6 @@ import {
   type Pair,
   pairOf,
   perToken,
-  positivePart,
   REFERENCE,
   rowsOf,
   SMOOTHING_OPTION,
@@ -97,7 +96,7 @@ export class OatDPOLossFn extends policyLoss({
   metrics: OAT_METRICS,
   numerics: LINEAR_NUMERICS,
   formula: (symbols, options) => {
-    const { n, chosen } = symbols;
+    const { n, chosen, max } = symbols;
     const { dapAlgo, lenRegAlpha, dpoPositiveLambda, sftWeight } = options;
     const rows = rowsOf(symbols, () => false);
     const isMean = dapAlgo === 'IPO' || dapAlgo === 'LR_DPO';
@@ -107,7 +106,7 @@ export class OatDPOLossFn extends policyLoss({
     if (dapAlgo === 'IPO') return oatLoss(symbols, ipo(symbols, z.difference, options.beta), rewards);
     if (dapAlgo === 'SLiC') return oatLoss(symbols, hinge(symbols, rewards.difference), rewards);
     const longer = pairOf(symbols, n).difference.mul(lenRegAlpha / options.beta);
-    const short = positivePart(symbols, z.chosen.neg()).mul(dpoPositiveLambda);
+    const short = max(0, z.chosen.neg()).mul(dpoPositiveLambda);
     const margin = z.difference.add(longer).sub(short).mul(options.beta);
     const nll = chosen(perToken(symbols, averaged(rows.policy))).mul(-sftWeight);
     const ofPair = smoothed(symbols, margin, options.labelSmoothing).add(nll);

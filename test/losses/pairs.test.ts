@@ -172,6 +172,21 @@ describe('other inputs of preference losses', () => {
     );
   });
 
+  it('terms that count above 0 only have no gradient at 0, where the policy is the reference', () => {
+    const rows = [[-1], [-2]];
+    const gradOf = (name: string, args: Record<string, unknown>, refLogprob = rows) => [
+      ...POLICY_LOSS_FN.create(name, args).computeSync({ logprob: rows, refLogprob }, { grad: true }).grad,
+    ];
+    assertArray(
+      gradOf('oat/dpo', { beta: 0.1, dpo_positive_lambda: 5 }),
+      [-0.05, 0.05],
+      'grad of DPO-positive',
+    );
+    assertArray(gradOf('openrlhf/vanilla_kto', { beta: 0.1 }), [-0.0125, 0.0125], 'grad of KTO');
+    const hinge = { loss_type: ['hinge'], beta: 1 };
+    assert.deepEqual(gradOf('trl/dpo', hinge, [[-1], [-1]]), [0, 0]);
+  });
+
   it('saturated and equal margins are finite', () => {
     for (const name of LOSSES) {
       for (const far of [0, 1e4, -1e4]) {

@@ -187,6 +187,15 @@ export class Variable {
     );
   }
 
+  /** Returns max(0, x). The derivative at 0 is 0, as in torch.relu. */
+  relu(): Variable {
+    this.tape.choose(this.length, (i) => Math.sign(this.value[i]!));
+    return this.#map(
+      (x) => Math.max(x, 0),
+      (x) => (x > 0 ? 1 : 0),
+    );
+  }
+
   add(other: Operand): Variable {
     return this.#zip(
       other,

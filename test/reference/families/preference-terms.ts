@@ -79,7 +79,7 @@ export const smoothed = (u: Variable, epsilon: number): Variable =>
     .logSigmoid()
     .mul(-(1 - epsilon))
     .add(u.neg().logSigmoid().mul(-epsilon));
-export const hinge = (u: Variable): Variable => u.neg().add(1).max(0);
+export const hinge = (u: Variable): Variable => u.neg().add(1).relu();
 export const squaredTo = (h: Variable, target: number): Variable => h.sub(target).square();
 
 /** The losses of a margin that most trainers have. */

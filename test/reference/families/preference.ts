@@ -69,7 +69,7 @@ const oatDpo: Formula = (x, args) => {
   const longer = difference(sidesOf(x, lengths(x))).mul(option<number>(args, 'len_reg_alpha', 0) / beta);
   const short = z.chosen
     .neg()
-    .max(0)
+    .relu()
     .mul(option<number>(args, 'dpo_positive_lambda', 0));
   const q = difference(z).add(longer).sub(short).mul(beta);
   const policy = averaged(x, isMean ? averaged(x, sums.policy) : sums.policy);
@@ -258,7 +258,7 @@ const openrlhfKto: Formula = (x, args) => {
 const vanillaKto: Formula = (x, args) => {
   const beta = option<number>(args, 'beta', 0.1);
   const { chosen, rejected } = sidesOf(x, rowSums(x).z);
-  const [K, L] = [meanOf(chosen).max(0), meanOf(rejected).max(0)];
+  const [K, L] = [meanOf(chosen).relu(), meanOf(rejected).relu()];
   const right = chosen.sub(L).mul(beta).neg().sigmoid();
   const wrong = K.sub(rejected).mul(beta).neg().sigmoid();
   return {
