@@ -288,6 +288,7 @@ export class Objective {
       needsLogprobFirst: (batch) =>
         this.lossFn.correction !== undefined ||
         (!this.#klPenalty.isNone && this.#advantages.areMissing(batch)),
+      prepared: (batch, options) => this.lossFn.prepared(batch, options),
       read: (batch, options) => this.#read(batch, options),
     };
   }

@@ -121,6 +121,8 @@ export interface LossOfLogits<R> {
   readonly requestsGradEntropy: boolean;
   /** Returns whether something is computed from the log-probabilities of all tokens before the loss itself. */
   needsLogprobFirst(batch: Batch): boolean;
+  /** Returns the batch that is computed for one without log-probabilities. Its mask says which logits are read. */
+  prepared(batch: Batch, options: LossComputeOptions): Steps<Batch>;
   read(batch: Batch, options: LossComputeOptions): Steps<ReadLoss<R>>;
 }
 
@@ -204,20 +206,21 @@ function* read<R>(
   const index = cudaIndex(device);
   checkStream(stream, index);
   const { targets, temperature, softcap, support, ...others } = given;
-  const batch = heldColumns(others);
+  const held = heldColumns(others);
   const kept = support ? { tokenIds: support.tokenIds, offsets: support.offsets } : undefined;
-  for (const name of ['logprob', 'entropy']) checkAbsent(batch, loss.mapper.keys(name));
-  const layout = yield* readLayout(batch);
+  for (const name of ['logprob', 'entropy']) checkAbsent(held, loss.mapper.keys(name));
+  const layout = yield* readLayout(held);
   const { tokens } = layout;
   const { source, out } = open(tokens, index);
   const ids = yield* copyIntegers('targets', targets, -(2 ** 31), onePer('token', tokens));
+  const batch = yield* loss.prepared(held, { ...wanted, ...(stream !== undefined && { stream }) });
   const mask = yield* readActionMask(batch, loss.mapper, layout);
   yield* ignoreMasked(ids, mask, source.vocabulary);
   const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support: kept });
   const column = () => allocate(`a column of ${tokens} values`, () => new Float32Array(tokens));
   const logprob = column();
   const entropy = loss.needsEntropy || wantsEntropy === true ? column() : undefined;
-  const apart = { ...arraysOf({ ...batch, ...wanted, temperature }), 'support.tokenIds': rows.tokenIds };
+  const apart = { ...arraysOf({ ...held, ...wanted, temperature }), 'support.tokenIds': rows.tokenIds };
   for (const [key, array] of Object.entries(out?.written ?? {})) checkApart(key, array, apart);
   // With `grad`, an objective also returns the gradient with respect to the entropies.
   const byDefault = isWanted(wanted.grad) && !loss.requestsGradEntropy;

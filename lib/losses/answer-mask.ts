@@ -46,6 +46,7 @@ export function* withAnswerMask(
       mask[i] = isAnswer || isGiven ? 1 : 0;
     }
   });
-  const others = Object.entries(batch).filter(([key]) => !mapper.keys('action_mask').includes(key));
+  const replaced = [...mapper.keys('action_mask'), ...mapper.keys('attention_mask')];
+  const others = Object.entries(batch).filter(([key]) => !replaced.includes(key));
   return { ...Object.fromEntries(others), action_mask: mask, answer_mask: kinds } as Batch;
 }

@@ -370,12 +370,12 @@ export abstract class PolicyLossFn<M = Metrics> {
       needsEntropy: columns.includes('entropy') && !optional.includes('entropy'),
       requestsGradEntropy: this.dependsOnEntropy,
       needsLogprobFirst: () => this.correction !== undefined,
+      prepared: (batch, options) => this.prepared(batch, options),
       read: (batch, options) => this.#read(batch, options),
     };
   }
 
-  *#read(given: Batch, options: LossComputeOptions): Steps<ReadLoss<LossResult<M>>> {
-    const batch = yield* this.prepared(given, options);
+  *#read(batch: Batch, options: LossComputeOptions): Steps<ReadLoss<LossResult<M>>> {
     const input = yield* this.#evaluator.read(batch, options.device);
     const coefficients = this.coefficients(input, options.normalizer);
     const call = { input, gradients: gradientsOf(input, options), options, coefficients };

@@ -3,10 +3,13 @@ import assert from 'node:assert/strict';
 import {
   type Batch,
   LOSS_FN,
+  logprobsBackwardSync,
+  logprobsSync,
   POLICY_LOSS_FN,
   TRLBCOLossFn,
   TRLDPOLossFn,
   TRLKTOLossFn,
+  TRLORPOLossFn,
 } from '../../lib/index.js';
 import { takeRows } from '../reference/objective.js';
 import { makeBatch } from '../support/draw.js';
@@ -155,6 +158,31 @@ describe('other inputs of preference losses', () => {
       fn.compute({ ...batch, klRefLogprob: [[1]] } as Batch),
       isLossError('ERR_SHAPE_MISMATCH', /kl_ref/),
     );
+  });
+
+  it('ORPO reads the logits of the tokens of attention_mask too', () => {
+    const shape = [2, 3] as const;
+    const vocabulary = 5;
+    const logits = Float32Array.from({ length: 30 }, (_, i) => 2 * Math.sin(i * i));
+    const targets = [0, 3, 2, 4, 1, 0];
+    const masks = { action_mask: [0, 1, 1, 0, 1, 1], attention_mask: [1, 1, 1, 0, 1, 1] };
+    const { logprob, logsumexp } = logprobsSync(logits, { shape: [6, vocabulary], targets });
+    const fn = new TRLORPOLossFn();
+    const expected = fn.computeSync({ shape, ...masks, logprob }, { grad: true });
+    const { loss, metrics, gradLogits } = fn.fromLogitsSync(
+      { shape, ...masks, logits, targets },
+      { gradLogits: true },
+    );
+    assert.equal(loss, expected.loss);
+    assert.deepEqual(metrics, expected.metrics);
+    const backward = logprobsBackwardSync(logits, {
+      shape: [6, vocabulary],
+      targets,
+      logsumexp,
+      gradLogprob: expected.grad,
+    });
+    assertArray(gradLogits as Float32Array, backward as Float32Array, 'gradLogits');
+    assert.ok((gradLogits as Float32Array)[0] !== 0);
   });
 
   it('loss types come alone or in lists, with as many weights', () => {
