@@ -43,8 +43,8 @@ function perTokenMargin({ symbols, score }: PairTerms): Expression {
 /** Returns β·(f(z) of the chosen row − f(z) of the rejected row). */
 const margin = ({ score, beta }: PairTerms): Expression => score.difference.mul(beta);
 
-// What takes the place of a smoothing of 0, whose logarithm is infinite.
-const EXO_SMOOTHING = 1e-3;
+/** The number that replaces a label smoothing of 0 in exo_pair, because the logarithm of 0 is infinite. */
+export const EXO_SMOOTHING = 1e-3;
 
 /** Returns σ(u)·(ln σ(u) − ln(1 − ε)) + σ(−u)·(ln σ(−u) − ln ε). */
 export function exoPair({ sigmoid, logsigmoid }: ProgramSymbols, u: Expression, epsilon: number): Expression {

@@ -5,6 +5,7 @@ import {
   bothSides,
   DIVERGENCE_OPTIONS,
   divergence,
+  EXO_SMOOTHING,
   exoPair,
   type PairTerms,
   robust,
@@ -247,6 +248,8 @@ const SWIFT_TYPES = {
   bco_pair: ({ shifted }) => shifted!,
   sppo_hard: ({ full }) => TRL_DPO_TYPES.sppo_hard(full),
   aot: ({ full }) => TRL_DPO_TYPES.aot(full),
+  aot_unpaired: ({ full }) => TRL_DPO_TYPES.aot_unpaired(full),
+  // The name of aot_unpaired in ms-swift with a TRL before 0.29.
   aot_pair: ({ full }) => TRL_DPO_TYPES.aot_unpaired(full),
   apo_zero: ({ free }) => TRL_DPO_TYPES.apo_zero(free),
   apo_down: ({ free }) => TRL_DPO_TYPES.apo_down({ ...free, score: free.z }),
@@ -265,6 +268,7 @@ export class SwiftDPOLossFn extends policyLoss({
     'The log-ratio of a row is the sum over its tokens, and for ipo the mean. ld_alpha holds for the policy only.',
     'reference_free holds for sigmoid, robust, exo_pair, hinge, ipo and the apo types. forward_kl has no effect.',
     'bco_pair is shifted by a running mean of the rewards. The result’s state has it for the next call.',
+    'With exo_pair in the list, a label_smoothing of 0 stands for 0.001 in all loss types, as from ms-swift’s second step on.',
     'The loss weights multiply the metrics of rewards too.',
     'With the Megatron trainer, ms-swift computes sigmoid for every loss type. This function does not.',
   ],
@@ -313,6 +317,7 @@ export class SwiftDPOLossFn extends policyLoss({
   formula: (symbols, { lossType, lossWeights, rpoAlpha, ...options }) => {
     const { lp, ref, rowSum } = symbols;
     const types = [lossType].flat() as SwiftType[];
+    const labelSmoothing = options.labelSmoothing || (types.includes('exo_pair') ? EXO_SMOOTHING : 0);
     const weight = lengthWeight(symbols, options);
     const weighted = lp.mul(weight);
     const sums = { policy: rowSum(weighted), reference: rowSum(ref), logRatio: rowSum(weighted.sub(ref)) };
@@ -323,7 +328,14 @@ export class SwiftDPOLossFn extends policyLoss({
       isForward ? 'reverse_kl' : options.fDivergenceType,
       1 - options.fAlphaDivergenceCoef,
     );
-    const terms = (z: Pair, score: Pair): PairTerms => ({ symbols, rows: sums, z, score, ...options });
+    const terms = (z: Pair, score: Pair): PairTerms => ({
+      symbols,
+      rows: sums,
+      z,
+      score,
+      ...options,
+      labelSmoothing,
+    });
     const free = options.referenceFree ? sums.policy : sums.logRatio;
     const scoredTerms = (x: Expression) => {
       const z = pairOf(symbols, x);

@@ -215,6 +215,15 @@ describe('other inputs of preference losses', () => {
     assert.deepEqual(gradOf('trl/dpo', hinge, [[-1], [-1]]), [0, 0]);
   });
 
+  it('the loss types of ms-swift have its names, and exo_pair smooths the labels of the others', () => {
+    const of = (args: Record<string, unknown>) =>
+      POLICY_LOSS_FN.create('swift/dpo', args).computeSync(inOrder as Batch).loss;
+    assert.equal(of({ loss_type: ['aot_unpaired'] }), of({ loss_type: ['aot_pair'] }));
+    const sum = of({ loss_type: ['sigmoid', 'exo_pair'], beta: 2 });
+    const smoothed = of({ loss_type: ['sigmoid'], label_smoothing: 1e-3, beta: 2 });
+    assertNumber(sum, smoothed + of({ loss_type: ['exo_pair'], beta: 2 }), 'loss');
+  });
+
   it('saturated and equal margins are finite', () => {
     for (const name of LOSSES) {
       for (const far of [0, 1e4, -1e4]) {

@@ -358,7 +358,7 @@ const swiftDpo: Formula = (x, args) => {
     given === 'forward_kl' ? 'reverse_kl' : given,
     1 - option<number>(args, 'f_alpha_divergence_coef', 0.5),
   );
-  const epsilon = option<number>(args, 'label_smoothing', 0);
+  const epsilon = option<number>(args, 'label_smoothing', 0) || (types.includes('exo_pair') ? 1e-3 : 0);
   const tau = option<number>(args, 'discopop_tau', 0.05);
   const free = option(args, 'reference_free', false) ? sums.policy : sums.z;
   const logits = (perRow: Variable) => {
