@@ -115,15 +115,15 @@ export class TRLCPOLossFn extends policyLoss({
   details: [
     'Loss types ipo and simpo take the mean over the tokens of a row instead of the sum.',
     'AlphaPO (alpha ≠ 0) replaces a log-probability S with (1 − e^(−alpha·S))/alpha.',
-    'Plain SimPO needs cpo_alpha = 0.',
+    'Plain SimPO needs cpo_alpha = 0. The loss type alphapo is simpo with a cpo_alpha of 0.',
   ],
   source: ['arXiv 2401.08417', 'arXiv 2405.14734', 'arXiv 2501.03884', 'TRL'],
   reads: ['action_mask', 'pair_ids'],
   pairs: true,
   options: {
-    lossType: choice(['sigmoid', 'hinge', 'ipo', 'simpo'], {
+    lossType: choice(['sigmoid', 'hinge', 'ipo', 'simpo', 'alphapo'], {
       default: 'sigmoid',
-      help: 'the loss of a pair: −ln σ(β·margin), max(0, 1 − β·margin), (margin − 1/(2β))², or sigmoid of the margin − simpo_gamma/β',
+      help: 'the loss of a pair: −ln σ(β·margin), max(0, 1 − β·margin), (margin − 1/(2β))², or sigmoid of the margin − simpo_gamma/β; alphapo is simpo without the NLL',
     }),
     beta,
     labelSmoothing,
@@ -141,8 +141,10 @@ export class TRLCPOLossFn extends policyLoss({
     outside: 'the exponent of AlphaPO is at most 80, and has no gradient there',
     exponentiatesRowSums: true,
   },
-  formula: (symbols, { lossType, cpoAlpha, alpha, simpoGamma, ...options }) => {
+  formula: (symbols, { alpha, simpoGamma, ...options }) => {
     const { lp, rowSum, expm1, min } = symbols;
+    const lossType = options.lossType === 'alphapo' ? 'simpo' : options.lossType;
+    const cpoAlpha = options.lossType === 'alphapo' ? 0 : options.cpoAlpha;
     const sum = rowSum(lp);
     const ofRow = lossType === 'ipo' || lossType === 'simpo' ? perToken(symbols, sum) : sum;
     const value = alpha === 0 ? ofRow : expm1(min(ofRow.mul(-alpha), LARGEST_EXPONENT)).div(-alpha);

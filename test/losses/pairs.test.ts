@@ -215,6 +215,12 @@ describe('other inputs of preference losses', () => {
     assert.deepEqual(gradOf('trl/dpo', hinge, [[-1], [-1]]), [0, 0]);
   });
 
+  it('the loss type alphapo of CPO is simpo without its NLL', () => {
+    const of = (args: Record<string, unknown>) =>
+      POLICY_LOSS_FN.create('trl/cpo', { alpha: 0.25, beta: 2, ...args }).computeSync(inOrder as Batch);
+    assert.deepEqual(of({ loss_type: 'alphapo' }), of({ loss_type: 'simpo', cpo_alpha: 0 }));
+  });
+
   it('the loss types of ms-swift have its names, and exo_pair smooths the labels of the others', () => {
     const of = (args: Record<string, unknown>) =>
       POLICY_LOSS_FN.create('swift/dpo', args).computeSync(inOrder as Batch).loss;

@@ -158,9 +158,10 @@ function ranked(types: string[], total: Variable, sums: RowSums, x: Tokens): Var
 
 const cpo: Formula = (x, args) => {
   const beta = option<number>(args, 'beta', 0.1);
-  const type = option<string>(args, 'loss_type', 'sigmoid');
+  const given = option<string>(args, 'loss_type', 'sigmoid');
+  const type = given === 'alphapo' ? 'simpo' : given;
   const alpha = option<number>(args, 'alpha', 0);
-  const coefficient = option<number>(args, 'cpo_alpha', 1);
+  const coefficient = given === 'alphapo' ? 0 : option<number>(args, 'cpo_alpha', 1);
   const sum = x.rowSum(x.logprob);
   const value = type === 'ipo' || type === 'simpo' ? averaged(x, sum) : sum;
   const shaped = alpha === 0 ? value : value.mul(-alpha).min(80).expm1().div(-alpha);
