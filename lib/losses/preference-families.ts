@@ -167,7 +167,7 @@ export class LLaMAFactoryKTOLossFn extends policyLoss({
   details: [
     'z is the sum of logprob − ref_logprob over a row. The sign is + for desirable rows.',
     'z₀ = max(0, the mean of z over mismatched rows), the columns kl_…, without a gradient. With kl_estimate it is that.',
-    'The NLL is the mean over desirable rows of that of a token, divided by their share of the rows.',
+    'The NLL is the mean over desirable rows with tokens of that of a token, divided by the share of desirable rows.',
   ],
   source: ['arXiv 2402.01306', 'LLaMA-Factory'],
   reads: ['ref_logprob', 'action_mask', 'label', ...KL_KEYS],
@@ -194,7 +194,7 @@ export class LLaMAFactoryKTOLossFn extends policyLoss({
   },
   numerics: { range: 'any finite logprobs', outside: 'the loss saturates, and its gradient becomes 0' },
   formula: (symbols, options) => {
-    const { lp, ref, label, klEstimate, rows, rowSum, rowsSum, rowsMean, select, max } = symbols;
+    const { lp, ref, label, klEstimate, n, rows, rowSum, rowsSum, rowsMean, select, max } = symbols;
     const { prefBeta, prefFtx, ktoChosenWeight, ktoRejectedWeight } = options;
     const policy = rowSum(lp);
     const logRatio = rowSum(lp.sub(ref));
@@ -203,11 +203,13 @@ export class LLaMAFactoryKTOLossFn extends policyLoss({
       undesirable: ktoRejectedWeight,
     }).div(rows);
     const isDesirable = label.gt(0);
-    // LLaMA-Factory divides the sum by the number of desirable rows twice, and multiplies it by that of all rows.
-    const nll = () => {
-      const count = max(rowsSum(isDesirable), 1);
-      return select(isDesirable, perToken(symbols, policy).neg(), 0).div(count).mul(rows.div(count));
-    };
+    // LLaMA-Factory divides the mean by the number of desirable rows once more, and multiplies it by that of all rows. Rows
+    // without tokens are NaN there, which the mean leaves out.
+    const count = (isMember: Expression) => max(rowsSum(isMember), 1);
+    const nll = () =>
+      select(isDesirable, perToken(symbols, policy).neg(), 0)
+        .div(count(isDesirable.mul(n.gt(0))))
+        .mul(rows.div(count(isDesirable)));
     const reward = logRatio.mul(prefBeta);
     const [desirable, undesirable] = [ofClass(symbols, true), ofClass(symbols, false)];
     return {

@@ -215,6 +215,23 @@ describe('other inputs of preference losses', () => {
     assert.deepEqual(gradOf('trl/dpo', hinge, [[-1], [-1]]), [0, 0]);
   });
 
+  it('the NLL of LLaMA-Factory’s KTO leaves out rows without tokens', () => {
+    const logprob = [-1, -2, -3, -1, -2, -4];
+    const batch: Batch = {
+      shape: [3, 2],
+      logprob,
+      refLogprob: logprob,
+      actionMask: [0, 0, 1, 1, 1, 1],
+      label: [true, false, true],
+      klEstimate: [0, 0, 0],
+    };
+    const fn = POLICY_LOSS_FN.create('llamafactory/kto', { pref_ftx: 1 });
+    const { loss, grad } = fn.computeSync(batch, { grad: true });
+    // KTO's loss is ½. The mean NLL is 3, that of the last row, and two of three rows are desirable.
+    assertNumber(loss, 0.5 + 3 * 1.5, 'loss');
+    assertArray(grad.subarray(4), [-0.0083333333 - 0.75, -0.0083333333 - 0.75], 'grad');
+  });
+
   it('the loss type alphapo of CPO is simpo without its NLL', () => {
     const of = (args: Record<string, unknown>) =>
       POLICY_LOSS_FN.create('trl/cpo', { alpha: 0.25, beta: 2, ...args }).computeSync(inOrder as Batch);

@@ -340,7 +340,8 @@ const llamafactoryKto: Formula = (x, args) => {
   );
   const chosen = labelled(x, 1);
   const share = x.rows.length / (chosen.length || 1);
-  const sft = meanOf(averaged(x, sums.policy).gather(chosen)).mul(-share);
+  const averages = averaged(x, sums.policy).gather(chosen.filter((row) => x.counts[row]! > 0));
+  const sft = meanOf(averages).mul(-share);
   const coefficient = option<number>(args, 'pref_ftx', 0);
   const loss = meanOverRows(x, losses);
   return {
