@@ -107,20 +107,21 @@ export function blockOfLists(
 }
 
 /**
- * Returns how wide the rows of the student's and of the teacher's logits are together.
- * @throws LossError `ERR_SHAPE_MISMATCH` if they differ and may not.
+ * Returns the larger number of values that each token has in two inputs.
+ * @param keys the names of the inputs.
+ * @throws LossError `ERR_SHAPE_MISMATCH` if the numbers differ and may not.
  */
 export function commonWidth(
-  student: Pick<Matrix, 'width'>,
-  teacher: Pick<Matrix, 'width'>,
-  key: string,
+  one: Pick<Matrix, 'width'>,
+  other: Pick<Matrix, 'width'>,
+  keys: readonly [one: string, other: string],
   mayDiffer: boolean,
 ): number {
-  if (student.width !== teacher.width && !mayDiffer)
+  if (one.width !== other.width && !mayDiffer)
     throw new LossError('ERR_SHAPE_MISMATCH', {
-      key,
-      expected: `${student.width} values per token, as many as logits`,
-      received: String(teacher.width),
+      key: keys[1],
+      expected: `${one.width} values per token, as many as ${keys[0]}`,
+      received: String(other.width),
     });
-  return Math.max(student.width, teacher.width);
+  return Math.max(one.width, other.width);
 }

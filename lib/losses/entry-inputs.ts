@@ -101,11 +101,13 @@ function* readTeacherLists(
 ): Steps<{ ids: Int32Array; teacher: Matrix }> {
   const { ids, width } = yield* readTokenIds(batch, mapper, 'teacher_topk_ids', tokens);
   const teacher = readTokenMatrix(batch, mapper, 'teacher_topk_logprobs', tokens);
-  const { key } = needed(batch, mapper, 'teacher_topk_ids');
+  const [key, keyOfLogprobs] = (['teacher_topk_ids', 'teacher_topk_logprobs'] as const).map(
+    (name) => needed(batch, mapper, name).key,
+  ) as [string, string];
   if (entries.vocabulary !== undefined)
     for (let i = 0; i < ids.length; i++) if (ids[i]! >= entries.vocabulary) ids[i] = -1;
   yield* checkIds(key, ids, width, { isCounted: kept, vocabulary, least: -1 });
-  commonWidth({ width }, teacher, mapper.keys('teacher_topk_logprobs')[0]!, false);
+  commonWidth({ width }, teacher, [key, keyOfLogprobs], false);
   return { ids, teacher };
 }
 
@@ -183,14 +185,16 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
   const teacherName = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
   const teacher = entries.teacher && !listed ? read(teacherName) : undefined;
   const reference = entries.reference ? read('ref_logits') : undefined;
-  if (reference) commonWidth(student, reference, key('ref_logits'), false);
+  if (reference) commonWidth(student, reference, [call.studentKey, key('ref_logits')], false);
   if (call.out) {
     const size = { rows: tokens, vocabulary };
     if (teacher) checkOutApart('gradLogits', call.out, size, key(teacherName), teacher, teacher.width);
     if (reference) checkOutApart('gradLogits', call.out, size, key('ref_logits'), reference, vocabulary);
   }
   const seen = teacher && { ...teacher, width: widthOf(entries, teacher) };
-  const width = seen ? commonWidth(student, seen, key(teacherName), padding !== undefined) : vocabulary;
+  const width = seen
+    ? commonWidth(student, seen, [call.studentKey, key(teacherName)], padding !== undefined)
+    : vocabulary;
   const pads = padding === 'teacher' && student.width < width;
   for (const [given, name] of [
     [student, call.studentKey],

@@ -179,6 +179,15 @@ describe('distillation losses', () => {
     }
   });
 
+  it('name the input that has another number of values', () => {
+    const fn = LOGITS_LOSS_FN.create('nemo/distill');
+    const teacherTopkLogprobs = batch.teacherTopkLogprobs.subarray(0, N * 2);
+    assert.throws(
+      () => fn.computeSync({ ...batch, teacherTopkLogprobs }),
+      isError('expected 3 values per token, as many as teacherTopkIds, got 2'),
+    );
+  });
+
   it('name an id that is not one of the vocabulary', () => {
     const fn = LOGITS_LOSS_FN.create('nemo/distill');
     const teacherTopkIds = ids.with(2 * K, V);
