@@ -32,12 +32,12 @@ export function maskOfOnes(length: number): Uint8Array {
 /** The entries of a block: in host memory, or at an address in that of the device. */
 export type EntryColumn = NativeColumn | NativeDeviceLogits;
 
-/** Returns the entries of a block whose vocabularies are equally wide; those of the column itself if they are. */
+/** Returns the entries of a block as rows of this width, which end with `absent` where the column is narrower. */
 export function blockOf(
   matrix: TokenMatrix,
   { first, last }: TokenBlock,
   width: number,
-  padding: { readonly by: number } | { readonly from: Matrix },
+  absent: number,
 ): EntryColumn {
   if (!isOnHost(matrix)) return { ...matrix, data: matrix.data + offsetOf(first * width, matrix.dtype) };
   const { data, dtype } = matrix;
@@ -50,8 +50,7 @@ export function blockOf(
     const to = wide.subarray((token - first) * width, (token - first + 1) * width);
     const taken = Math.min(matrix.width, width);
     to.set(float32Of(matrix, token * matrix.width, token * matrix.width + taken));
-    if ('by' in padding) to.fill(padding.by, taken);
-    else to.set(float32Of(padding.from, token * width + taken, (token + 1) * width), taken);
+    to.fill(absent, taken);
   }
   return { data: wide, dtype: DTYPE_CODES.float32 };
 }

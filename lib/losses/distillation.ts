@@ -50,7 +50,7 @@ export class LigerJSDLossFn extends logitsLoss({
   options: { beta: number({ ...BETA, default: 0.5 }), ...SOFT_AND_HARD },
   metrics: { soft_loss: LOSS, hard_loss: LOSS },
   numerics: NUMERICS,
-  entries: () => ({ over: 'vocabulary', teacher: 'logits', target: true, padding: 'absent' }),
+  entries: () => ({ over: 'vocabulary', teacher: 'logits', target: true, mayDiffer: true }),
   weights: (symbols) => [perItem(symbols, undefined)],
   formula: (symbols, { beta, temperature, ...options }) => {
     const { student, teacher, rowSum } = symbols;
@@ -277,7 +277,7 @@ export class SwiftGKDLossFn extends logitsLoss({
     const target = sftAlpha > 0 && dataSource === 'dataset';
     if (has('teacher_topk_ids')) return { over: 'given', target };
     if (gkdLogitsTopk !== undefined) return { over: 'teacher', count: gkdLogitsTopk, target };
-    return { over: 'vocabulary', teacher: 'logits', target, padding: 'teacher' };
+    return { over: 'vocabulary', teacher: 'logits', target, mayDiffer: true };
   },
   mask: (mask, _, inputs) =>
     find(inputs.batch, inputs.mapper.keys('teacher_topk_ids'))
@@ -288,14 +288,18 @@ export class SwiftGKDLossFn extends logitsLoss({
     return [mark.div(max(batchSum(mark), 1)), perItem(symbols, undefined)].map((x) => constant(1).mul(x));
   },
   formula: (symbols, { beta, temperature, gkdLogitsTopk, sftAlpha, dataSource }, has) => {
-    const { student, teacher, batchWeights, weighted, constant } = symbols;
+    const { student, teacher, batchWeights, weighted, constant, select } = symbols;
     const isList = has('teacher_topk_ids') || gkdLogitsTopk !== undefined;
-    const [s, t] = [student, isList ? teacher : orAbsent(symbols, teacher, student)].map((x) =>
+    const compared = isList
+      ? // A list without a finite log-probability has no gradient, so its tokens need finite numbers.
+        [student, select(batchWeights[0].ne(0), teacher, 0)]
+      : [orAbsent(symbols, student, teacher), orAbsent(symbols, teacher, student)];
+    const [s, t] = compared.map((x) =>
       isList ? renormalized(symbols, x, temperature) : logSoftmax(symbols, x, temperature),
     ) as [Expression, Expression];
     const term = jsdTerm(symbols, beta, s, t);
     const divergence = weighted(batchWeights[0], isList ? listSum(symbols, term) : symbols.rowSum(term));
-    const own = isList ? student : logSoftmax(symbols, student);
+    const own = isList ? student : logSoftmax(symbols, orAbsent(symbols, student, LOWEST));
     const isTrained = sftAlpha > 0 && dataSource === 'dataset';
     const hard = isTrained ? weighted(batchWeights[1], atTarget(symbols, own)).mul(-sftAlpha) : constant(0);
     return { loss: divergence.add(hard), metrics: {} };

@@ -48,11 +48,8 @@ export interface Entries {
   readonly entropy?: boolean | undefined;
   /** Whether `isTop` is read: whether the token is among as many tokens with the student's largest logits. Only in a list. */
   readonly top?: boolean | undefined;
-  /**
-   * What stands for the logits that the narrower of the two vocabularies lacks: ABSENT or, for the student, the teacher's
-   * logit. By default, both must be equally wide.
-   */
-  readonly padding?: 'absent' | 'teacher' | undefined;
+  /** Whether ABSENT stands for the logits that the narrower of the two vocabularies lacks. By default, both must be equally wide. */
+  readonly mayDiffer?: boolean | undefined;
   /** The largest number of the teacher's logits that are read, from the first on. By default, all. */
   readonly teacherWidth?: number | undefined;
   /** An option of the loss that names tokens of the vocabulary. */

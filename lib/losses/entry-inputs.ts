@@ -180,7 +180,7 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
   const { batch, mapper, tokens, kept, vocabulary, student, pairs, matrix } = call;
   const read = (name: LogitsInput) => readTokenLogits(batch, mapper, name, tokens, matrix.device);
   const key = (name: LogitsInput) => mapper.keys(name)[0]!;
-  const { padding, helper = pairs?.helper } = entries;
+  const { mayDiffer = false, helper = pairs?.helper } = entries;
   const listed = entries.teacher === 'list' ? yield* readTeacherLists(entries, call) : undefined;
   const teacherName = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
   const teacher = entries.teacher && !listed ? read(teacherName) : undefined;
@@ -193,14 +193,13 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
   }
   const seen = teacher && { ...teacher, width: widthOf(entries, teacher) };
   const width = seen
-    ? commonWidth(student, seen, [call.studentKey, key(teacherName)], padding !== undefined)
+    ? commonWidth(student, seen, [call.studentKey, key(teacherName)], mayDiffer)
     : vocabulary;
-  const pads = padding === 'teacher' && student.width < width;
   for (const [given, name] of [
     [student, call.studentKey],
     [teacher, key(teacherName)],
   ] as const)
-    if (given && !isOnHost(given) && (helper || given.width !== width || (given === teacher && pads)))
+    if (given && !isOnHost(given) && (helper || given.width !== width))
       throw new LossError('ERR_INVALID_INPUT', {
         key: name,
         expected: `an array in host memory, because ${helper ? 'this loss orders the logits there' : 'rows of logits must be cut or padded there'}`,
@@ -209,14 +208,11 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
   return {
     width,
     read(block) {
-      const by = ABSENT;
-      const from = padding === 'teacher' ? (teacher as Matrix | undefined) : undefined;
-      const own = blockOf(student, block, width, from ? { from } : { by });
-      const columns: EntryColumns = { student: own };
+      const columns: EntryColumns = { student: blockOf(student, block, width, ABSENT) };
       if (listed) columns.teacher = blockOfLists(listed.ids, listed.teacher, block, vocabulary, ABSENT);
       else if (teacher && pairs) columns.teacher = blockOfTeachers(teacher as Matrix, block, pairs, ABSENT);
-      else if (teacher) columns.teacher = blockOf(teacher, block, width, { by });
-      if (reference) columns.reference = blockOf(reference, block, width, { by });
+      else if (teacher) columns.teacher = blockOf(teacher, block, width, ABSENT);
+      if (reference) columns.reference = blockOf(reference, block, width, ABSENT);
       if (helper)
         columns.helper = helperOf(
           helper,

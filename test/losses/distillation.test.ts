@@ -2,6 +2,10 @@
 import assert from 'node:assert/strict';
 import { native } from '../../lib/base/native.js';
 import { LOGITS_LOSS_FN, type LogitsLossBatch, LossError, sumCounts } from '../../lib/index.js';
+import { evaluateLogits } from '../matrix/logits-reference.js';
+import type { Args, ReferenceBatch } from '../reference/index.js';
+import { layLogits } from '../support/logits-losses.js';
+import { assertArray, assertNumber } from '../support/tolerance.js';
 
 const [B, T, V, K] = [2, 4, 9, 3];
 const N = B * T;
@@ -192,6 +196,46 @@ describe('distillation losses', () => {
     const fn = LOGITS_LOSS_FN.create('nemo/distill');
     const teacherTopkIds = ids.with(2 * K, V);
     assert.throws(() => fn.computeSync({ ...batch, teacherTopkIds }), isError('teacherTopkIds[6]'));
+  });
+});
+
+describe('distillation losses agree with the reference', () => {
+  const drawn: ReferenceBatch = {
+    rows: B,
+    columns: T,
+    actionMask: new Uint8Array(N).fill(1),
+    logits: Float64Array.from(floats(N * V)),
+    teacherLogits: Float64Array.from(floats(N * V)),
+    targets: Float64Array.from({ length: N }, (_, i) => i % (V - 2)),
+    teacherTopkIds: Float64Array.from(ids),
+    teacherTopkLogprobs: Float64Array.from(batch.teacherTopkLogprobs),
+  };
+  const { teacherTopkIds: _, teacherTopkLogprobs: __, ...full } = drawn;
+  const narrowed = (logits: ArrayLike<number>, width: number) =>
+    Float64Array.from(logits).filter((_, i) => i % V < width);
+
+  function agrees(name: string, args: Args, given: ReferenceBatch): void {
+    const found = LOGITS_LOSS_FN.create(name, { ...args }).computeSync(layLogits(given), { grad: true });
+    const expected = evaluateLogits(name)(args, given);
+    assertNumber(found.loss, expected.loss, 'loss');
+    assertArray(found.gradLogits as Float32Array, expected.grad, 'gradient', 5e-5);
+    const metrics = found.metrics as Record<string, number>;
+    for (const [key, value] of Object.entries(expected.metrics)) assertNumber(metrics[key], value, key);
+  }
+
+  it('swift/gkd: the cross-entropy is over the vocabulary of the student, also if it is the narrower one', () => {
+    for (const beta of [0, 0.5, 1])
+      for (const of of ['logits', 'teacherLogits'] as const)
+        agrees('swift/gkd', { beta, sft_alpha: 0.5 }, { ...full, [of]: narrowed(full[of]!, V - 2) });
+  });
+
+  it('swift/gkd: the gradient of a token without a finite log-probability is that of its cross-entropy', () => {
+    const teacherTopkLogprobs = Float64Array.from(drawn.teacherTopkLogprobs!).fill(-Infinity, K, 3 * K);
+    const teacherTopkIds = Float64Array.from(ids);
+    for (const given of [teacherTopkIds, teacherTopkIds.slice().fill(-1, K, 2 * K)])
+      for (const beta of [0, 0.5, 1])
+        for (const sft_alpha of [0, 0.5])
+          agrees('swift/gkd', { beta, sft_alpha }, { ...drawn, teacherTopkIds: given, teacherTopkLogprobs });
   });
 });
 
