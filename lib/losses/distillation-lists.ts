@@ -358,7 +358,9 @@ export class TinkerSDFTLossFn extends logitsLoss({
     }
     const s = renormalized(symbols, student);
     const loss = of(listSum(symbols, expected(symbols, exp(s), sg(s.sub(t)))));
-    const meanOf = (x: Expression) => ({ batch: rowsSum(x).div(max(rowsSum(batchWeights[0]), 1)) });
+    // A token whose list is empty is not one of the positions.
+    const position = symbols.select(symbols.rowSum(symbols.isListed).gt(0), batchWeights[0], 0);
+    const meanOf = (x: Expression) => ({ batch: rowsSum(x).div(max(rowsSum(position), 1)) });
     return {
       loss,
       metrics: {
@@ -367,7 +369,7 @@ export class TinkerSDFTLossFn extends logitsLoss({
         'sdft/reverse_kl_loss': total(loss),
         'sdft/reverse_kl_mean': meanOf(loss),
         'sdft/student_entropy_mean': meanOf(of(entropyOf(s))),
-        'sdft/reverse_kl_positions': total(batchWeights[0]),
+        'sdft/reverse_kl_positions': total(position),
       },
     };
   },

@@ -237,6 +237,11 @@ describe('distillation losses agree with the reference', () => {
         for (const sft_alpha of [0, 0.5])
           agrees('swift/gkd', { beta, sft_alpha }, { ...drawn, teacherTopkIds: given, teacherTopkLogprobs });
   });
+
+  it('tinker/sdft: a token whose list is empty is no position', () => {
+    for (const reverse of [false, true])
+      agrees('tinker/sdft', { reverse, vocab_size: 3, skip_first_n_tokens: 0 }, drawn);
+  });
 });
 
 describe('the tokens with the largest logits', () => {

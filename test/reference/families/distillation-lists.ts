@@ -252,15 +252,17 @@ const tinker: Formula = (all, args) => {
   }
   const student = t.with(s.at(t)).normalized();
   const p = student.values.exp();
+  const positions = new Set(t.tokenOf).size;
+  const perPosition = (sum: Variable) => sum.per(Math.max(positions, 1));
   const loss = t.sum(product(p, student.values.sub(t.values).detach())).sum();
   return {
     loss,
     metrics: {
       'sdft/reverse_kl_loss': loss,
-      'sdft/reverse_kl_mean': perToken(x, loss),
-      'sdft/student_entropy_mean': perToken(x, entropy(student)),
-      'sdft/reverse_kl_positions': x.index.length,
-      'sdft/mean_teacher_entropy': perToken(x, ofTeacher),
+      'sdft/reverse_kl_mean': perPosition(loss),
+      'sdft/student_entropy_mean': perPosition(entropy(student).sum()),
+      'sdft/reverse_kl_positions': positions,
+      'sdft/mean_teacher_entropy': perPosition(ofTeacher),
     },
   };
 };
