@@ -19,7 +19,7 @@ export class TRLGoldULDLossFn extends logitsLoss({
   summary: 'ℓ = Σ|sorted p − sorted q|, the mean over rows of means over their tokens, plus a cross-entropy',
   details: [
     "The n-th unmasked token of a row is compared with the n-th one of the teacher's row, as far as both have tokens. The shorter vocabulary ends with zeros.",
-    'With uld_use_hybrid_loss, student_matched_ids and teacher_matched_ids are compared by the divergence of trl/gkd, and the others by their sorted probabilities.',
+    'With uld_use_hybrid_loss, student_matched_ids and teacher_matched_ids are compared by the divergence of trl/gkd, and the others by their sorted probabilities, if both vocabularies have others. The metrics are of the last row that is compared.',
     "The strategy observed leaves out the first token of each row, as TRL's does, which reads logits one token late.",
   ],
   source: ['arXiv 2402.12030', 'TRL'],
@@ -90,9 +90,11 @@ export class TRLGoldULDLossFn extends logitsLoss({
   mask: (mask, options, inputs) => {
     const teachers = teacherTokens(mask, options, inputs);
     const labels = options.uldCrossentropyWeight > 0 ? inputs.targets() : undefined;
-    const { rows, rowLength, offsets } = inputs.layout;
-    const last = offsets?.[rows - 1] ?? (rows - 1) * rowLength;
-    // The sum of 1 for tokens that are compared, 2 for those with a label, and 4 in the last row, of which the metrics are.
+    const last = startOfRow(
+      teachers.findLastIndex((teacher) => teacher >= 0),
+      inputs.layout,
+    );
+    // The sum of 1 for tokens that are compared, 2 for those with a label, and 4 for those of the last row that is compared.
     const marks = Float32Array.from(mask, (x, i) => {
       const isLabel = labels !== undefined && x !== 0 && labels[i] !== NO_LABEL;
       return (teachers[i]! < 0 ? 0 : 1) + (isLabel ? 2 : 0) + (i < last ? 0 : 4);
@@ -118,7 +120,9 @@ export class TRLGoldULDLossFn extends logitsLoss({
     const logOfTeacher = (x: Expression) => shifted(x).sub(log(rowSum(exp(shifted(others)))));
     const isRanked = isHere(helper);
     const ranked = exp(logOfTeacher(orAbsent(symbols, helper, LOWEST)));
-    const distance = rowSum(select(isRanked, abs(exp(s).sub(ranked)), 0));
+    const isAny = (x: Expression) => rowSum(isRanked.and(isHere(x))).gt(0);
+    const apart = rowSum(select(isRanked, abs(exp(s).sub(ranked)), 0));
+    const distance = select(isAny(student).and(isAny(teacher)), apart, 0);
     const ce = atTarget(symbols, logSoftmax(symbols, own)).mul(-options.uldCrossentropyWeight);
     const trained = options.uldCrossentropyWeight > 0 ? weighted(batchWeights[1], ce) : constant(0);
     const distilled = (x: Expression) => weighted(batchWeights[0], x).mul(options.uldDistillationWeight);
@@ -181,6 +185,11 @@ function teacherTokens(
     for (let i = first; i < last; i++) teachers[own[i]!] = others[i]!;
   }
   return teachers;
+}
+
+// Returns the first token of the row that has this token.
+function startOfRow(token: number, { rowLength, offsets }: PairingInputs['layout']): number {
+  return offsets?.findLast((begin) => begin <= token) ?? Math.floor(token / rowLength) * rowLength;
 }
 
 function unmasked(mask: Uint8Array, begin: number, end: number): number[] {

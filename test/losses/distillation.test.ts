@@ -242,6 +242,32 @@ describe('distillation losses agree with the reference', () => {
     for (const reverse of [false, true])
       agrees('tinker/sdft', { reverse, vocab_size: 3, skip_first_n_tokens: 0 }, drawn);
   });
+
+  it('trl/gold_uld: without unmatched tokens on one side, the others are not compared', () => {
+    const all = Array.from({ length: V - 2 }, (_, i) => i);
+    for (const of of ['logits', 'teacherLogits'] as const)
+      agrees(
+        'trl/gold_uld',
+        { uld_use_hybrid_loss: true },
+        {
+          ...full,
+          [of]: narrowed(full[of]!, V - 2),
+          teacherActionMask: full.actionMask,
+          studentMatchedIds: all,
+          teacherMatchedIds: all.map((id) => V - 3 - id),
+        },
+      );
+  });
+
+  it('trl/gold_uld: the metrics are those of the last row that is compared', () => {
+    const actionMask = Uint8Array.from(full.actionMask, (_, i) => (i < T ? 1 : 0));
+    const hybrid = { ...full, actionMask, teacherActionMask: actionMask };
+    agrees(
+      'trl/gold_uld',
+      { uld_use_hybrid_loss: true },
+      { ...hybrid, studentMatchedIds: [0, 1], teacherMatchedIds: [2, 3] },
+    );
+  });
 });
 
 describe('the tokens with the largest logits', () => {

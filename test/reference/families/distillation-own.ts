@@ -140,7 +140,7 @@ const uld: Formula = (all, args) => {
   const ofRows = (values: Variable) =>
     values.sumBy(rowOf, counts.length).mul(x.tape.leaf(counts.map((n) => 1 / (n || 1))));
   const { rows, metrics } = option(args, 'uld_use_hybrid_loss', false)
-    ? hybrid(x, p, q, ofRows, args)
+    ? hybrid(x, p, q, { ofRows, last: rowOf.at(-1) }, args)
     : { rows: ofRows(sortedDistance(p, q)), metrics: {} };
   const ce = perToken(x, labelLogprob(logSoftmax(x))).neg();
   const distilled = x.meanOverRows(rows);
@@ -153,7 +153,13 @@ const uld: Formula = (all, args) => {
 };
 
 /** A JSD of the tokens that both vocabularies have, and the distance of the other sorted probabilities. */
-function hybrid(x: Tokens, p: Entries, q: Entries, ofRows: (values: Variable) => Variable, args: Args) {
+function hybrid(
+  x: Tokens,
+  p: Entries,
+  q: Entries,
+  { ofRows, last }: { ofRows: (values: Variable) => Variable; last: number | undefined },
+  args: Args,
+) {
   const [own, others] = [Array.from(x.batch.studentMatchedIds!), Array.from(x.batch.teacherMatchedIds!)];
   const isIn = (ids: number[]) => (_: number, id: number) => ids.includes(id);
   const isOutside = (ids: number[]) => (_: number, id: number) => !ids.includes(id);
@@ -168,14 +174,16 @@ function hybrid(x: Tokens, p: Entries, q: Entries, ofRows: (values: Variable) =>
   );
   const log = (of: Entries) => of.map((values) => values.max(1e-8).log());
   const matchedRows = ofRows(divergence(jsd(option(args, 'beta', 0.5)), log(renamed), log(matched)));
-  const unmatchedRows = ofRows(sortedDistance(p.filter(isOutside(own)), q.filter(isOutside(others))));
+  const unmatched = [p.filter(isOutside(own)), q.filter(isOutside(others))] as const;
+  const isCompared = unmatched.every(({ values }) => values.length > 0);
+  const unmatchedRows = ofRows(isCompared ? sortedDistance(...unmatched) : p.sum(p.values.mul(0)));
   const size = width(x, 'teacherLogits');
   const share = option(args, 'uld_hybrid_matched_weight', size === 0 ? 0 : own.length / size);
   const rest = option(args, 'uld_hybrid_unmatched_weight', 1 - share);
-  const last = (rows: Variable) => (rows.length > 0 ? rows.value.at(-1)! : 0);
+  const ofLast = (rows: Variable) => (last === undefined ? 0 : rows.value[last]!);
   return {
     rows: matchedRows.mul(share).add(unmatchedRows.mul(rest)),
-    metrics: { matched_loss: last(matchedRows), unmatched_loss: last(unmatchedRows) },
+    metrics: { matched_loss: ofLast(matchedRows), unmatched_loss: ofLast(unmatchedRows) },
   };
 }
 
