@@ -14,6 +14,7 @@ import {
   logSoftmax,
   perItem,
   renormalized,
+  skewedTerm,
 } from './distillation-terms.js';
 import type { Entries, EntrySymbols } from './entries.js';
 import { logitsLoss } from './logits-loss.js';
@@ -210,16 +211,15 @@ function rollDivergence(
   const sum = (x: Expression) => listSum(symbols, select(isCounted, x, 0));
   const forward = () => sum(klTerm(symbols, t, s));
   const reverse = () => sum(klTerm(symbols, s, t));
-  const mixed = (share: number) => log(q.mul(share).add(p.mul(1 - share)));
   switch (kdObjective) {
     case 'forward_kl':
       return forward();
     case 'reverse_kl':
       return reverse();
     case 'skewed_forward_kl':
-      return sum(expected(symbols, q, t.sub(mixed(skewLambda))));
+      return sum(skewedTerm(symbols, skewLambda, t, s));
     case 'skewed_reverse_kl':
-      return sum(expected(symbols, p, s.sub(mixed(1 - skewLambda))));
+      return sum(skewedTerm(symbols, skewLambda, s, t));
     case 'js_divergence': {
       const logOf = (x: Expression) => log(x.add(1e-9));
       const middle = logOf(p.add(q).mul(0.5));

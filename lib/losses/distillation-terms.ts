@@ -49,12 +49,20 @@ export function jsdTerm(
 ): Expression {
   if (beta === 0) return klTerm(symbols, logQ, logP);
   if (beta === 1) return klTerm(symbols, logP, logQ);
-  const { exp } = symbols;
-  const ratio = logQ.sub(logP);
-  const aboveP = logMixed(symbols, beta, ratio);
-  const aboveQ = logMixed(symbols, 1 - beta, ratio.neg());
-  const ofQ = expected(symbols, exp(logQ), aboveQ).mul(-beta);
-  return ofQ.sub(expected(symbols, exp(logP), aboveP).mul(1 - beta));
+  const ofQ = skewedTerm(symbols, beta, logQ, logP).mul(beta);
+  return ofQ.add(skewedTerm(symbols, 1 - beta, logP, logQ).mul(1 - beta));
+}
+
+/** Returns the term of KL(p‖share·p + (1 − share)·q) for an entry, from the logarithms of p and q. */
+export function skewedTerm(
+  symbols: ProgramSymbols,
+  share: number,
+  logP: Expression,
+  logQ: Expression,
+): Expression {
+  if (share === 0) return klTerm(symbols, logP, logQ);
+  if (share === 1) return symbols.constant(0);
+  return expected(symbols, symbols.exp(logP), logMixed(symbols, 1 - share, logQ.sub(logP))).neg();
 }
 
 /** Returns the sum over the listed entries of a token. */

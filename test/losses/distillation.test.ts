@@ -268,6 +268,14 @@ describe('distillation losses agree with the reference', () => {
       { ...hybrid, studentMatchedIds: [0, 1], teacherMatchedIds: [2, 3] },
     );
   });
+
+  it('roll/distill: a skewed divergence is finite where float32 has no such small probability', () => {
+    const logits = Float64Array.from(full.logits!, (x, i) => (i % V === 0 ? 150 : x));
+    for (const kd_objective of ['skewed_forward_kl', 'skewed_reverse_kl'])
+      for (const skew_lambda of [0, 0.1, 1])
+        for (const swapped of [{ logits }, { teacherLogits: logits }])
+          agrees('roll/distill', { kd_objective, skew_lambda, logits_topk: 0 }, { ...full, ...swapped });
+  });
 });
 
 describe('the tokens with the largest logits', () => {
