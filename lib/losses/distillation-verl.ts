@@ -115,6 +115,7 @@ export class VerlDistillTopkLossFn extends logitsLoss({
       .rowSum(select(isShared, term, 0))
       .div(max(shared, 1))
       .neg();
+    // The target then has a place after those of the list.
     const needsPolicy = useTaskRewards || usePolicyGradient;
     const logRatio = needsPolicy ? atTarget(symbols, student).sub(oldLogprob) : constant(0);
     const ppo = (A: Expression) => dualClipped({ ...symbols, d: logRatio }, A, options);
@@ -135,7 +136,7 @@ export class VerlDistillTopkLossFn extends logitsLoss({
         'distillation/teacher_mass': mean(ofTeacher),
         'distillation/teacher_mass_min': { batch: rowsMin(ofTeacher) },
         'distillation/teacher_mass_max': { batch: rowsMax(ofTeacher) },
-        'distillation/overlap_ratio': mean(shared.div(listSum(symbols, 1))),
+        'distillation/overlap_ratio': mean(shared.div(symbols.rowLength.sub(needsPolicy ? 1 : 0))),
         'distillation/overlap_token_advantage': {
           batch: rowsSum(meanOfShared).div(max(rowsSum(shared.gt(0)), 1)),
         },

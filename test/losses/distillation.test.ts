@@ -276,6 +276,11 @@ describe('distillation losses agree with the reference', () => {
         for (const swapped of [{ logits }, { teacherLogits: logits }])
           agrees('roll/distill', { kd_objective, skew_lambda, logits_topk: 0 }, { ...full, ...swapped });
   });
+
+  it('verl/distill_topk: the overlap is a share of the whole list, some of which may be absent', () => {
+    const teacherTopkIds = Float64Array.from(ids).fill(-1, K - 1, 2 * K);
+    agrees('verl/distill_topk', {}, { ...drawn, teacherTopkIds });
+  });
 });
 
 describe('the tokens with the largest logits', () => {
