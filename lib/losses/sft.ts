@@ -135,6 +135,14 @@ const EAFT_ALPHA = number({
   help: 'α: the power to which the entropy is raised',
 });
 
+// Returns the log-probabilities of the largest logits, renormalized, precisely also where one probability is nearly 1.
+function logsOfLargest(symbols: EntrySymbols): Expression {
+  const { student, exp, log1p, rowMax, select, isListed } = symbols;
+  const shifted = student.sub(rowMax(select(isListed, student, -1e30)));
+  const smaller = listSum(symbols, select(shifted.lt(0), exp(shifted), 0));
+  return shifted.sub(log1p(smaller.add(listSum(symbols, shifted.ge(0)).sub(1))));
+}
+
 /** Entropy-adaptive fine-tuning as in LLaMA-Factory. */
 export class LlamaFactoryEAFTLossFn extends logitsLoss({
   name: 'llamafactory/eaft',
@@ -149,9 +157,9 @@ export class LlamaFactoryEAFTLossFn extends logitsLoss({
   entries: () => ({ over: 'student', count: 20, target: true }),
   weights: byItems,
   formula: (symbols, { eaftAlpha }) => {
-    const { student, exp, log, pow, sg, batchWeights, weighted } = symbols;
-    const mass = listSum(symbols, exp(student));
-    const entropy = log(mass).sub(listSum(symbols, exp(student).mul(student)).div(mass));
+    const { student, exp, pow, sg, batchWeights, weighted } = symbols;
+    const s = logsOfLargest(symbols);
+    const entropy = listSum(symbols, expected(symbols, exp(s), s)).neg();
     const weight = sg(pow(entropy.div(3), eaftAlpha));
     return { loss: weighted(batchWeights[0], weight.mul(atTarget(symbols, student)).neg()), metrics: {} };
   },
@@ -176,9 +184,11 @@ export class AxolotlEAFTLossFn extends logitsLoss({
   entries: ({ eaftK }) => ({ over: 'student', count: eaftK, target: true }),
   weights: byItems,
   formula: (symbols, { eaftAlpha }) => {
-    const { student, exp, log, pow, sg, max, batchWeights, weighted } = symbols;
-    const p = exp(student).div(listSum(symbols, exp(student)));
-    const entropy = max(listSum(symbols, p.mul(log(p.add(1e-10)))).neg(), 0);
+    const { student, exp, log1p, pow, sg, max, min, batchWeights, weighted } = symbols;
+    const s = logsOfLargest(symbols);
+    // ln(p + 1e-10), precisely also where p is nearly 1. It does not matter where p is less than e^−80.
+    const logP = s.add(log1p(exp(min(s.neg(), 80)).mul(1e-10)));
+    const entropy = max(listSum(symbols, expected(symbols, exp(s), logP)).neg(), 0);
     const weight = sg(pow(entropy, eaftAlpha));
     return { loss: weighted(batchWeights[0], weight.mul(atTarget(symbols, student)).neg()), metrics: {} };
   },

@@ -283,6 +283,27 @@ describe('distillation losses agree with the reference', () => {
   });
 });
 
+describe('fine-tuning weighted by the entropy', () => {
+  it('is precise where a token is nearly certain', () => {
+    const logits = Float64Array.from({ length: 2 * 40 }, (_, i) => (i % 40 === 7 ? 24 : random()));
+    const given = {
+      rows: 1,
+      columns: 2,
+      actionMask: new Uint8Array(2).fill(1),
+      logits: logits.map(Math.fround),
+      targets: [3, 7],
+    };
+    for (const name of ['llamafactory/eaft', 'axolotl/eaft'])
+      for (const eaft_alpha of [0.25, 1]) {
+        const fn = LOGITS_LOSS_FN.create(name, { eaft_alpha });
+        const found = fn.computeSync(layLogits(given), { grad: true });
+        const expected = evaluateLogits(name)({ eaft_alpha }, given);
+        assert.ok(Math.abs(found.loss / expected.loss - 1) < 2e-5, `${found.loss} ${expected.loss}`);
+        assertArray(found.gradLogits as Float32Array, expected.grad, 'gradient', 5e-5);
+      }
+  });
+});
+
 describe('the tokens with the largest logits', () => {
   const KINDS: Readonly<Record<string, (i: number, row: number) => number>> = {
     different: () => 20 * random(),
