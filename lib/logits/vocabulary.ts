@@ -105,22 +105,27 @@ export function blockOfLists(
   return { data: wide, dtype: DTYPE_CODES.float32 };
 }
 
+/** Which of the two vocabularies may be the narrower one. */
+export type Narrower = 'student' | 'teacher' | 'either';
+
 /**
  * Returns the larger number of values that each token has in two inputs.
  * @param keys the names of the inputs.
+ * @param narrower which of the two may have fewer values; neither if absent.
  * @throws LossError `ERR_SHAPE_MISMATCH` if the numbers differ and may not.
  */
 export function commonWidth(
-  one: Pick<Matrix, 'width'>,
-  other: Pick<Matrix, 'width'>,
-  keys: readonly [one: string, other: string],
-  mayDiffer: boolean,
+  student: Pick<Matrix, 'width'>,
+  teacher: Pick<Matrix, 'width'>,
+  keys: readonly [student: string, teacher: string],
+  narrower?: Narrower,
 ): number {
-  if (one.width !== other.width && !mayDiffer)
+  const found = student.width < teacher.width ? 'student' : 'teacher';
+  if (student.width !== teacher.width && narrower !== 'either' && narrower !== found)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: keys[1],
-      expected: `${one.width} values per token, as many as ${keys[0]}`,
-      received: String(other.width),
+      expected: `${student.width} values per token, as many as ${keys[0]}`,
+      received: String(teacher.width),
     });
-  return Math.max(one.width, other.width);
+  return Math.max(student.width, teacher.width);
 }

@@ -83,7 +83,7 @@ export class TRLGoldULDLossFn extends logitsLoss({
       over: 'vocabulary',
       teacher: 'logits',
       target: options.uldCrossentropyWeight > 0,
-      mayDiffer: true,
+      narrower: 'either',
       pairs: (inputs) => pairsOf(inputs, options),
     };
   },

@@ -136,7 +136,13 @@ export class ROLLDistillLossFn extends logitsLoss({
     const entries: Entries =
       logitsTopk === 0
         ? { over: 'vocabulary', teacher: 'logits', target: true, teacherWidth: targetVocabSize }
-        : { over: 'teacher', count: logitsTopk, target: true, teacherWidth: targetVocabSize };
+        : {
+            over: 'teacher',
+            count: logitsTopk,
+            target: true,
+            teacherWidth: targetVocabSize,
+            narrower: 'teacher',
+          };
     if (kdObjective !== 'adaptive_kl') return entries;
     const temperature = options.kdTemperature * options.teacherTemperature;
     return {

@@ -50,7 +50,7 @@ export class LigerJSDLossFn extends logitsLoss({
   options: { beta: number({ ...BETA, default: 0.5 }), ...SOFT_AND_HARD },
   metrics: { soft_loss: LOSS, hard_loss: LOSS },
   numerics: NUMERICS,
-  entries: () => ({ over: 'vocabulary', teacher: 'logits', target: true, mayDiffer: true }),
+  entries: () => ({ over: 'vocabulary', teacher: 'logits', target: true, narrower: 'student' }),
   weights: (symbols) => [perItem(symbols, undefined)],
   formula: (symbols, { beta, temperature, ...options }) => {
     const { student, teacher, rowSum } = symbols;
@@ -276,8 +276,9 @@ export class SwiftGKDLossFn extends logitsLoss({
   entries: ({ gkdLogitsTopk, sftAlpha, dataSource }, has) => {
     const target = sftAlpha > 0 && dataSource === 'dataset';
     if (has('teacher_topk_ids')) return { over: 'given', target };
-    if (gkdLogitsTopk !== undefined) return { over: 'teacher', count: gkdLogitsTopk, target };
-    return { over: 'vocabulary', teacher: 'logits', target, mayDiffer: true };
+    if (gkdLogitsTopk !== undefined)
+      return { over: 'teacher', count: gkdLogitsTopk, target, narrower: 'either' };
+    return { over: 'vocabulary', teacher: 'logits', target, narrower: 'either' };
   },
   mask: (mask, _, inputs) =>
     find(inputs.batch, inputs.mapper.keys('teacher_topk_ids'))

@@ -4,7 +4,7 @@
 import type { ColumnName, RowColumnName } from '../batch/columns.js';
 import type { Layout } from '../batch/layout.js';
 import type { LogitsInput } from '../logits/loss-inputs.js';
-import type { TeacherRows } from '../logits/vocabulary.js';
+import type { Narrower, TeacherRows } from '../logits/vocabulary.js';
 import { Expression, type Operand, type ProgramSymbols, programSymbolsOf } from '../program/expression.js';
 import type { Graph } from '../program/graph.js';
 import type { MetricExpression } from '../program/loss-program.js';
@@ -48,8 +48,11 @@ export interface Entries {
   readonly entropy?: boolean | undefined;
   /** Whether `isTop` is read: whether the token is among as many tokens with the student's largest logits. Only in a list. */
   readonly top?: boolean | undefined;
-  /** Whether ABSENT stands for the logits that the narrower of the two vocabularies lacks. By default, both must be equally wide. */
-  readonly mayDiffer?: boolean | undefined;
+  /**
+   * Whose vocabulary may be the narrower one. By default, both must be equally wide. Over the vocabulary, ABSENT stands for the
+   * logits that one of them lacks. The tokens of a list must be in both.
+   */
+  readonly narrower?: Narrower | undefined;
   /** The largest number of the teacher's logits that are read, from the first on. By default, all. */
   readonly teacherWidth?: number | undefined;
   /** An option of the loss that names tokens of the vocabulary. */

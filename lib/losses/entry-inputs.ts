@@ -107,7 +107,7 @@ function* readTeacherLists(
   if (entries.vocabulary !== undefined)
     for (let i = 0; i < ids.length; i++) if (ids[i]! >= entries.vocabulary) ids[i] = -1;
   yield* checkIds(key, ids, width, { isCounted: kept, vocabulary, least: -1 });
-  commonWidth({ width }, teacher, [key, keyOfLogprobs], false);
+  commonWidth({ width }, teacher, [key, keyOfLogprobs]);
   return { ids, teacher };
 }
 
@@ -136,11 +136,29 @@ function* topLists(entries: Entries, call: EntryCall): Steps<{ lists: Lists; tea
   const own = readTokenLogits(batch, mapper, 'teacher_logits', tokens, device);
   const matrix = { ...own, rowStride: own.width, device };
   const teacher: TokenLogits = { ...call, matrix, vocabulary: widthOf(entries, own) };
+  const keys = [call.studentKey, mapper.keys('teacher_logits')[0]!] as const;
+  commonWidth({ width: vocabulary }, { width: teacher.vocabulary }, keys, entries.narrower);
   const found = over === 'student' ? yield* topTokens(call, count) : yield* topTokens(teacher, count);
   const both = over === 'both' ? yield* joined(found, yield* topTokens(call, count), vocabulary) : found;
+  if (teacher.vocabulary > vocabulary) checkListed(both, call, keys);
   const lists = withTargets(both, both.length, targetsOf(entries, call), entries.isDistinct === true);
   const { logprob } = yield* listedLogprobs(teacher, lists, entries.teacherTemperature ?? 1, false);
   return { lists, teacher: { data: logprob, dtype: DTYPE_CODES.float32, width: lists.length } };
+}
+
+// Checks that the student has the tokens of the teacher's lists.
+function checkListed(
+  { ids, length }: Lists,
+  { kept, vocabulary }: EntryCall,
+  [studentKey, key]: readonly [string, string],
+): void {
+  const at = ids.findIndex((id, i) => id >= vocabulary && kept[Math.floor(i / length)] !== 0);
+  if (at < 0) return;
+  throw new LossError('ERR_INVALID_INPUT', {
+    key,
+    expected: `tokens from 0 to ${vocabulary - 1} with the largest logits, because ${studentKey} has no others`,
+    received: `token ${ids[at]}`,
+  });
 }
 
 // Returns how many of the teacher's logits are read.
@@ -180,21 +198,19 @@ export function* readBlocks(entries: Entries, call: EntryCall): Steps<BlockReade
   const { batch, mapper, tokens, kept, vocabulary, student, pairs, matrix } = call;
   const read = (name: LogitsInput) => readTokenLogits(batch, mapper, name, tokens, matrix.device);
   const key = (name: LogitsInput) => mapper.keys(name)[0]!;
-  const { mayDiffer = false, helper = pairs?.helper } = entries;
+  const { narrower, helper = pairs?.helper } = entries;
   const listed = entries.teacher === 'list' ? yield* readTeacherLists(entries, call) : undefined;
   const teacherName = entries.teacher === 'probs' ? 'teacher_probs' : 'teacher_logits';
   const teacher = entries.teacher && !listed ? read(teacherName) : undefined;
   const reference = entries.reference ? read('ref_logits') : undefined;
-  if (reference) commonWidth(student, reference, [call.studentKey, key('ref_logits')], false);
+  if (reference) commonWidth(student, reference, [call.studentKey, key('ref_logits')]);
   if (call.out) {
     const size = { rows: tokens, vocabulary };
     if (teacher) checkOutApart('gradLogits', call.out, size, key(teacherName), teacher, teacher.width);
     if (reference) checkOutApart('gradLogits', call.out, size, key('ref_logits'), reference, vocabulary);
   }
   const seen = teacher && { ...teacher, width: widthOf(entries, teacher) };
-  const width = seen
-    ? commonWidth(student, seen, [call.studentKey, key(teacherName)], mayDiffer)
-    : vocabulary;
+  const width = seen ? commonWidth(student, seen, [call.studentKey, key(teacherName)], narrower) : vocabulary;
   for (const [given, name] of [
     [student, call.studentKey],
     [teacher, key(teacherName)],

@@ -192,6 +192,40 @@ describe('distillation losses', () => {
     );
   });
 
+  it('name the logits of a teacher whose vocabulary has another size than it may have', () => {
+    const cut = (logits: Float32Array) => logits.filter((_, i) => i % V < V - 2);
+    const [narrow, short] = [cut(batch.teacherLogits), cut(batch.logits)];
+    const targets = batch.targets.map((id) => id % (V - 2));
+    const { teacherTopkIds: _, ...given } = { ...batch, targets };
+    const unlike = isError(`teacherLogits: expected ${V} values per token, as many as logits, got ${V - 2}`);
+    const wide = isError(`teacherLogits: expected ${V - 2} values per token, as many as logits, got ${V}`);
+    for (const [name, args, ofNarrow, ofWide] of [
+      ['liger/jsd', {}, unlike, undefined],
+      ['trl/gkd', {}, unlike, wide],
+      ['trl/iw_opd_jsd', { loss_top_k: 2, beta: 0.5 }, unlike, wide],
+      ['trl/iw_opd_jsd', {}, unlike, wide],
+      ['trl/sdft', { distillation_topk: 2 }, unlike, wide],
+      ['skyrl/draft_soft_ce', { mtp_loss_topk: 2 }, unlike, wide],
+      ['roll/distill', {}, undefined, wide],
+      ['swift/gkd', { gkd_logits_topk: V }, undefined, isError('because logits has no others')],
+    ] as const) {
+      const fn = LOGITS_LOSS_FN.create(name as string, { ...args });
+      for (const [change, error] of [
+        [{ teacherLogits: narrow }, ofNarrow],
+        [{ logits: short }, ofWide],
+      ] as const) {
+        const compute = () => fn.computeSync({ ...given, ...change }, { grad: true });
+        if (error) assert.throws(compute, error, name);
+        else assert.ok((compute().gradLogits as Float32Array).every(Number.isFinite), name);
+      }
+    }
+    // A token beyond the student's vocabulary does no harm where it is not among the largest.
+    const teacherLogits = batch.teacherLogits.map((x, i) => (i % V < V - 2 ? x : -20));
+    const topK = LOGITS_LOSS_FN.create('swift/gkd', { gkd_logits_topk: 3 });
+    const { loss } = topK.computeSync({ ...given, teacherLogits, logits: short });
+    near(loss, topK.computeSync({ ...given, teacherLogits: narrow, logits: short }).loss, 1e-6);
+  });
+
   it('name an id that is not one of the vocabulary', () => {
     const fn = LOGITS_LOSS_FN.create('nemo/distill');
     const teacherTopkIds = ids.with(2 * K, V);
