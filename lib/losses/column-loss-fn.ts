@@ -33,11 +33,17 @@ export interface ColumnLossOptions {
   backend?: string | undefined;
 }
 
-/** The compiled form of a loss. */
-export interface ColumnLossPrograms {
+/** The compiled forms of a loss. */
+export interface ProgramForms {
   readonly program: LossProgram;
   /** Returns the program for batches with token_weights. Undefined if the loss does not read them. */
   readonly weighted?: (() => LossProgram) | undefined;
+}
+
+/** All that is compiled of a loss. */
+export interface ColumnLossPrograms extends ProgramForms {
+  /** The forms without metrics of the batch, which compute parts of it. By default, the same forms compute parts too. */
+  readonly ofParts?: ProgramForms | undefined;
   /** Computes metrics of the batch over the tokens of attention_mask. */
   readonly attended?: LossProgram | undefined;
   /** The input that the loss reads in place of group_ids. */
@@ -71,6 +77,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   readonly #mapper: KeyMapper;
   readonly #selectKeys: readonly string[];
   readonly #evaluator: Evaluator;
+  readonly #partEvaluator: Evaluator;
   readonly #counter: BatchReader;
   readonly #attended: { evaluator: Evaluator; inputs: readonly InputName[] } | undefined;
 
@@ -82,7 +89,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   constructor(
     variable: Exclude<Variable, 'logprob'>,
     backend: string,
-    { program, weighted, attended, groups, aggregation = 'token-sum' }: ColumnLossPrograms,
+    { program, weighted, ofParts, attended, groups, aggregation = 'token-sum' }: ColumnLossPrograms,
   ) {
     const ofRows = variable === 'rewards';
     const rowsOf = (of: LossProgram): InputName[] =>
@@ -110,13 +117,18 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
     this.reads = { columns: program.columns, rowColumns: rowsOf(program) };
     this.#mapper = mapper;
     this.#selectKeys = Object.freeze(keys.slice(1).map((input) => mapper.fromTrinity(input)));
-    const forms: Forms | undefined = weighted && {
-      optional: ['token_weights'],
-      perRow: [],
-      spec: (form) => (form === 0 ? this.spec : specOf(weighted(), aggregation)),
+    const evaluatorOf = (of: ProgramForms): Evaluator => {
+      const first = specOf(of.program, aggregation);
+      const forms: Forms | undefined = of.weighted && {
+        optional: ['token_weights'],
+        perRow: [],
+        spec: (form) => (form === 0 ? first : specOf(of.weighted!(), aggregation)),
+      };
+      return new Evaluator(forms ?? first, reader, key);
     };
-    this.#evaluator = new Evaluator(forms ?? this.spec, reader, key);
-    this.readsWholeBatch = this.#evaluator.readsWholeBatch;
+    this.#evaluator = evaluatorOf({ program, weighted });
+    this.#partEvaluator = ofParts ? evaluatorOf(ofParts) : this.#evaluator;
+    this.readsWholeBatch = this.#partEvaluator.readsWholeBatch;
     this.#counter = new BatchReader(mapper, {
       ...reads,
       inputs: ofRows ? ['rewards'] : mask,
@@ -169,8 +181,9 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
   *#compute(given: Batch | DeviceBatch, options: ComputeOptions | undefined): Steps<ResultOf<K, M>> {
     const attended = this.#attended;
     const batch = attended ? heldInput(given, this.#mapper) : given;
-    const result: Result<Metrics> = yield* this.#evaluator.compute(batch, options, () => ({}));
     const isPart = options?.normalizer !== undefined || options?.part === true;
+    const evaluator = isPart ? this.#partEvaluator : this.#evaluator;
+    const result: Result<Metrics> = yield* evaluator.compute(batch, options, () => ({}));
     if (attended && !isPart && !(batch instanceof DeviceBatch)) {
       const metrics = yield* this.#overAttention(attended, batch, options);
       Object.assign(result.metrics, metrics);
@@ -212,7 +225,7 @@ export abstract class ColumnLossFn<K extends 'gradValues' | 'gradRewards', M = M
    * @throws LossError `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`
    */
   merge(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Pick<Result<M>, 'loss' | 'metrics'> {
-    return this.#evaluator.merge(parts, normalizer);
+    return this.#partEvaluator.merge(parts, normalizer);
   }
 }
 

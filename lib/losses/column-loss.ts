@@ -17,6 +17,7 @@ import {
   type ColumnLossFn,
   type ColumnLossOptions,
   type ColumnLossPrograms,
+  type ProgramForms,
   RewardLossFn,
   ValueLossFn,
 } from './column-loss-fn.js';
@@ -86,13 +87,26 @@ function columnLoss<N extends string, O, M extends MetricSchema>(
   };
   return columnLossClass(variable, declared, (given) => {
     const options = given as CheckedOptions<O>;
-    const ofTokens = () =>
-      programFrom((symbols, graph) => weighted(symbols, graph, formula(symbols, options)));
+    const formsOf = (build: Build): ProgramForms => ({
+      program: programFrom(build),
+      weighted:
+        variable === 'values'
+          ? () => programFrom((symbols, graph) => weighted(symbols, graph, build(symbols, graph)))
+          : undefined,
+    });
+    const whole = formsOf((symbols) => formula(symbols, options));
     return {
-      program: programFrom((symbols) => formula(symbols, options)),
-      weighted: variable === 'values' ? ofTokens : undefined,
+      ...whole,
+      ofParts: whole.program.readsWholeBatch
+        ? formsOf((symbols) => withoutMetricsOfBatch(formula(symbols, options)))
+        : undefined,
       attended: attended && programFrom((symbols) => ({ metrics: attended(symbols) })),
       groups,
     };
   });
+}
+
+function withoutMetricsOfBatch({ metrics, ...others }: AnyLossExpressions): AnyLossExpressions {
+  const kept = Object.entries(metrics).filter(([, metric]) => metric && !('batch' in metric));
+  return { ...others, metrics: Object.fromEntries(kept) };
 }

@@ -86,6 +86,34 @@ describe('value losses', () => {
     assert.deepEqual(of(Number.NaN), of(0));
   });
 
+  it('are computed in parts, without the explained variance', () => {
+    const rows = (first: number, last: number): Batch => ({
+      shape: [last - first, 2],
+      values: row(1, 2, 3, 5).subarray(2 * first, 2 * last),
+      oldValues: row(1.1, 1.9, 3, 4).subarray(2 * first, 2 * last),
+      returns: row(0, 3, 2, 4).subarray(2 * first, 2 * last),
+    });
+    for (const [name, metric] of [
+      ['verl/value', 'critic/vf_explained_var'],
+      ['rlinf/value', 'critic/explained_variance'],
+    ] as const) {
+      const fn = VALUE_LOSS_FN.create(name);
+      const whole = fn.computeSync(rows(0, 2), { grad: true });
+      const normalizer = fn.countSync(rows(0, 2));
+      const parts = [rows(0, 1), rows(1, 2)].map((batch) =>
+        fn.computeSync(batch, { normalizer, part: true, grad: true }),
+      );
+      const { [metric]: explained, ...others }: Record<string, unknown> = whole.metrics;
+      assert.equal(typeof explained, 'number');
+      const merged = fn.merge(
+        parts.map(({ part }) => part!),
+        normalizer,
+      );
+      assert.deepEqual(merged, { loss: whole.loss, metrics: others });
+      assert.deepEqual(row(...parts.flatMap(({ gradValues }) => [...gradValues!])), whole.gradValues);
+    }
+  });
+
   it('explain the variance of large values', () => {
     const values = row(...Array.from({ length: 64 }, (_, t) => 1e6 + (t % 2)));
     const batch: Batch = { shape: [1, 64], values, oldValues: values, returns: values };
