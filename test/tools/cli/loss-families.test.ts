@@ -379,13 +379,13 @@ describe('policy-loss with losses of values and of rewards', () => {
       'plan',
       values,
       '--loss',
-      'verl/value',
+      'slime/value',
       '--shard-size',
       '200',
       '--out',
       files.path('plan.json'),
     ];
-    await fails(2, words, /verl\/value reduces over all rows of a batch: --shard-size: expected one shard/);
+    await fails(2, words, /slime\/value reduces over all rows of a batch: --shard-size: expected one shard/);
   });
 });
 
