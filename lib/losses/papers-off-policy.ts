@@ -185,12 +185,14 @@ function positiveLoss({ lp, rewards, select, batchSum }: ProgramSymbols): Expres
 
 // Returns the metrics that compare the current policy, the old one and the sampler.
 function mismatchMetrics(symbols: ProgramSymbols, options: Options) {
-  const { lp, rollout, max, exp, log1p } = symbols;
+  const { lp, rollout, abs, max, exp, log1p, select } = symbols;
   const { k3 } = ESTIMATES;
   const log = oldLogprob(symbols, options).sub(rollout);
   // NeMo-RL's formula is the mean of k3 at both logarithms relative to that of the mean probability, which amounts to
-  // ln cosh(log/2). This form shares the exponentials with the other metrics.
-  const divergence = log1p(k3(symbols, log).add(k3(symbols, log.neg())).mul(0.25)).mul(0.5);
+  // ln cosh(log/2). This form shares the exponentials with the other metrics. Where these overflow, it is |log|/2 − ln 2.
+  const near = log1p(k3(symbols, log).add(k3(symbols, log.neg())).mul(0.25)).mul(0.5);
+  const size = abs(log);
+  const divergence = select(size.gt(80), size.mul(0.5).sub(Math.LN2), near);
   return {
     token_mult_prob_error: { token: max(exp(log), exp(log.neg())) },
     gen_kl_error: { token: estimateOf(symbols, options, log) },

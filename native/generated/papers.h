@@ -50,7 +50,9 @@ PL_FN constexpr void compute_segment(program::Index<48>, auto& io) {
   io.metric(5, gen_kl_error);
   const auto policy_kl_error = exp_residual(log_ratio_rollout_to_old);
   io.metric(6, policy_kl_error);
-  io.metric(7, log1p((gen_kl_error + policy_kl_error) * 0.25f));
+  const auto abs_value = absolute(log_ratio_old_to_rollout);
+  const auto product = log1p((gen_kl_error + policy_kl_error) * 0.25f) * 0.5f;
+  io.metric(7, select(80.0f < abs_value, 0.5f * abs_value - 0.6931472f, product));
   io.metric(8, mul_no_nan(logprob, exp_flushed(logprob - rollout_logprob)));
   io.metric(9, select(ratio_old_to_rollout <= 3.4028235e+38f, ratio_old_to_rollout, 0.0f));
   const auto slope_7 = select(slope_3 == log_ratio_ref_to_new, -expm1(slope_3) * slope_5, 0.0f);

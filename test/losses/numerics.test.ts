@@ -143,6 +143,18 @@ describe('numerics', () => {
       assert.ok(Number.isNaN(KL_FN.create('corrected_k3').calculateKlLossSync(never).loss));
     });
 
+    it('has the finite divergence of two policies whose ratio overflows', () => {
+      for (const [rollout, size] of [
+        [-101, 100],
+        [-31, 30],
+        [399, 400],
+      ] as const) {
+        const batch = { ...far(1), oldLogprob: [-1, -1], rolloutLogprob: [rollout, rollout] };
+        const { metrics } = POLICY_LOSS_FN.create('clipped_pg').computeSync(batch);
+        assert.ok(Math.abs(metrics.js_divergence_error - (size / 2 - Math.LN2)) < 1e-5);
+      }
+    });
+
     it('is 0 where an exponential is below the smallest normal number', () => {
       const unlikely = { ...far(1), logprob: Float32Array.of(-88, -88) };
       for (const name of ['sft_is', 'sft_phi'])
