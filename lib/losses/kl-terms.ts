@@ -18,6 +18,8 @@ function lowVarKl(symbols: ProgramSymbols, x: Expression): Expression {
 /** verl's estimates of the divergence, under its names. */
 export const VERL_ESTIMATES = {
   ...ESTIMATES,
+  kl: ESTIMATES.k1,
+  mse: ESTIMATES.k2,
   k3: lowVarKl,
   abs: ({ abs }: ProgramSymbols, x: Expression) => abs(x),
   low_var_kl: lowVarKl,

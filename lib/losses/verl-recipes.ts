@@ -23,13 +23,13 @@ export class VerlDistillationLossFn extends policyLoss({
   name: 'verl/distillation',
   summary: 'ℓ = x, an estimate of the divergence from the teacher, or PPO with A = −x',
   details: [
-    'The estimates are those of the KL functions; k3 is low_var_kl. abs_loss, loss_min and loss_max are of the estimate before loss_max_clamp.',
+    'The estimates are those of the KL functions; kl is k1, mse is k2, and k3 is low_var_kl. abs_loss, loss_min and loss_max are of the estimate before loss_max_clamp.',
     'PPO is that of verl/vanilla, with clip_ratio_c = 3.',
   ],
   source: ['arXiv 2306.13649', 'verl'],
   reads: ['old_logprob', 'teacher_logprob', 'action_mask'],
   options: {
-    lossMode: choice(['k1', 'k2', 'k3', 'abs', 'low_var_kl'], {
+    lossMode: choice(['k1', 'k2', 'k3', 'abs', 'low_var_kl', 'kl', 'mse'], {
       default: 'k3',
       needs: { k1: { usePolicyGradient: [true] } },
       help: 'the estimate of the divergence',

@@ -34,6 +34,21 @@ describe("verl's policy losses", () => {
     assert.deepEqual(zeros(2, Array(at.length).fill(0)), at.slice(0, 16));
   });
 
+  it('takes the names kl and mse of k1 and k2 for distillation', () => {
+    const batch = {
+      shape: [1, 3] as const,
+      logprob: [-1, -2, -0.5],
+      oldLogprob: [-1.1, -2, -0.4],
+      teacherLogprob: [-0.8, -2.5, -0.5],
+    };
+    const of = (loss_mode: 'k1' | 'k2' | 'kl' | 'mse') => {
+      const fn = POLICY_LOSS_FN.create('verl/distillation', { loss_mode, use_policy_gradient: true });
+      return fn.computeSync(batch, { grad: true });
+    };
+    assert.deepEqual(of('kl'), of('k1'));
+    assert.deepEqual(of('mse'), of('k2'));
+  });
+
   it('refuses several processes without the counts of all of them', () => {
     const create = (args: Record<string, unknown>) => () => POLICY_LOSS_FN.create('verl/gpg', args);
     const refused = (option: string) => isLossError('ERR_INVALID_OPTION', new RegExp(`${option}: expected`));

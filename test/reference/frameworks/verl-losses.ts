@@ -202,7 +202,8 @@ export const bypassMode: Formula = (x, args) => {
 
 export const distillation: Formula = (x, args) => {
   const mode = option<string>(args, 'loss_mode', 'k3');
-  const estimate = klEstimators[mode === 'k3' ? 'low_var_kl' : mode]!.formula;
+  const names: Record<string, string> = { k3: 'low_var_kl', kl: 'k1', mse: 'k2' };
+  const estimate = klEstimators[names[mode] ?? mode]!.formula;
   const divergence = estimate(x.column('teacherLogprob').sub(x.logprob), x);
   const { loss_max_clamp: most = 10 } = args as { loss_max_clamp?: number | null };
   const limited = most === null ? divergence : divergence.clip(-most, most);
