@@ -103,14 +103,15 @@ export function clipMetrics(
   perRow: boolean,
 ): Record<keyof typeof CLIP_METRICS, MetricExpression> {
   const { rowsMin, rowsMax } = symbols;
-  const mean = (flag: Expression) => (perRow ? { row: meanOrZero(symbols, flag) } : { token: flag });
-  const lowOfRow = meanOrZero(symbols, low);
+  const mean = (flag: Expression) => (perRow ? { row: flag } : { token: flag });
+  // The ratio of a row without tokens is 1.
+  const ofRow = (flag: Expression) => (perRow ? flag : meanOrZero(symbols, flag));
   return {
     'clip_ratio/low_mean': mean(low),
     'clip_ratio/high_mean': mean(high),
     'clip_ratio/region_mean': mean(low.or(high)),
-    'clip_ratio/low_min': { batch: perRow ? rowsMin(lowOfRow) : minOfFilled(symbols, lowOfRow) },
-    'clip_ratio/high_max': { batch: rowsMax(meanOrZero(symbols, high)) },
+    'clip_ratio/low_min': { batch: perRow ? rowsMin(low) : minOfFilled(symbols, ofRow(low)) },
+    'clip_ratio/high_max': { batch: rowsMax(ofRow(high)) },
   };
 }
 

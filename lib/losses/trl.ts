@@ -6,7 +6,7 @@ import { COMPLETION_LENGTH, TRL_DIVISOR, trlWeight } from './divisors.js';
 import { BETA, KL_METRIC } from './kl-terms.js';
 import { TOP_ENTROPY, topEntropyNeeds } from './order-statistics.js';
 import { policyLoss } from './policy-loss.js';
-import { isOfRow, meanOrZero } from './statistics.js';
+import { isOfRow } from './statistics.js';
 import { reinforced, softGate } from './surrogate.js';
 import {
   CLIP,
@@ -95,10 +95,8 @@ export class TRLCISPOLossFn extends policyLoss({
       const isBounded = ratio.gt(epsilonHigh).and(A.gt(0));
       return {
         loss: reinforced(symbols, min(ratio, epsilonHigh)),
-        metrics: {
-          cispo_clip_ratio:
-            perRow && isOfRow(A) ? { row: meanOrZero(symbols, isBounded) } : { token: isBounded },
-        },
+        // The ratio of a row without tokens is 1.
+        metrics: { cispo_clip_ratio: perRow && isOfRow(A) ? { row: isBounded } : { token: isBounded } },
       };
     });
   },

@@ -77,7 +77,7 @@ const rloo: Formula = (x, args) => {
   const ratio = x.rowSum(x.logprob.sub(x.oldLogprob)).exp();
   return {
     loss: x.meanOverRows(surrogate(advantages, ratio, bounds).perToken),
-    metrics: clipMetrics(x, true, outside(x.spread(ratio), x.spread(advantages), bounds)),
+    metrics: clipMetrics(x, true, outside(ratio, advantages, bounds)),
   };
 };
 

@@ -43,25 +43,34 @@ function importanceRatio(x: Tokens, args: Args, d: Variable): { ratio: Variable;
   return { ratio, isOfRow: false };
 }
 
+/** Returns the ratios and advantages that metrics count: of tokens, or of rows. The ratio of a row without tokens is 1. */
+function countedRatios(x: Tokens, ratio: Variable, perRow: boolean) {
+  if (!perRow) return { ratio, advantages: x.advantages };
+  const isEmpty = x.rowSum(ones(x)).test((n) => n === 0);
+  return { ratio: meanOfRow(x, ratio).add(isEmpty), advantages: x.perRow('advantages') };
+}
+
 const clip: TokenLoss = ({ x, args, ratio, perRow }) => {
   const epsilon = option(args, 'epsilon', 0.2);
   const range = [1 - epsilon, 1 + option(args, 'epsilon_high', epsilon)] as const;
   const cap = option(args, 'delta', Number.POSITIVE_INFINITY);
   const capped = (r: Variable) => r.clip(Number.NEGATIVE_INFINITY, cap);
   const { clipped } = surrogate(x.advantages, ratio, range);
+  const counted = countedRatios(x, ratio, perRow);
   return {
     perToken: x.advantages.neg().mul(capped(ratio)).max(clipped),
-    metrics: clipMetrics(x, perRow, outside(capped(ratio), x.advantages, range)),
+    metrics: clipMetrics(x, perRow, outside(capped(counted.ratio), counted.advantages, range)),
   };
 };
 
 const cispo: TokenLoss = ({ x, args, ratio, perRow }) => {
   const cap = option(args, 'epsilon_high', option(args, 'epsilon', 0.2));
-  const clipped = ratio.test((r) => r > cap).mul(isPositive(x.advantages));
+  const counted = countedRatios(x, ratio, perRow);
+  const clipped = counted.ratio.test((r) => r > cap).mul(isPositive(counted.advantages));
   const weight = ratio.detach().clip(Number.NEGATIVE_INFINITY, cap);
   return {
     perToken: x.advantages.neg().mul(weight).mul(x.logprob),
-    metrics: { cispo_clip_ratio: perRow ? x.meanOverRows(meanOfRow(x, clipped)) : tokenMean(x, clipped) },
+    metrics: { cispo_clip_ratio: perRow ? x.meanOverRows(clipped) : tokenMean(x, clipped) },
   };
 };
 

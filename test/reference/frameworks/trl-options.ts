@@ -98,15 +98,14 @@ export function outside(ratio: Variable, advantages: Variable, [low, high]: read
   };
 }
 
-/** The fractions of the tokens that are flagged: of all tokens, or the means over the rows. */
+/** The fractions of the tokens or, with perRow, of the rows that are flagged. */
 export function clipMetrics(
   x: Tokens,
   perRow: boolean,
   { low, high }: { low: Variable; high: Variable },
 ): Metrics {
-  const mean = (flags: Variable) => (perRow ? x.meanOverRows(meanOfRow(x, flags)) : tokenMean(x, flags));
-  const ofRows = (flags: Variable) =>
-    perRow ? meanOfRow(x, flags) : meanOfRow(x, flags).gather(filledRows(x));
+  const mean = (flags: Variable) => (perRow ? x.meanOverRows(flags) : tokenMean(x, flags));
+  const ofRows = (flags: Variable) => (perRow ? flags : meanOfRow(x, flags).gather(filledRows(x)));
   return {
     'clip_ratio/low_mean': mean(low),
     'clip_ratio/high_mean': mean(high),
