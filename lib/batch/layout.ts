@@ -36,14 +36,14 @@ const MAX_NESTED_TOKENS = 2 ** 31 - 1;
  */
 export function* readLayout(batch: Batch, nested?: unknown): Steps<Layout> {
   const shape = batch.shape ?? undefined;
-  const cuSeqlens = find(batch, CU_SEQLENS)?.value;
+  const cuSeqlens = find(batch, CU_SEQLENS);
   if (shape !== undefined && cuSeqlens !== undefined)
     throw new LossError('ERR_INVALID_INPUT', {
       at: 'batch',
       expected: 'either shape or cuSeqlens',
       received: 'both',
     });
-  if (cuSeqlens !== undefined) return yield* packedLayout(cuSeqlens);
+  if (cuSeqlens !== undefined) return yield* packedLayout(cuSeqlens.key, cuSeqlens.value);
   if (shape !== undefined) return paddedLayout(shape);
   if (Array.isArray(nested) && nested.length > 0 && Array.isArray(nested[0])) {
     const [rows, rowLength] = [nested.length, nested[0].length];
@@ -92,22 +92,22 @@ function describeList(value: unknown): string {
   return `[${Array.from(value, (n: unknown) => (typeof n === 'number' ? n : describeValue(n))).join(', ')}]`;
 }
 
-function* packedLayout(value: unknown): Steps<Layout> {
+function* packedLayout(key: string, value: unknown): Steps<Layout> {
   // A copy, because native code computes memory addresses from the offsets.
-  const offsets = yield* copyIntegers('cuSeqlens', value, 0, (length) => {
+  const offsets = yield* copyIntegers(key, value, 0, (length) => {
     const last = (value as ArrayLike<unknown>)[length - 1];
-    checkEmptyRows('cuSeqlens', length - 1, isOffset(last) ? last : 0);
+    checkEmptyRows(key, length - 1, isOffset(last) ? last : 0);
   });
   if (offsets.length === 0 || offsets[0] !== 0)
     throw new LossError('ERR_SHAPE_MISMATCH', {
-      key: 'cuSeqlens',
+      key,
       expected: 'B + 1 offsets that begin with 0',
       received: offsets.length === 0 ? 'none' : `${offsets[0]} as the first one`,
     });
   const rows = offsets.length - 1;
   let longest = 0;
   yield* inSlices(rows, (begin, end) => {
-    longest = Math.max(longest, longestRow(offsets, begin, end));
+    longest = Math.max(longest, longestRow(key, offsets, begin, end));
   });
   return { rows, rowLength: longest, tokens: offsets[rows]!, offsets };
 }
@@ -116,11 +116,11 @@ function isOffset(value: unknown): value is number {
   return typeof value === 'number' && value >= 0 && value < 2 ** 31;
 }
 
-function longestRow(offsets: Int32Array, begin: number, end: number): number {
+function longestRow(key: string, offsets: Int32Array, begin: number, end: number): number {
   let longest = 0;
   for (let row = begin; row < end; row++) {
     const length = offsets[row + 1]! - offsets[row]!;
-    if (length < 0) throw decreasingOffset('cuSeqlens', offsets, row + 1);
+    if (length < 0) throw decreasingOffset(key, offsets, row + 1);
     if (length > longest) longest = length;
   }
   return longest;

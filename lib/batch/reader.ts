@@ -226,7 +226,8 @@ export class BatchReader {
       ? yield* layoutOfRows(batch, found[0]?.value)
       : yield* readLayout(batch, found[0]?.value ?? nestedIn(batch, this.#mapper));
     const native = this.#forAdvantage ? emptyAdvantageBatch(layout) : emptyBatch(layout);
-    if (this.#readsPairs) this.#setPairs(native, found, layout);
+    if (this.#readsPairs)
+      this.#setPairs(native, found, layout, find(batch, LAYOUT_KEYS.flat())?.key ?? found[0]?.key);
     for (let i = 0; i < found.length; i++) {
       const input = found[i];
       const entry = entries[i]!;
@@ -262,18 +263,23 @@ export class BatchReader {
   }
 
   // Checks the number of rows of a batch without pair_ids, and stores which of its rows are pairs.
-  #setPairs(native: NativeBatch, found: readonly (FoundInput | undefined)[], { rows }: Layout): void {
+  #setPairs(
+    native: NativeBatch,
+    found: readonly (FoundInput | undefined)[],
+    { rows }: Layout,
+    key: string | undefined,
+  ): void {
     const at = this.#entries.findIndex(({ name }) => name === 'pair_ids');
     if (found[at]) return;
-    this.#checkPairs(rows);
+    this.#checkPairs(rows, key);
     if (this.#rowsOfPair === 3) setRowData(native, this.#entries[at]!, nextOfThree(rows));
   }
 
-  #checkPairs(rows: number): void {
+  #checkPairs(rows: number, key = 'shape'): void {
     const size = this.#rowsOfPair;
     if (rows % size !== 0)
       throw new LossError('ERR_SHAPE_MISMATCH', {
-        key: 'shape',
+        key,
         expected:
           size === 2
             ? 'an even number of rows (chosen, rejected, chosen, …), or pair_ids'

@@ -223,11 +223,11 @@ function pairsOf(inputs: PairingInputs, options: Options): Pairs {
 
 function matchedIds(ids: PairingInputs['ids'], studentWidth: number, teacherWidth: number): Int32Array[] {
   const [own, others] = [ids('student_matched_ids', studentWidth), ids('teacher_matched_ids', teacherWidth)];
-  if (own.length === others.length) return [own, others];
+  if (own.ids.length === others.ids.length) return [own.ids, others.ids];
   throw new LossError('ERR_SHAPE_MISMATCH', {
-    key: 'teacher_matched_ids',
-    expected: `${own.length} ids, as many as student_matched_ids`,
-    received: String(others.length),
+    key: others.key,
+    expected: `${own.ids.length} ids, as many as ${own.key}`,
+    received: String(others.ids.length),
   });
 }
 

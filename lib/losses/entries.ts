@@ -84,8 +84,8 @@ export interface PairingInputs {
   readonly teacherWidth: number;
   /** Returns a mask of the batch, one byte per token or row; undefined if the batch lacks it. */
   readonly flags: (name: LogitsInput, per: 'token' | 'row') => Uint8Array | undefined;
-  /** Returns token ids of the batch that are less than `width`. */
-  readonly ids: (name: LogitsInput, width: number) => Int32Array;
+  /** Returns token ids of the batch that are less than `width`, and the key that they have in the batch. */
+  readonly ids: (name: LogitsInput, width: number) => { readonly key: string; readonly ids: Int32Array };
 }
 
 /** Returns whether the entries are those of a list. */

@@ -402,11 +402,16 @@ function maskInputs(layout: Layout, batch: Batch, mapper: KeyMapper): MaskInputs
 }
 
 // Reads token ids that are less than `width`.
-function* readIds(batch: Batch, mapper: KeyMapper, name: LogitsInput, width: number): Steps<Int32Array> {
+function* readIds(
+  batch: Batch,
+  mapper: KeyMapper,
+  name: LogitsInput,
+  width: number,
+): Steps<{ key: string; ids: Int32Array }> {
   const { key, value } = needed(batch, mapper, name);
   const ids = yield* copyIntegers(key, value, 0, () => {});
   yield* checkIds(key, ids, 1, { isCounted: maskOfOnes(ids.length), vocabulary: width, least: 0 });
-  return ids;
+  return { key, ids };
 }
 
 function checkNamed({ named }: Entries, vocabulary: number): void {

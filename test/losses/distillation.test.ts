@@ -166,7 +166,7 @@ describe('distillation losses', () => {
     const matched = { ...batch, studentMatchedIds: [0, 1], teacherMatchedIds: [2, 3] };
     assert.ok(hybrid.computeSync(matched).loss > 0);
     const wrong: [Partial<typeof matched>, string][] = [
-      [{ teacherMatchedIds: [2] }, 'as many as student_matched_ids'],
+      [{ teacherMatchedIds: [2] }, 'teacherMatchedIds: expected 2 ids, as many as studentMatchedIds, got 1'],
       [{ teacherMatchedIds: [2, V] }, 'teacherMatchedIds[1]'],
     ];
     for (const [given, key] of wrong)

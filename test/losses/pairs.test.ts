@@ -87,6 +87,22 @@ describe('pairs of rows', () => {
     assert.throws(() => compute('trl/dpo', odd), isLossError('ERR_SHAPE_MISMATCH', /even number of rows/));
   });
 
+  it('name the input that has an odd number of rows', () => {
+    const named = (key: string) => isLossError('ERR_SHAPE_MISMATCH', new RegExp(`^${key}: expected an even`));
+    const columns = { logprob: [-1, -2, -3], ref_logprob: [-1, -2, -3] };
+    const nested = { logprob: [[-1], [-2], [-3]], refLogprob: [[-1], [-2], [-3]] };
+    for (const [batch, key] of [
+      [{ ...columns, shape: [3, 1] }, 'shape'],
+      [{ ...columns, cu_seqlens: [0, 1, 2, 3] }, 'cu_seqlens'],
+      [{ ...columns, cuSeqlens: [0, 1, 2, 3] }, 'cuSeqlens'],
+      [nested, 'logprob'],
+    ] as const)
+      assert.throws(() => compute('trl/dpo', batch as unknown as Batch), named(key));
+    assert.throws(() => compute('openrlhf/reward_logexp', { rewards: [1, 2, 3] } as Batch), named('rewards'));
+    const offsets = { ...columns, cu_seqlens: [0, 2, 1, 3] };
+    assert.throws(() => compute('trl/dpo', offsets as unknown as Batch), /^LossError: cu_seqlens/);
+  });
+
   it('of TPO have three rows each', () => {
     const loss = POLICY_LOSS_FN.create('trl/tpo', { beta: 0.2 });
     const expected = loss.computeSync(inOrder as Batch, { grad: true });
