@@ -322,8 +322,9 @@ export class ClippedPGLossFn extends policyLoss({
         is_oob_ratio: importance.outside,
         positive_nll_loss: share === 0 ? { token: 0 } : lossMetric(symbols, likelihood),
       },
-      // Rows without tokens count among the rows whose weights are averaged. Their weight is 1.
-      allRows: options.sequenceLevelImportanceRatios,
+      // Rows without tokens count among the rows whose weights are averaged or bounded. Their weight is 1.
+      allRows:
+        options.sequenceLevelImportanceRatios || options.truncatedImportanceSamplingType === 'seq-mask-tis',
     };
   },
 }) {}
