@@ -159,7 +159,7 @@ function importanceOf(
   }
   const isInside = within(symbols, ratio, { low, high });
   const weight = (type === 'tis' ? clamped : masked)(symbols, ratio, { low, high });
-  return { weight, mean: meanOf(weight), outside: meanOf(isInside.not()) };
+  return { weight, mean: meanOf(weight), outside: { token: isInside.not() } };
 }
 
 function estimateOf(symbols: ProgramSymbols, { referencePolicyKlType }: Options, x: Expression): Expression {

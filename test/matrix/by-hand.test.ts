@@ -61,10 +61,33 @@ describe('the reference by hand', () => {
       close(weightOf(null).sampling_importance_ratio!, product, 'weight');
       close(weightOf('tis').sampling_importance_ratio!, 0.9, 'truncated weight');
       assert.equal(weightOf('icepop').sampling_importance_ratio, 0);
-      assert.equal(weightOf('icepop').is_oob_ratio, 1);
+      close(weightOf('icepop').is_oob_ratio!, 2 / (2 + 1e-8), 'tokens out of bounds');
       // The geometric mean, exp(−0.1), lies within the bounds.
       close(weightOf('seq-mask-tis').sampling_importance_ratio!, product, 'kept weight');
       assert.equal(weightOf('seq-mask-tis').is_oob_ratio, 0);
+    });
+
+    it('clipped_pg counts the tokens of rows whose product of ratios is out of bounds', () => {
+      const batch = {
+        rows: 2,
+        columns: 3,
+        actionMask: [1, 0, 0, 1, 1, 1],
+        advantages: [1, 1, 1, 1, 1, 1],
+        logprob: [-1, -1, -1, -1, -1, -1],
+        oldLogprob: [-1, -1, -1, -1, -1, -1],
+        rolloutLogprob: [-1, -1, -1, -1, -1, -2],
+      };
+      for (const type of ['tis', 'icepop']) {
+        const args = {
+          loss_agg_mode: 'seq-mean-token-mean',
+          sequence_level_importance_ratios: true,
+          reference_policy_kl_penalty: 0,
+          truncated_importance_sampling_type: type,
+          truncated_importance_sampling_ratio: 1.1,
+        };
+        const { metrics } = referencePolicyLosses.clipped_pg!(args, batch);
+        close(metrics.is_oob_ratio!, 3 / (4 + 1e-8), type);
+      }
     });
 
     it('clipped_pg has no gradient where it limits the log-ratio to the reference', () => {

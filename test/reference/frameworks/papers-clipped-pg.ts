@@ -52,20 +52,21 @@ function importance(x: Tokens, args: Args): { weights: Variable; metrics: Outcom
   const low = option<Bound>(args, 'truncated_importance_sampling_ratio_min', null);
   const high = option<Bound>(args, 'truncated_importance_sampling_ratio', null);
   const inside = within(ratio, low, high);
+  const outside = () => x.mean(perRow ? x.spread(not(inside)) : not(inside));
   const isRowInside = within(meanOfRow(x, difference).exp(), low, high);
   const types: Record<string, () => { weights: Variable; outside?: Variable }> = {
     none: () => ({ weights: ratio }),
-    tis: () => ({ weights: bounded(ratio, low, high), outside: mean(not(inside)) }),
-    icepop: () => ({ weights: inside.choose(ratio, 0), outside: mean(not(inside)) }),
+    tis: () => ({ weights: bounded(ratio, low, high), outside: outside() }),
+    icepop: () => ({ weights: inside.choose(ratio, 0), outside: outside() }),
     'seq-mask-tis': () => ({
       weights: (perRow ? isRowInside : x.spread(isRowInside)).choose(ratio, 0),
       outside: x.meanOverRows(not(isRowInside)),
     }),
   };
-  const { weights, outside } = types[option(args, 'truncated_importance_sampling_type', 'none')]!();
+  const { weights, outside: share } = types[option(args, 'truncated_importance_sampling_type', 'none')]!();
   return {
     weights: perRow ? x.spread(weights) : weights,
-    metrics: { sampling_importance_ratio: mean(weights), ...(outside ? { is_oob_ratio: outside } : {}) },
+    metrics: { sampling_importance_ratio: mean(weights), ...(share ? { is_oob_ratio: share } : {}) },
   };
 }
 
