@@ -285,6 +285,7 @@ export class Objective {
       mapper: this.#mapper,
       needsEntropy: inLoss || (rows !== 'none' && entropyCoef !== 0),
       requestsGradEntropy: false,
+      gradEntropyIsOther: false,
       needsLogprobFirst: (batch) =>
         this.lossFn.correction !== undefined ||
         (!this.#klPenalty.isNone && this.#advantages.areMissing(batch)),
@@ -353,6 +354,11 @@ export class Objective {
   ): Steps<ObjectiveResult> {
     const loss = yield* this.#readWith(batch, options, computed && { computed });
     return yield* loss.compute();
+  }
+
+  /** @internal Returns the keys under which a batch may have an input. */
+  keysOf(name: InputName): readonly string[] {
+    return this.#mapper.keys(name);
   }
 
   // Whether the loss that is evaluated contains the KL loss and the entropy loss.

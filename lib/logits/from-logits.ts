@@ -119,6 +119,8 @@ export interface LossOfLogits<R> {
   readonly needsEntropy: boolean;
   /** Whether a call with `grad` must request `gradEntropy` too. */
   readonly requestsGradEntropy: boolean;
+  /** Whether `gradEntropy` is the gradient with respect to another column than the entropies, which come from the logits. */
+  readonly gradEntropyIsOther: boolean;
   /** Returns whether something is computed from the log-probabilities of all tokens before the loss itself. */
   needsLogprobFirst(batch: Batch): boolean;
   /** Returns the batch that is computed for one without log-probabilities. Its mask says which logits are read. */
@@ -372,7 +374,8 @@ export function* evaluate<R extends LossResult<unknown>>(
         ...rowsOf(call.rows, block),
         ...subarraysOf({ logsumexp, entropy }, block),
         gradLogprob: widened(grad!, block),
-        gradEntropy: entropy && gradEntropy && widened(gradEntropy, block),
+        gradEntropy:
+          entropy && gradEntropy && !loss.gradEntropyIsOther ? widened(gradEntropy, block) : undefined,
         ...outOf(call, block),
       });
       if (out.receive) yield* out.receive(block);

@@ -286,6 +286,14 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   /**
+   * Returns the keys under which a batch may have an input.
+   * @internal
+   */
+  keysOf(name: InputName): readonly string[] {
+    return this.#mapper.keys(name);
+  }
+
+  /**
    * Returns the batch that is computed for one of the caller.
    * @internal
    */
@@ -369,6 +377,7 @@ export abstract class PolicyLossFn<M = Metrics> {
       mapper: this.#mapper,
       needsEntropy: columns.includes('entropy') && !optional.includes('entropy'),
       requestsGradEntropy: this.dependsOnEntropy,
+      gradEntropyIsOther: columns.includes('entropy_other'),
       needsLogprobFirst: () => this.correction !== undefined,
       prepared: (batch, options) => this.prepared(batch, options),
       read: (batch, options) => this.#read(batch, options),

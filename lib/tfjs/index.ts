@@ -4,7 +4,8 @@ import { customGrad, engine, type Scalar, scalar, Tensor, tensor } from '@tensor
 import type { Objective } from '../algorithm/objective.js';
 import type { ObjectiveComputeSyncOptions } from '../algorithm/objective-options.js';
 import { describeValue, guarded, LossError } from '../base/errors.js';
-import type { Batch } from '../batch/batch.js';
+import { type Batch, find } from '../batch/batch.js';
+import type { InputName } from '../batch/columns.js';
 import type { Normalizer } from '../batch/counts.js';
 import type { RowNumbers } from '../batch/values.js';
 import type { LossResult, Metrics } from '../call/calls.js';
@@ -79,14 +80,14 @@ export function lossFromLogits<M = Metrics>(
       const result = fn.fromLogitsSync(columns, wanted) as LossResult<M> & LogitsResult;
       return { result, gradients: [result.gradLogits as Float32Array, result.gradLogZ] };
     };
-    return { inputs: [logits, batch.logZ], compute };
+    return { inputs: [logits, inputOf(fn, batch, 'log_z')], compute };
   });
 }
 
 /**
  * Computes a policy loss or an objective from log-probabilities that TensorFlow.js computed. This package computes the
- * gradients with respect to `logprob`, and to `entropy` and `logZ` of the batch if they are tensors. They are exactly 0
- * at masked tokens. If you have the logits, {@link lossFromLogits} needs less time and memory.
+ * gradients with respect to `logprob`, and to `entropy` and `logZ` of the batch if they are tensors; for oat/bnf, to
+ * `entropyOther` instead of `entropy`. They are exactly 0 at masked tokens. If you have the logits, {@link lossFromLogits} needs less time and memory.
  *
  * @param fn the loss. Its class says which columns it reads from the batch.
  * @param logprob float32, of shape [B, T]: the log-probability of each sampled token. The shape may also be [N] if the
@@ -110,8 +111,14 @@ export function lossFromLogprobs<M = Metrics>(
       const result = fn.computeSync(columns, wanted) as LossResult<M>;
       return { result, gradients: [result.grad, result.gradEntropy, result.gradLogZ] };
     };
-    return { inputs: [logprob, batch.entropy, batch.logZ], compute };
+    const { columns } = ('lossFn' in fn ? fn.lossFn : fn).reads;
+    const entropy = inputOf(fn, batch, columns.includes('entropy_other') ? 'entropy_other' : 'entropy');
+    return { inputs: [logprob, entropy, inputOf(fn, batch, 'log_z')], compute };
   });
+}
+
+function inputOf(fn: PolicyLossFn<unknown> | Objective, batch: TensorBatch, name: InputName): unknown {
+  return find(batch, fn.keysOf(name))?.value;
 }
 
 /** A loss of some inputs. Only those that are tensors receive a gradient. */

@@ -60,6 +60,12 @@ async function assertSameAsThreeCalls(fn: Fn, made: Made, more: object = {}): Pr
     assert.equal(sync.grad !== undefined, grad);
     check(sync, out);
   }
+  // What else is requested does not change the gradient.
+  const among = copyOf(made.logits);
+  const requests = { grad: true, gradEntropy: true, entropy: true } as const;
+  const { loss } = await fn.fromLogits(batch(among), { ...requests, gradLogits: among });
+  assert.equal(loss, expected.loss);
+  assertArray(numbersOf(among, dtype), numbersOf(first, dtype), 'gradLogits', ROUNDING[dtype]);
   const forward = await fn.fromLogits(batch(made.logits));
   assert.equal(forward.gradLogits, undefined);
   assert.equal(forward.loss, expected.loss);

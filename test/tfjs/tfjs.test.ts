@@ -177,6 +177,35 @@ describe('policy-loss/tfjs', () => {
     assert.ok(expected.gradLogZ!.some((g) => g !== 0));
   });
 
+  it('differentiates with respect to a column under each of its keys', () => {
+    const tokens = tf.tensor2d(LOGPROB, [B, T]);
+    const rows = tf.tensor1d([0.1, -0.2, 0.3, 0, 1, -1]);
+    const { targets: _, ...others } = { ...BATCH, ...ADVANTAGES };
+    for (const [name, key, column, gradient] of [
+      ['verl/flowrl', 'log_z', rows, 'gradLogZ'],
+      ['oat/bnf', 'entropyOther', tokens.clone(), 'gradEntropy'],
+      ['oat/bnf', 'entropy_other', tokens.clone(), 'gradEntropy'],
+    ] as const) {
+      const fn = POLICY_LOSS_FN.create(name) as PolicyLossFn;
+      // oat/bnf does not read entropy, so its gradient by entropyOther is not one by it.
+      const batch = { ...others, entropy: tf.zerosLike(tokens) };
+      const [, found] = tf.grads((lp, column) => lossFromLogprobs(fn, lp, { ...batch, [key]: column }))([
+        tokens,
+        column,
+      ]);
+      const given = { ...others, logprob: LOGPROB, [key]: column.dataSync(), shape: [B, T] } as object;
+      const expected = fn.computeSync(given, { gradEntropy: true, gradLogZ: true })[gradient]!;
+      assert.deepEqual(found!.dataSync(), expected, key);
+      assert.ok(expected.some((g) => g !== 0));
+    }
+    const bnf = POLICY_LOSS_FN.create('oat/bnf') as PolicyLossFn;
+    const entropyOther = LOGPROB;
+    const ofEntropy = tf.grads((lp, entropy) =>
+      lossFromLogprobs(bnf, lp, { ...others, entropyOther, entropy }),
+    );
+    assert.throws(() => ofEntropy([tokens, tokens.clone()]), /Cannot compute gradient/);
+  });
+
   it('takes columns as tensors, and packed tokens', () => {
     const fn = new PPOPolicyLossFn({ clipRange: 0.2 });
     const plain = { ...BATCH, ...ADVANTAGES };
@@ -245,6 +274,7 @@ describe('policy-loss/tfjs', () => {
   it('requests no gradient where TensorFlow.js records none', () => {
     const requested: unknown[] = [];
     const fn = {
+      keysOf: () => [],
       fromLogitsSync(_batch: object, { gradLogits }: { gradLogits?: unknown }) {
         requested.push(gradLogits);
         return { loss: 1, metrics: {}, gradLogits: new Float32Array(N * V) };
