@@ -201,7 +201,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     });
     this.#mapper = mapper;
     this.#prepare = prepared;
-    this.dependsOnEntropy = program?.dependsOnEntropy === true && columns.includes('entropy');
+    this.dependsOnEntropy =
+      program?.dependsOnEntropy === true && columns.includes('entropy') && !columns.includes('entropy_other');
     this.#forms = forms;
     this.#multiplied = multiplied;
     this.#evaluator = new Evaluator(this.withTerms({}), reader, 'grad', correction);

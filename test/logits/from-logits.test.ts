@@ -180,6 +180,12 @@ describe('losses from logits', () => {
     assertSameArray(dataOf(gradLogits!), wanted, 'gradLogits');
   });
 
+  it('with a mask by the entropies of a loss whose gradEntropy is by another column', () =>
+    assertSameAsThreeCalls(
+      POLICY_LOSS_FN.create('oat/bnf', { masks: { topEntropyQuantile: 0.5 } }),
+      withLogits(layOut(makeBatch(SPEC))),
+    ));
+
   it('with corrections', () =>
     assertSameAsThreeCalls(
       POLICY_LOSS_FN.create('ppo', {

@@ -42,7 +42,11 @@ const readsEntropy = (fn: Fn) =>
     ? fn.entropyLossFn.entropyCoef !== 0 || fn.lossFn.reads.columns.includes('entropy')
     : fn.reads.columns.includes('entropy') && !fn.reads.optional.includes('entropy');
 
-const dependsOnEntropy = (fn: Fn) => (fn instanceof Objective ? readsEntropy(fn) : fn.dependsOnEntropy);
+/** The gradEntropy of a loss that reads entropy_other is the gradient with respect to that column. */
+const dependsOnEntropy = (fn: Fn) =>
+  fn instanceof Objective
+    ? readsEntropy(fn)
+    : fn.dependsOnEntropy && !fn.reads.columns.includes('entropy_other');
 
 /** Computes a loss from logits in three calls. */
 export function inThreeCalls(fn: Fn, { columns, mask, logits, targets }: Made, more: object = {}) {
