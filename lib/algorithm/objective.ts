@@ -60,6 +60,12 @@ import type {
 } from './objective-options.js';
 import { type ObjectiveResult, toResult } from './objective-result.js';
 
+// The KL loss and the entropy loss of an objective, as native code takes them.
+interface Terms {
+  readonly kl?: NativeFunctionSpec['kl'] | undefined;
+  readonly entropy?: NativeFunctionSpec['entropy'] | undefined;
+}
+
 /** @internal What an objective of another framework than Trinity-RFT has in addition to its functions. */
 export interface ObjectiveExtras {
   /** A loss that is the policy loss, the KL loss and the entropy loss in one, aggregated as the framework does. */
@@ -289,7 +295,10 @@ export class Objective {
       needsLogprobFirst: (batch) =>
         this.lossFn.correction !== undefined ||
         (!this.#klPenalty.isNone && this.#advantages.areMissing(batch)),
-      prepared: (batch, options) => this.lossFn.prepared(batch, options),
+      prepared: (batch, options, hasEntropy) => {
+        const { kl, entropy } = this.#terms(batch, hasEntropy);
+        return this.lossFn.prepared(batch, options, (kl ?? entropy) !== undefined);
+      },
       read: (batch, options) => this.#read(batch, options),
     };
   }
@@ -391,8 +400,9 @@ export class Objective {
     found: CallAdvantages | undefined,
     conversions?: Conversions,
   ): Steps<ReadLoss<ObjectiveResult>> {
-    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const prepared = yield* this.lossFn.prepared(batch, options);
+    const terms = this.#terms(batch, hasInput(this.#finder, batch, 'entropy'));
+    const { evaluator, coefficients } = this.#prepare(batch, terms, found !== undefined);
+    const prepared = yield* this.lossFn.prepared(batch, options, (terms.kl ?? terms.entropy) !== undefined);
     const known = prepared === batch ? conversions : undefined;
     const read = evaluator.read(prepared, options.device, found?.computed, known);
     const input = yield* this.#explained(read);
@@ -429,18 +439,22 @@ export class Objective {
     }
   }
 
-  #prepare(batch: Batch | DeviceBatch, computed: boolean) {
-    const lacks = (column: ColumnName) => !hasInput(this.#finder, batch, column);
-    if (this.advantageObstacle !== undefined && lacks('advantages'))
+  // Returns the KL loss and the entropy loss that are computed for a batch.
+  #terms(batch: Batch | DeviceBatch, hasEntropy: boolean): Terms {
+    if (this.#hasTerms) return {};
+    const has = (column: ColumnName) => hasInput(this.#finder, batch, column);
+    const { klLossFn, entropyLossFn, lossAggMode } = this;
+    const readsKl = klLossFn.klCoef !== 0 || has('ref_logprob');
+    const readsEntropy = entropyLossFn.entropyCoef !== 0 || hasEntropy;
+    return {
+      kl: readsKl ? klLossFn.term(lossAggMode, has('old_logprob')) : undefined,
+      entropy: readsEntropy ? entropyLossFn.term(lossAggMode) : undefined,
+    };
+  }
+
+  #prepare(batch: Batch | DeviceBatch, { kl, entropy }: Terms, computed: boolean) {
+    if (this.advantageObstacle !== undefined && !hasInput(this.#finder, batch, 'advantages'))
       throw missingInput(this.#mapper, 'advantages', `in the batch, ${this.advantageObstacle}`);
-    const kl =
-      this.#hasTerms || (this.klLossFn.klCoef === 0 && lacks('ref_logprob'))
-        ? undefined
-        : this.klLossFn.term(this.lossAggMode, !lacks('old_logprob'));
-    const entropy =
-      this.#hasTerms || (this.entropyLossFn.entropyCoef === 0 && lacks('entropy'))
-        ? undefined
-        : this.entropyLossFn.term(this.lossAggMode);
     const evaluator = this.#evaluatorFor(kl, entropy, computed);
     const coefficients: CoefficientsOf = (input, normalizer) => ({
       ...this.lossFn.coefficients(input, normalizer),

@@ -123,8 +123,11 @@ export interface LossOfLogits<R> {
   readonly gradEntropyIsOther: boolean;
   /** Returns whether something is computed from the log-probabilities of all tokens before the loss itself. */
   needsLogprobFirst(batch: Batch): boolean;
-  /** Returns the batch that is computed for one without log-probabilities. Its mask says which logits are read. */
-  prepared(batch: Batch, options: LossComputeOptions): Steps<Batch>;
+  /**
+   * Returns the batch that is computed for one without log-probabilities. Its mask says which logits are read.
+   * @param hasEntropy whether the batch will have entropies.
+   */
+  prepared(batch: Batch, options: LossComputeOptions, hasEntropy: boolean): Steps<Batch>;
   read(batch: Batch, options: LossComputeOptions): Steps<ReadLoss<R>>;
 }
 
@@ -215,13 +218,15 @@ function* read<R>(
   const { tokens } = layout;
   const { source, out } = open(tokens, index);
   const ids = yield* copyIntegers('targets', targets, -(2 ** 31), onePer('token', tokens));
-  const batch = yield* loss.prepared(held, { ...wanted, ...(stream !== undefined && { stream }) });
+  const hasEntropy = loss.needsEntropy || wantsEntropy === true;
+  const call = { ...wanted, ...(stream !== undefined && { stream }) };
+  const batch = yield* loss.prepared(held, call, hasEntropy);
   const mask = yield* readActionMask(batch, loss.mapper, layout);
   yield* ignoreMasked(ids, mask, source.vocabulary);
   const rows = yield* readRows(ids, tokens, source.vocabulary, { temperature, softcap, support: kept });
   const column = () => allocate(`a column of ${tokens} values`, () => new Float32Array(tokens));
   const logprob = column();
-  const entropy = loss.needsEntropy || wantsEntropy === true ? column() : undefined;
+  const entropy = hasEntropy ? column() : undefined;
   const apart = { ...arraysOf({ ...held, ...wanted, temperature }), 'support.tokenIds': rows.tokenIds };
   for (const [key, array] of Object.entries(out?.written ?? {})) checkApart(key, array, apart);
   // With `grad`, an objective also returns the gradient with respect to the entropies.

@@ -11,7 +11,8 @@ import { DeviceBatch } from '../device/device-batch.js';
 /**
  * Returns a batch in which the tokens of both masks count. Its answer_mask is 0 for those of attention_mask only, 2 for those
  * of action_mask only, and 1 for those of both. A batch without attention_mask stays as it is. A loss with masks or a
- * correction takes none.
+ * correction takes none. The KL and entropy losses of an objective count answers only, so with them the tokens of
+ * attention_mask must be tokens of answers.
  * @throws LossError `ERR_INVALID_INPUT`, `ERR_SHAPE_MISMATCH`
  */
 export function* withAnswerMask(
@@ -19,6 +20,7 @@ export function* withAnswerMask(
   mapper: KeyMapper,
   _options: unknown,
   isCorrected: boolean,
+  hasTerms: boolean,
 ): Steps<Batch | DeviceBatch> {
   if (batch instanceof DeviceBatch) {
     batch.checkAttention();
@@ -42,6 +44,13 @@ export function* withAnswerMask(
     for (let i = begin; i < end; i++) {
       const isAnswer = answers[i] !== 0;
       const isGiven = given[i] !== 0;
+      if (hasTerms && isGiven && !isAnswer)
+        throw new LossError('ERR_INVALID_INPUT', {
+          key: attention.key,
+          index: i,
+          expected: '0 outside the action mask, because the KL or entropy loss counts tokens of answers only',
+          received: '1',
+        });
       kinds[i] = isAnswer ? (isGiven ? 1 : 2) : 0;
       mask[i] = isAnswer || isGiven ? 1 : 0;
     }

@@ -74,13 +74,15 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
 
 /**
  * Makes the batch that a loss reads of a caller's one. It returns a batch on a device as it is, or refuses it. isCorrected
- * tells whether the loss has masks or a correction.
+ * tells whether the loss has masks or a correction, and hasTerms whether the KL loss or the entropy loss of an objective is
+ * computed from that batch too.
  */
 export type Prepare = (
   batch: Batch | DeviceBatch,
   mapper: KeyMapper,
   options: CallOptions,
   isCorrected: boolean,
+  hasTerms: boolean,
 ) => Steps<Batch | DeviceBatch>;
 
 /** Returns the batch keys that a compiled loss reads in addition to logprob. */

@@ -296,12 +296,14 @@ export abstract class PolicyLossFn<M = Metrics> {
 
   /**
    * Returns the batch that is computed for one of the caller.
+   * @param hasTerms whether an objective computes a KL loss or an entropy loss from the same batch.
    * @internal
    */
-  *prepared<B extends Batch | DeviceBatch>(batch: B, options: CallOptions): Steps<B> {
+  *prepared<B extends Batch | DeviceBatch>(batch: B, options: CallOptions, hasTerms = false): Steps<B> {
     if (!this.#prepare) return batch;
     const held = heldInput(batch, this.#mapper);
-    return (yield* this.#prepare(held, this.#mapper, options, this.correction !== undefined)) as B;
+    const isCorrected = this.correction !== undefined;
+    return (yield* this.#prepare(held, this.#mapper, options, isCorrected, hasTerms)) as B;
   }
 
   /**

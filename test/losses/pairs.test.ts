@@ -1,6 +1,7 @@
 /** How losses find the pairs of rows that they compare, and what else they take of a batch besides token columns. */
 import assert from 'node:assert/strict';
 import {
+  ALGORITHM_TYPE,
   type Batch,
   LOSS_FN,
   logprobsBackwardSync,
@@ -199,6 +200,38 @@ describe('other inputs of preference losses', () => {
     });
     assertArray(gradLogits as Float32Array, backward as Float32Array, 'gradLogits');
     assert.ok((gradLogits as Float32Array)[0] !== 0);
+  });
+
+  it('ORPO in an objective with a KL or entropy loss takes no prompts', () => {
+    const column = [-1, -2, -0.5, -1, -0.25, -3];
+    const batch = {
+      shape: [2, 3] as const,
+      refLogprob: column.map((x) => x - 0.1),
+      action_mask: [0, 1, 1, 0, 1, 1],
+    };
+    const logits = new Float32Array(12).fill(1);
+    const of = (parts: object) =>
+      ALGORITHM_TYPE.get('sft').objective({ policy_loss_fn: 'trl/orpo', entropy_loss_fn: 'none', ...parts });
+    const parts = [
+      { kl_loss_fn: 'k2', kl_loss_fn_args: { kl_coef: 0.1 } },
+      { entropy_loss_fn: 'default', entropy_loss_fn_args: { entropy_coef: 0.1 } },
+    ];
+    const prompts = { ...batch, attention_mask: [1, 1, 1, 0, 1, 1] };
+    const answers = { ...batch, attention_mask: [0, 1, 1, 0, 1, 0] };
+    const refused = isLossError(
+      'ERR_INVALID_INPUT',
+      /attention_mask\[0\]: expected 0 outside the action mask/,
+    );
+    for (const objective of parts.map(of)) {
+      const logprob = { logprob: column, entropy: column.map((x) => -x) };
+      assert.throws(() => objective.computeSync({ ...prompts, ...logprob }), refused);
+      const fromLogits = { logits, targets: [0, 1, 0, 1, 0, 1] };
+      assert.throws(() => objective.fromLogitsSync({ ...prompts, ...fromLogits }), refused);
+      assert.ok(Number.isFinite(objective.computeSync({ ...answers, ...logprob }).loss));
+      assert.ok(Number.isFinite(objective.fromLogitsSync({ ...answers, ...fromLogits }).loss));
+    }
+    const alone = of({}).computeSync({ ...prompts, logprob: column });
+    assert.equal(alone.loss, new TRLORPOLossFn().computeSync({ ...prompts, logprob: column }).loss);
   });
 
   it('loss types come alone or in lists, with as many weights', () => {
