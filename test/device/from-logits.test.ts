@@ -9,12 +9,16 @@ import {
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
+import { layOut, makeBatch } from '../support/draw.js';
+import { fitting } from '../support/draw-arguments.js';
 import { framework } from '../support/framework.js';
+import { SPEC, V as VOCABULARY, withEveryInput, withLogits } from '../support/from-logits.js';
+import { oneOfEach } from '../support/functions.js';
 import { copyOf, dataOf, type LogitsDType, stored } from '../support/logits.js';
 import { copyToDevice } from '../support/logits-ways.js';
 import { batch, DEVICE, ROWS, rejects, TOKENS } from '../support/on-device.js';
 import { generator } from '../support/random.js';
-import { assertSameArray } from '../support/tolerance.js';
+import { assertArray, assertNumber, assertSameArray } from '../support/tolerance.js';
 
 const V = 53;
 const { logprob: _, entropy: __, ...columns } = batch as typeof batch & { entropy?: unknown };
@@ -79,6 +83,19 @@ describe(`losses from logits on ${DEVICE}`, () => {
         assert.equal(result.gradLogits, undefined);
         there.fetch();
         there.free();
+      });
+
+  for (const { family, name, args } of oneOfEach())
+    if (family === 'policy')
+      it(`${name}: read every input on the device`, async () => {
+        const fn = POLICY_LOSS_FN.create(name, args);
+        const { given, read } = withEveryInput(fn, layOut(makeBatch(fitting(name, args, SPEC))));
+        const { columns, logits, targets } = withLogits(given, 'float32', read);
+        const call = { ...columns, logits, targets, vocabulary: VOCABULARY } as LogitsBatch;
+        const expected = await fn.fromLogits(call, { gradLogits: true });
+        const found = await fn.fromLogits(call, { gradLogits: true, device: DEVICE });
+        assertNumber(found.loss, expected.loss, 'loss', 1);
+        assertArray(dataOf(found.gradLogits!), dataOf(expected.gradLogits!), 'gradLogits', 1e-5);
       });
 
   it('leave the gradient in the memory of the device', async function () {

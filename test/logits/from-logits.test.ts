@@ -14,8 +14,17 @@ import {
 } from '../../lib/index.js';
 import { layOut, makeBatch } from '../support/draw.js';
 import { fitting } from '../support/draw-arguments.js';
-import { type Fn, inBlocks, inThreeCalls, type Made, SPEC, V, withLogits } from '../support/from-logits.js';
-import { everyFunction } from '../support/functions.js';
+import {
+  type Fn,
+  inBlocks,
+  inThreeCalls,
+  type Made,
+  SPEC,
+  V,
+  withEveryInput,
+  withLogits,
+} from '../support/from-logits.js';
+import { everyFunction, oneOfEach } from '../support/functions.js';
 import { fromHalf } from '../support/half.js';
 import { copyOf, dataOf, type LogitsDType } from '../support/logits.js';
 import { objectiveOf, REWARDED, unadvised } from '../support/objective.js';
@@ -111,6 +120,14 @@ describe('losses from logits', () => {
             withLogits(layOut(makeBatch(spec))),
           );
         });
+
+  for (const { family, name, args } of oneOfEach())
+    if (family === 'policy')
+      it(`${name}, with every input that it may read`, () => {
+        const fn = POLICY_LOSS_FN.create(name, args);
+        const { given, read } = withEveryInput(fn, layOut(makeBatch(fitting(name, args, SPEC))));
+        return assertSameAsThreeCalls(fn, withLogits(given, 'float32', read));
+      });
 
   for (const dtype of ['float16', 'bfloat16'] as const)
     for (const name of ['ppo', 'gspo', 'verl/clip_cov'])

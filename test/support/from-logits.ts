@@ -25,16 +25,41 @@ export interface Made {
   targets: Int32Array;
 }
 
-/** Adds logits to a batch. The logits and targets of masked tokens are such that they must not be read. */
-export function withLogits(batch: object, dtype: LogitsDType = 'float32'): Made {
+/** Adds logits to a batch. The logits and targets of tokens that are not read are such that they must not be read. */
+export function withLogits(
+  batch: object,
+  dtype: LogitsDType = 'float32',
+  mask = (batch as { actionMask: Uint8Array }).actionMask,
+): Made {
   const { normal, integer } = generator(77);
   const columns = without(batch, 'logprob', 'entropy') as Record<string, unknown>;
-  const mask = columns.actionMask as Uint8Array;
   const numbers = Array.from({ length: mask.length * V }, (_, i) =>
     mask[Math.floor(i / V)] ? 3 * normal() : Number.NaN,
   );
   const targets = Int32Array.from(mask, (kept) => (kept ? integer(0, V - 1) : -7));
   return { dtype, columns, mask, logits: stored(numbers, dtype).logits, targets };
+}
+
+/**
+ * Adds every input that a loss may read to a batch of six rows: weights, pairs in another order, sums of the reference, and
+ * prompts in attentionMask. `read` is 1 for the tokens whose logits are read.
+ */
+export function withEveryInput(fn: PolicyLossFn<object>, batch: object): { given: object; read: Uint8Array } {
+  const { optional, rowColumns, rowsOfPair, weights } = fn.reads;
+  const { actionMask } = batch as { actionMask: Uint8Array };
+  const { uniform } = generator(78);
+  const attentionMask = actionMask.map(() => (uniform() < 0.8 ? 1 : 0));
+  const readsPrompts = fn.selectKeys.includes('attention_mask');
+  const pairIds = rowsOfPair === 3 ? [7, 9, 7, 9, 9, 7] : [7, 8, 8, 9, 7, 9];
+  const given = {
+    ...batch,
+    attentionMask,
+    ...(!weights.refused && { tokenWeights: Float32Array.from(actionMask, () => 2 * uniform()) }),
+    ...(rowColumns.includes('pair_ids') && { pairIds }),
+    ...(optional.includes('ref_logps') && { refLogps: [-9, -20, -3.5, -40, -1, -12] }),
+  };
+  const read = readsPrompts ? actionMask.map((flag, i) => flag || attentionMask[i]!) : actionMask;
+  return { given, read };
 }
 
 const readsEntropy = (fn: Fn) =>
