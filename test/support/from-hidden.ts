@@ -4,7 +4,7 @@ import type { FromHiddenOptions, HiddenBatch } from '../../lib/index.js';
 import { type ReferenceHead, referenceHead, referenceHeadGradients } from '../reference/head.js';
 import { type ReferenceLogits, referenceGradient, referenceLogprobs } from '../reference/logits.js';
 import { without } from './batch-keys.js';
-import type { Fn } from './from-logits.js';
+import { type Fn, isByOther } from './from-logits.js';
 import { toHalf } from './half.js';
 import { dataOf, type LogitsDType, stored } from './logits.js';
 import { generator } from './random.js';
@@ -119,7 +119,7 @@ export async function assertReference(
   const logprobs = referenceLogprobs(logits);
   assertArray(logprob, logprobs.logprob, 'logprob', RELATIVE);
   assertArray(entropy!, logprobs.entropy, 'entropy', RELATIVE);
-  const gradLogits = referenceGradient(logits, grad!, gradEntropy);
+  const gradLogits = referenceGradient(logits, grad!, isByOther(fn) ? undefined : gradEntropy);
   const wanted = referenceHeadGradients(reference, gradLogits.grad);
   const { magnitudes } = wanted;
   assert.equal(found.gradHidden, own);

@@ -67,11 +67,12 @@ const readsEntropy = (fn: Fn) =>
     ? fn.entropyLossFn.entropyCoef !== 0 || fn.lossFn.reads.columns.includes('entropy')
     : fn.reads.columns.includes('entropy') && !fn.reads.optional.includes('entropy');
 
-/** The gradEntropy of a loss that reads entropy_other is the gradient with respect to that column. */
+/** Whether gradEntropy is the gradient with respect to entropy_other, which is a constant for the logits. */
+export const isByOther = (fn: Fn): boolean =>
+  !(fn instanceof Objective) && fn.reads.columns.includes('entropy_other');
+
 const dependsOnEntropy = (fn: Fn) =>
-  fn instanceof Objective
-    ? readsEntropy(fn)
-    : fn.dependsOnEntropy && !fn.reads.columns.includes('entropy_other');
+  fn instanceof Objective ? readsEntropy(fn) : fn.dependsOnEntropy && !isByOther(fn);
 
 /** Computes a loss from logits in three calls. */
 export function inThreeCalls(fn: Fn, { columns, mask, logits, targets }: Made, more: object = {}) {
