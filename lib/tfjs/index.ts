@@ -87,7 +87,8 @@ export function lossFromLogits<M = Metrics>(
 /**
  * Computes a policy loss or an objective from log-probabilities that TensorFlow.js computed. This package computes the
  * gradients with respect to `logprob`, and to `entropy` and `logZ` of the batch if they are tensors; for oat/bnf, to
- * `entropyOther` instead of `entropy`. They are exactly 0 at masked tokens. If you have the logits, {@link lossFromLogits} needs less time and memory.
+ * `entropyOther` instead of `entropy`. They are exactly 0 at masked tokens. If you have the logits, {@link lossFromLogits}
+ * needs less time and memory.
  *
  * @param fn the loss. Its class says which columns it reads from the batch.
  * @param logprob float32, of shape [B, T]: the log-probability of each sampled token. The shape may also be [N] if the
