@@ -211,12 +211,7 @@ export class BatchReader {
    * given.
    */
   *read(batch: Batch, conversions?: Conversions): Steps<HostInput> {
-    if (batch === null || typeof batch !== 'object')
-      throw new LossError('ERR_INVALID_INPUT', {
-        at: 'batch',
-        expected: 'an object',
-        received: describeValue(batch),
-      });
+    checkObject(batch);
     const refused = this.#refused && find(batch, this.#mapper.keys(this.#refused.input));
     if (refused) throw this.#refusal(refused.key);
     const found = this.#entries.map(({ keys }) => findHeld(batch, keys));
@@ -302,9 +297,10 @@ export class BatchReader {
  * Returns a batch with the inputs that a batch has now, for calls that read it several times. The caller may put others
  * into the batch afterwards, and other arrays into its columns of the form { data, dtype }.
  * @param others the names of further inputs.
+ * @throws LossError `ERR_INVALID_INPUT` if the batch is not an object.
  */
-export function heldBatch<B>(batch: B, mapper: KeyMapper, others: readonly string[] = []): B {
-  if (batch === null || typeof batch !== 'object') return batch;
+export function heldBatch<B extends object>(batch: B, mapper: KeyMapper, others: readonly string[] = []): B {
+  checkObject(batch);
   const held: Record<string, unknown> = {};
   const hold = (keys: readonly string[]) => {
     const found = findHeld(batch, keys);
@@ -314,6 +310,15 @@ export function heldBatch<B>(batch: B, mapper: KeyMapper, others: readonly strin
   for (const name of others) hold(mapper.keys(name));
   for (const keys of LAYOUT_KEYS) hold(keys);
   return held as B;
+}
+
+function checkObject(batch: object): void {
+  if (batch === null || typeof batch !== 'object')
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: 'batch',
+      expected: 'an object',
+      received: describeValue(batch),
+    });
 }
 
 const LAYOUT_KEYS = ['shape', ...CU_SEQLENS].map((key) => [key]);

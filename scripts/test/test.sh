@@ -15,14 +15,15 @@ on_device() {
     POLICY_LOSS_NATIVE=$emulated/policy_loss_emulated.node npx mocha --parallel "$@"
 }
 # The suites that the first form leaves out.
-long=(test/{call/determinism,base/declaration-types,define/random}.test.ts test/fuzz-files/*.test.ts
+long=(test/{losses/numerics,batch/counts,call/determinism,base/declaration-types,define/random}.test.ts
+  test/fuzz-files/*.test.ts test/tools/cli/streams.test.ts
   test/tools/{identify,cluster,parts,rollouts/long}/*.test.ts)
 long_on_device=(test/device/{logits,logits-losses,failures,expressions,matrix-{bits,reference,logits}}.test.ts)
 
 case ${1:-} in
   '')
     # The longest files come first, so that only short files are left near the end.
-    files=(test/{matrix/logits-losses,matrix/bits,matrix/reference,losses/numerics,algorithm/objective,losses/correction}.test.ts)
+    files=(test/{matrix/logits-losses,matrix/bits,matrix/reference,algorithm/objective,losses/correction}.test.ts)
     for file in test/tools/{cli,report,rollouts,doctor}/*.test.ts test/*.test.ts \
       test/{matrix,losses,losses/advantages,program,define,algorithm,base,batch,call,logits,tfjs,docs}/*.test.ts; do
       [[ " ${files[*]} ${long[*]} " == *" $file "* ]] || files+=("$file")

@@ -265,6 +265,15 @@ describe('the boundary', () => {
     }
   });
 
+  it('names a batch that is not an object', () => {
+    for (const name of api.LOSS_FN.names()) {
+      const fn = api.LOSS_FN.create(name, requiredArgs(api.LOSS_FN.get(name).declaration)) as Anything;
+      for (const given of [undefined, null, 5, 'text'])
+        for (const call of ['computeSync', 'countSync'])
+          assert.throws(() => fn[call](given), { code: 'ERR_INVALID_INPUT', message: /^batch: / }, name);
+    }
+  });
+
   it('ends each call although the caller masks the tokens meanwhile', async () => {
     const spec = { seed: SEED, columns: 100, values: 'moderate', mask: 'ones', packed: false } as const;
     for (const name of POLICY_LOSSES) {
