@@ -9,7 +9,7 @@ import type { ColumnName, InputName, RowDataName } from '../batch/columns.js';
 import type { Counts, Normalizer } from '../batch/counts.js';
 import { KeyMapper } from '../batch/key-mapper.js';
 import { BatchReader, type Conversions, missingInput } from '../batch/reader.js';
-import type { Requested, Requesting, Requests, Result } from '../call/calls.js';
+import type { CallOptions, Requested, Requesting, Requests, Result } from '../call/calls.js';
 import type { ComputedAdvantages } from '../call/computed-advantages.js';
 import { countBatch } from '../call/count-batch.js';
 import { type CoefficientsOf, Evaluator, type ReadLoss } from '../call/evaluator.js';
@@ -61,10 +61,7 @@ import type {
 import { type ObjectiveResult, toResult } from './objective-result.js';
 
 // The KL loss and the entropy loss of an objective, as native code takes them.
-interface Terms {
-  readonly kl?: NativeFunctionSpec['kl'] | undefined;
-  readonly entropy?: NativeFunctionSpec['entropy'] | undefined;
-}
+type Terms = Pick<NativeFunctionSpec, 'kl' | 'entropy'>;
 
 /** @internal What an objective of another framework than Trinity-RFT has in addition to its functions. */
 export interface ObjectiveExtras {
@@ -295,10 +292,8 @@ export class Objective {
       needsLogprobFirst: (batch) =>
         this.lossFn.correction !== undefined ||
         (!this.#klPenalty.isNone && this.#advantages.areMissing(batch)),
-      prepared: (batch, options, hasEntropy) => {
-        const { kl, entropy } = this.#terms(batch, hasEntropy);
-        return this.lossFn.prepared(batch, options, (kl ?? entropy) !== undefined);
-      },
+      prepared: (batch, options, hasEntropy) =>
+        this.#prepared(batch, options, this.#terms(batch, hasEntropy)),
       read: (batch, options) => this.#read(batch, options),
     };
   }
@@ -313,9 +308,7 @@ export class Objective {
   merge(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Result {
     return guarded(() => {
       const { kl, entropy } = termsOfPart(parts);
-      const klTerm = kl ? this.klLossFn.term(this.lossAggMode, true) : undefined;
-      const entropyTerm = entropy ? this.entropyLossFn.term(this.lossAggMode) : undefined;
-      return this.#evaluatorFor(klTerm, entropyTerm, false).merge(parts, normalizer);
+      return this.#evaluatorFor(this.#termsOf(kl, entropy, true), false).merge(parts, normalizer);
     });
   }
 
@@ -365,11 +358,6 @@ export class Objective {
     return yield* loss.compute();
   }
 
-  /** @internal Returns the keys under which a batch may have an input. */
-  keysOf(name: InputName): readonly string[] {
-    return this.#mapper.keys(name);
-  }
-
   // Whether the loss that is evaluated contains the KL loss and the entropy loss.
   get #hasTerms(): boolean {
     return this.lossFn !== this.policyLossFn;
@@ -402,7 +390,7 @@ export class Objective {
   ): Steps<ReadLoss<ObjectiveResult>> {
     const terms = this.#terms(batch, hasInput(this.#finder, batch, 'entropy'));
     const { evaluator, coefficients } = this.#prepare(batch, terms, found !== undefined);
-    const prepared = yield* this.lossFn.prepared(batch, options, (terms.kl ?? terms.entropy) !== undefined);
+    const prepared = yield* this.#prepared(batch, options, terms);
     const known = prepared === batch ? conversions : undefined;
     const read = evaluator.read(prepared, options.device, found?.computed, known);
     const input = yield* this.#explained(read);
@@ -439,50 +427,47 @@ export class Objective {
     }
   }
 
+  #prepared<B extends Batch | DeviceBatch>(batch: B, options: CallOptions, { kl, entropy }: Terms): Steps<B> {
+    return this.lossFn.prepared(batch, options, (kl ?? entropy) !== undefined);
+  }
+
   // Returns the KL loss and the entropy loss that are computed for a batch.
   #terms(batch: Batch | DeviceBatch, hasEntropy: boolean): Terms {
     if (this.#hasTerms) return {};
-    const has = (column: ColumnName) => hasInput(this.#finder, batch, column);
-    const { klLossFn, entropyLossFn, lossAggMode } = this;
-    const readsKl = klLossFn.klCoef !== 0 || has('ref_logprob');
-    const readsEntropy = entropyLossFn.entropyCoef !== 0 || hasEntropy;
-    return {
-      kl: readsKl ? klLossFn.term(lossAggMode, has('old_logprob')) : undefined,
-      entropy: readsEntropy ? entropyLossFn.term(lossAggMode) : undefined,
-    };
+    const readsKl = this.klLossFn.klCoef !== 0 || hasInput(this.#finder, batch, 'ref_logprob');
+    const readsEntropy = this.entropyLossFn.entropyCoef !== 0 || hasEntropy;
+    return this.#termsOf(readsKl, readsEntropy, hasInput(this.#finder, batch, 'old_logprob'));
   }
 
-  #prepare(batch: Batch | DeviceBatch, { kl, entropy }: Terms, computed: boolean) {
+  #termsOf(readsKl: boolean, readsEntropy: boolean, hasOldLogprob: boolean): Terms {
+    const kl = readsKl ? this.klLossFn.term(this.lossAggMode, hasOldLogprob) : undefined;
+    const entropy = readsEntropy ? this.entropyLossFn.term(this.lossAggMode) : undefined;
+    return { ...(kl && { kl }), ...(entropy && { entropy }) };
+  }
+
+  #prepare(batch: Batch | DeviceBatch, terms: Terms, computed: boolean) {
     if (this.advantageObstacle !== undefined && !hasInput(this.#finder, batch, 'advantages'))
       throw missingInput(this.#mapper, 'advantages', `in the batch, ${this.advantageObstacle}`);
-    const evaluator = this.#evaluatorFor(kl, entropy, computed);
     const coefficients: CoefficientsOf = (input, normalizer) => ({
       ...this.lossFn.coefficients(input, normalizer),
       klCoef: this.klLossFn.klCoef,
       entropyCoef: 0 - this.entropyLossFn.entropyCoef,
     });
-    return { evaluator, coefficients };
+    return { evaluator: this.#evaluatorFor(terms, computed), coefficients };
   }
 
-  #evaluatorFor(
-    kl: NativeFunctionSpec['kl'],
-    entropy: NativeFunctionSpec['entropy'],
-    computed: boolean,
-  ): Evaluator {
-    const key = `${kl?.name} ${entropy !== undefined} ${computed}`;
+  #evaluatorFor(terms: Terms, computed: boolean): Evaluator {
+    const key = `${terms.kl?.name} ${terms.entropy !== undefined} ${computed}`;
     let evaluator = this.#evaluators.get(key);
     if (!evaluator) {
-      evaluator = this.#evaluator(kl, entropy, computed);
+      evaluator = this.#evaluator(terms, computed);
       this.#evaluators.set(key, evaluator);
     }
     return evaluator;
   }
 
-  #evaluator(
-    kl: NativeFunctionSpec['kl'],
-    entropy: NativeFunctionSpec['entropy'],
-    computed: boolean,
-  ): Evaluator {
+  #evaluator(terms: Terms, computed: boolean): Evaluator {
+    const { kl, entropy } = terms;
     const { columns: all, optional, rowColumns, step: readsStep, weights, rowsOfPair } = this.lossFn.reads;
     const isNeeded = (name: RowDataName) => !(optional as readonly string[]).includes(name);
     const columns = new Set<ColumnName>(all.filter((column) => !optional.includes(column)));
@@ -499,7 +484,6 @@ export class Objective {
       rowsOfPair,
       perToken: ['logprob', 'entropy'],
     });
-    const terms: NativeFunctionSpec = { ...(kl && { kl }), ...(entropy && { entropy }) };
     return new Evaluator(this.lossFn.withTerms(terms), reader, 'grad', this.lossFn.correction);
   }
 

@@ -112,14 +112,18 @@ export function lossFromLogprobs<M = Metrics>(
       const result = fn.computeSync(columns, wanted) as LossResult<M>;
       return { result, gradients: [result.grad, result.gradEntropy, result.gradLogZ] };
     };
-    const { columns } = ('lossFn' in fn ? fn.lossFn : fn).reads;
+    const { columns } = lossOf(fn).reads;
     const entropy = inputOf(fn, batch, columns.includes('entropy_other') ? 'entropy_other' : 'entropy');
     return { inputs: [logprob, entropy, inputOf(fn, batch, 'log_z')], compute };
   });
 }
 
 function inputOf(fn: PolicyLossFn<unknown> | Objective, batch: TensorBatch, name: InputName): unknown {
-  return find(batch, fn.keysOf(name))?.value;
+  return find(batch, lossOf(fn).keysOf(name))?.value;
+}
+
+function lossOf<M>(fn: PolicyLossFn<M> | Objective): PolicyLossFn<unknown> {
+  return 'lossFn' in fn ? fn.lossFn : fn;
 }
 
 /** A loss of some inputs. Only those that are tensors receive a gradient. */
